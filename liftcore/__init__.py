@@ -1,25 +1,25 @@
 """liftcore: JAX transformations inside stateful models.
 
-A model is a function of a `Scope`, which owns its variables and its RNG streams. `init` and `apply` make pure
-functions out of it. JAX's transformations are here for such functions, lifted, and `pack` makes more.
+A model is a function of a `Scope`, which owns its variables and its RNG streams. `init` and `apply` turn it into pure
+functions. JAX's transformations exist here in lifted form for such functions, and `pack` makes more of them.
 
     entry          apply, bind, init, lazy_init
     scopes         Scope, Variable
-    lifts          see liftcore.lift; and what happens to variables there: In, Out, InOut, broadcast
-    your own       pack, Captured, Changes; for a Module layer, lifter_of, static_key
+    lifts          see liftcore.lift; axes of variables: In, Out, InOut, broadcast
+    custom lifts   pack, Captured, Changes; for a Module layer, lifter_of, static_key
     any values     Rest, split_static, flatten_static, join_static, is_array, filtered,
                    Blueprint, Scoped, is_scoped, split_scoped
-    what happens   explain, retraces, assert_max_traces
+    diagnostics    explain, retraces, assert_max_traces
     layers         liftcore.nn
     training       liftcore.training
     generation     liftcore.generation
-    filters        liftcore.filters; of these also here: DenyList
+    filters        liftcore.filters; also here: DenyList
     frozen dicts   FrozenDict, freeze, unfreeze, copy, pop, pretty_repr
-    boxes          liftcore.meta; of these also here: AxisMetadata, unbox
+    boxes          liftcore.meta; also here: AxisMetadata, unbox
     on a mesh      init_sharded; liftcore.mesh_specs
     edits          liftcore.cursor
     on disk        liftcore.checkpoints
-    the rest       liftcore.errors, lazy, meta, rng, serialization, statics, struct, frozen_dict, traverse_util, typing
+    others         liftcore.errors, lazy, meta, rng, serialization, statics, struct, frozen_dict, traverse_util, typing
 """
 
 import jax  # noqa: F401 - here, since two threads that load it at their first use of a name would wait for each other

@@ -1,4 +1,4 @@
-"""`cursor`: edits of nested containers that leave what was given as it is.
+"""`cursor`: edits of nested containers that leave the original unchanged.
 
 Example:
     >>> config = {"layers": [{"width": 3}, {"width": 4}], "name": "mlp"}
@@ -28,7 +28,7 @@ A = TypeVar("A")
 
 
 def cursor(obj: A) -> Cursor[A]:
-    """A cursor at a container: a dict or another mapping, a list, a tuple, a named tuple, or a dataclass.
+    """Return a cursor at a container: a dict or another mapping, a list, a tuple, a named tuple, or a dataclass.
 
     Example:
         >>> state = {"params": {"dense": {"kernel": 2.0, "bias": 1.0}}}
@@ -42,7 +42,7 @@ def cursor(obj: A) -> Cursor[A]:
 
 
 class _Step(NamedTuple):
-    """The way from a container to something in it.
+    """One step from a container to a value in it.
 
     Attributes:
         key: the key, the index from the front, or the name of the field.
@@ -54,17 +54,17 @@ class _Step(NamedTuple):
 
 
 class Cursor(Generic[A]):
-    """A place in nested containers, and the edits below it that have been asked for.
+    """A place in nested containers, with the edits below it.
 
-    Items and fields of a container are cursors too. Those of anything else, an array, say, are what they are. Operators
-    and comparisons work on the value, edits included, so `edit["w"] += 1` is an edit.
+    Items and fields of a container are cursors too; those of other values, such as arrays, are plain values. Operators
+    and comparisons apply to the edited value, so `edit["w"] += 1` is an edit.
 
     Args:
-        obj: the value at that place.
+        obj: the value at the place.
     """
 
     __slots__ = ("_assigned", "_below", "_parent", "_step", "_value")
-    __hash__ = None  # type: ignore[assignment]  # it equals values that may change
+    __hash__ = None  # type: ignore[assignment]  # it compares equal to values that may change
     _value: A
     _parent: Cursor[Any] | None
     _step: _Step
@@ -93,7 +93,7 @@ class Cursor(Generic[A]):
         return self._child(self._step_to(key, field=False))
 
     def __getattr__(self, name: str) -> Any:
-        if name in Cursor.__slots__:  # of a cursor that is being made
+        if name in Cursor.__slots__:  # the cursor is under construction
             raise AttributeError(name)
         fields = _fields(self._value)
         if name in fields:
@@ -105,8 +105,8 @@ class Cursor(Generic[A]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not _is_container(self._value):
-            what = f"{shown(self._value)} is no container, so that no item of it can be edited."
-            raise LiftArgumentError(self._where(), what, "Set all of it; of an array `.set(array.at[…].set(…))`.")
+            what = f"{shown(self._value)} is not a container, so its items cannot be edited."
+            raise LiftArgumentError(self._where(), what, "Set the whole; for an array, `.set(array.at[…].set(…))`.")
         self._assign(self._step_to(key, field=False), value)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -117,13 +117,13 @@ class Cursor(Generic[A]):
         self._assign(_Step(name, True), value)
 
     def set(self, value: Any) -> Any:
-        """Sets the value here.
+        """Set the value at this place.
 
         Args:
-            value: the new value at this place.
+            value: the new value.
 
         Returns:
-            The whole, from the outermost container, with this edit and those before it.
+            The outermost container, with this edit and all earlier ones.
         """
         root = self
         while root._parent is not None:
@@ -134,18 +134,18 @@ class Cursor(Generic[A]):
         return root.build()
 
     def build(self) -> A:
-        """The value here with all edits below. What was not edited is the object that it was."""
+        """Return the value at this place with all edits. Parts that were not edited are the same objects as before."""
         new = {step: child.build() for step, child in self._below.items() if child._is_edited()}
         return _replaced(self._value, new) if new else self._value
 
     # -- many at once --------------------------------------------------------------------------------------------------
 
     def apply_update(self, update_fn: Callable[[str, Any], Any]) -> Cursor[A]:
-        """Sets many values below.
+        """Set many values below this place.
 
         Args:
-            update_fn: called as `update_fn(path, value)` with each value below, containers first, and a path such as
-                `"layers/0/width"`. Where it returns another object, that is the new value, and nothing in it is asked.
+            update_fn: called as `update_fn(path, value)` for each value below, containers first, with a path such as
+                `"layers/0/width"`. If it returns another object, that is the new value, and its contents are skipped.
 
         Returns:
             This cursor.
@@ -154,7 +154,7 @@ class Cursor(Generic[A]):
         return self
 
     def find(self, cond_fn: Callable[[str, Any], bool]) -> Cursor[Any]:
-        """The cursor at the one value below for which a condition holds; see `find_all`.
+        """Return the cursor at the only value below that fulfils a condition; see `find_all`.
 
         Args:
             cond_fn: called as `cond_fn(path, value)`.
@@ -166,26 +166,26 @@ class Cursor(Generic[A]):
         if len(found) == 1:
             return found[0]
         places = [one._path() for one in found[:4]]
-        what = f"the condition holds at {len(found)} places ({', '.join(places)})." if found else "it holds nowhere."
-        fix = "Ask for more of the path, or use `find_all`." if found else "Paths are such as `layers/0/kernel`."
+        what = f"the condition holds at {len(found)} places ({', '.join(places)})." if found else "nothing fulfils it."
+        fix = "Match more of the path, or use `find_all`." if found else "Paths have the form `layers/0/kernel`."
         raise CursorFindError(f"find {self._where()}", what, fix)
 
     def find_all(self, cond_fn: Callable[[str, Any], bool]) -> Iterator[Cursor[Any]]:
-        """The cursors at all values below for which a condition holds, the outermost ones.
+        """Yield the cursors at all values below that fulfil a condition.
 
         Args:
-            cond_fn: called as `cond_fn(path, value)` with each value below, containers first, and a path such as
-                `"layers/0/width"`. Nothing is looked for in a value for which it holds.
+            cond_fn: called as `cond_fn(path, value)` for each value below, containers first, with a path such as
+                `"layers/0/width"`. If it holds for a container, the contents are skipped.
         """
         yield from self._found(cond_fn, "")
 
-    # -- the rest ------------------------------------------------------------------------------------------------------
+    # -- other methods -------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.build())  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        """Cursors at the items of a list or tuple; the keys of a mapping."""
+        """Iterate over cursors at the items of a list or tuple, or over the keys of a mapping."""
         value = self.build()
         if isinstance(value, Mapping) or not _is_container(value):
             return iter(value)  # type: ignore[call-overload,no-any-return]
@@ -219,10 +219,10 @@ class Cursor(Generic[A]):
         return self._assigned or any(child._is_edited() for child in self._below.values())
 
     def _step_to(self, key: Any, field: bool) -> _Step:
-        """A key as a step: one item has one step, whether counted from the front or the end, or named."""
+        """Return a key as a step; an item has the same step, whether counted from the front or the end, or named."""
         if not isinstance(self._value, list | tuple):
             if not isinstance(self._value, Mapping):
-                what = f"{shown(self._value)} has fields, no items."
+                what = f"{shown(self._value)} has fields, not items."
                 raise LiftArgumentError(self._where(), what, f"Write `.{key}`.")
             return _Step(key, False)
         index = range(len(self._value))[operator.index(key)]
@@ -266,7 +266,7 @@ class Cursor(Generic[A]):
 
 
 def _fields(value: Any) -> tuple[str, ...]:
-    """The names of the fields of a named tuple or a dataclass."""
+    """Return the names of the fields of a named tuple or a dataclass."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return tuple(value._fields)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -279,7 +279,7 @@ def _is_container(value: Any) -> bool:
 
 
 def _replaced(value: Any, new: dict[_Step, Any]) -> Any:
-    """A container with other items, or fields, in the place of some of its own."""
+    """Return a copy of a container with some items or fields replaced."""
     items = {step.key: item for step, item in new.items()}
     if isinstance(value, FrozenDict):
         return value.copy(items)
@@ -300,7 +300,7 @@ def _value_of(operand: Any) -> Any:
 
 
 def _with_operators(cls: Any) -> None:
-    """Gives a class the operators of Python, which work on values."""
+    """Give a class the operators of Python, applied to the values of cursors."""
 
     def unary(fn: Callable[[Any], Any]) -> Any:
         return lambda self: fn(self.build())

@@ -1,6 +1,6 @@
-"""What a bug report needs: `python -m liftcore.doctor` prints versions and devices, and runs a short self-test.
+"""A report for bug reports: `python -m liftcore.doctor` prints versions and devices, and runs a short self-test.
 
-It asks JAX for its devices, so it fails, and says how, where JAX does. The exit status is 1 if the self-test fails.
+It asks JAX for its devices. If JAX fails, it fails too, with JAX's error. The exit status is 1 if the self-test fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VARIABLES = ("JAX_", "XLA_", "LIBTPU_", "CUDA_VISIBLE_DEVICES")
 
 
 def report() -> Iterator[tuple[str, str]]:
-    """The facts about an installation, as pairs of a name and a text.
+    """Yield the facts about an installation, as pairs of a name and a text.
 
     Example:
         >>> facts = dict(report())
@@ -53,7 +53,7 @@ def report() -> Iterator[tuple[str, str]]:
 
 
 def self_test() -> None:
-    """Trains three scanned layers for one step, and compares value and gradient with a plain loop.
+    """Train three scanned layers for one step, and compare value and gradient with a plain loop.
 
     Example:
         >>> self_test()
@@ -84,12 +84,12 @@ def self_test() -> None:
 
 
 def main() -> int:
-    """Prints the report and the result of the self-test.
+    """Print the report and the result of the self-test.
 
     Returns:
         The exit status: 0, or 1 if the self-test fails.
     """
-    print("To report a problem, paste this, and the smallest program that shows it:\n")
+    print("To report a problem, paste this and the smallest program that reproduces it:\n")
     for name, text in report():
         print(f"{name:<12} {text}")
     began = time.perf_counter()

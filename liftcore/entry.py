@@ -45,8 +45,7 @@ def bind(
 
     Raises:
         ApplyScopeInvalidVariablesTypeError: if `variables` is not a mapping.
-        ApplyScopeInvalidVariablesStructureError: if a collection is not a mapping, or everything is one level too
-            deep.
+        ApplyScopeInvalidVariablesStructureError: if the variables are nested one level too deep.
         InvalidRngError: if a value in `rngs` is not a key.
     """
     scope = Scope(variables, rngs, mutable, initializing=initializing)
@@ -140,7 +139,7 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
 
     Returns:
         `initialized(rngs, *args, **kwargs)`, which returns the variables. Arguments may be arrays. If no initial value
-        depends on the numbers of an argument, it may be a `jax.ShapeDtypeStruct`.
+        depends on the values of an argument, it may be a `jax.ShapeDtypeStruct`.
 
     Raises:
         LiftArgumentError: if `fn` is not callable.
@@ -161,7 +160,7 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
             if 2 in reads:
                 raise LazyInitError(
                     f'"{path_text(path)}"',
-                    "its initial value depends on the numbers of an argument that is given as a shape only.",
+                    "its initial value depends on the values of an argument that is given as a shape only.",
                     "Pass an array for that argument, or call `init`.",
                 )
         prologue = Prologue(traced, traced.leaves((rngs, arrays, None)))

@@ -1,4 +1,4 @@
-"""Errors that users may catch. Each one says where it happened, what is wrong, and how to put it right.
+"""Errors that users may catch. Each one says where it happened, what is wrong, and how to fix it.
 
     LiftError
     ├── scopes:    InvalidScopeError, NameInUseError, JaxTransformError, ThreadError
@@ -13,9 +13,9 @@
     ├── edits:     CursorFindError
     └── bytes:     SerializationError, CheckpointInUseError
 
-    NotSharedWarning: what is compiled is not kept
+    NotSharedWarning: compiled functions are not kept
 
-Names that `flax.errors` also has mean the same there.
+Names that `flax.errors` has too mean the same there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 
 def shown(value: Any) -> str:
-    """A value as errors show it: in few words, and in those of JAX's users.
+    """Return a value as errors show it: briefly, and in JAX's terms.
 
     Example:
         >>> import jax
@@ -51,7 +51,7 @@ def shown(value: Any) -> str:
 
 
 def name_of(fn: Any) -> str:
-    """The name of a function, as paths and profiles show it.
+    """Return the name of a function, as paths and profiles show it.
 
     Args:
         fn: any callable.
@@ -62,7 +62,7 @@ def name_of(fn: Any) -> str:
 
 
 def misfit(error: TypeError, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """The parameters of a function that cannot take some arguments, where that is what an error is about; else None.
+    """Return the signature of a function if an error says that it cannot take its arguments; otherwise None.
 
     Example:
         >>> try:
@@ -80,7 +80,7 @@ def misfit(error: TypeError, fn: Callable[..., Any], args: Sequence[Any], kwargs
     if "argument" not in str(error):
         return None
     try:
-        signature = inspect.signature(fn, follow_wrapped=False)  # a decorator may give what the function is wanting
+        signature = inspect.signature(fn, follow_wrapped=False)  # a decorator may supply arguments of its function
     except (TypeError, ValueError):
         return None
     try:
@@ -92,10 +92,10 @@ def misfit(error: TypeError, fn: Callable[..., Any], args: Sequence[Any], kwargs
 
 
 def rewords(reword: Callable[[LiftError], None]) -> Callable[[LiftError], None]:
-    """Registers what says errors in the terms of a layer on top of liftcore, for the users of that layer.
+    """Register a function that rewords errors in the terms of a layer on top of liftcore, for the users of that layer.
 
-    Errors speak of scopes, of `liftcore.vmap`, and of options as liftcore calls them. A layer in which the line to
-    write is another one changes the attributes of an error here, `fix` above all.
+    Errors speak of scopes, of `liftcore.vmap`, and of options with liftcore's names. In a layer where other code has to
+    be written, the function changes the attributes of the error, above all `fix`.
 
     Example:
         >>> class Blocks:
@@ -111,8 +111,8 @@ def rewords(reword: Callable[[LiftError], None]) -> Callable[[LiftError], None]:
         >>> layer.running = False
 
     Args:
-        reword: called with each new error, in the thread that makes it. It leaves the error as it is where no code of
-            the layer is running, and where it is reworded already.
+        reword: called with each new error, in the thread that creates it. It must leave the error unchanged if no code
+            of the layer is running, or if the error has been reworded already.
     """
     _rewording.append(reword)
     return reword
@@ -122,13 +122,13 @@ _rewording: list[Callable[[LiftError], None]] = []
 
 
 class LiftError(Exception):
-    """Base of all errors that liftcore raises when it is used in a wrong way.
+    """Base of all errors that liftcore raises when it is used incorrectly.
 
-    A layer on top of liftcore may say it in terms of its own; see `rewords`.
+    A layer on top of liftcore may reword it in its own terms; see `rewords`.
 
     Args:
-        where: the place, as a path with the names of lifts, such as `param "kernel" at /vmap(mlp)/Dense_0`.
-        what: what was found there and what was expected.
+        where: the path, with the names of lifts, such as `param "kernel" at /vmap(mlp)/Dense_0`.
+        what: what is wrong: what was found and what was expected.
         fix: what to write instead.
     """
 
@@ -190,7 +190,7 @@ class UnliftedStreamError(InvalidRngError):
     """A key was drawn inside a lift from an RNG stream that the lift does not pass in."""
 
 
-UnliftedSequenceError = UnliftedStreamError  # its name at first
+UnliftedSequenceError = UnliftedStreamError  # its former name
 
 
 class ApplyScopeInvalidVariablesTypeError(LiftError, TypeError):
@@ -250,7 +250,7 @@ class NotSharedWarning(UserWarning):
 
 
 def no_function(where: str, given: Any) -> LiftArgumentError:
-    """The error for something that was given where a function belongs, and cannot be called.
+    """Return the error for a value that was passed as a function but cannot be called.
 
     Example:
         >>> print(no_function("liftcore.apply", 3))
@@ -258,21 +258,21 @@ def no_function(where: str, given: Any) -> LiftArgumentError:
 
     Args:
         where: the place that the error names.
-        given: what was given.
+        given: the value.
     """
     what = f"expected a function, given {shown(given)}."
     return LiftArgumentError(where, what, "Give the function itself, which is called later.")
 
 
 def check_function(where: str, given: Any) -> None:
-    """Checks that something can be called.
+    """Check that a value can be called.
 
     Args:
         where: the place that the error names.
-        given: what was given.
+        given: the value.
 
     Raises:
-        LiftArgumentError: where it cannot.
+        LiftArgumentError: if it cannot be called.
     """
     if not callable(given):
         raise no_function(where, given)

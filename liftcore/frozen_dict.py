@@ -1,6 +1,6 @@
-"""An immutable nested dict, for users who want one; the library itself hands out plain dicts.
+"""An immutable nested dict, for users who want one; the library itself returns plain dicts.
 
-The functions work on plain dicts too, so that code need not ask which of the two it was given.
+The functions accept plain dicts too, so that code need not distinguish the two.
 
 Example:
     >>> frozen = freeze({"params": {"w": 1}, "cache": {}})
@@ -23,10 +23,10 @@ V = TypeVar("V")
 
 
 class FrozenDict(Mapping[K, V]):
-    """An immutable mapping. Nested dicts are frozen with it; a dict that is read out of it is a `FrozenDict` again.
+    """An immutable mapping. Nested dicts are frozen too: a dict that is read from it is a `FrozenDict`.
 
-    It equals a dict of the same items and is hashable if its values are. It is one pytree node, since the dicts inside
-    are plain: flattening it costs one call into Python, however deep it is.
+    It equals a dict with the same items, and is hashable if its values are. It is a single pytree node, because the
+    dicts inside are plain: flattening it takes one call into Python, whatever its depth.
 
     Example:
         >>> frozen = FrozenDict({"dense": {"w": 1}})
@@ -36,8 +36,8 @@ class FrozenDict(Mapping[K, V]):
         })
 
     Args:
-        *args: what `dict` takes.
-        **kwargs: what `dict` takes.
+        *args: arguments of `dict`.
+        **kwargs: keyword arguments of `dict`.
     """
 
     __slots__ = ("_dict", "_hash")
@@ -48,7 +48,7 @@ class FrozenDict(Mapping[K, V]):
 
     @classmethod
     def _around(cls, plain: dict[Any, Any]) -> FrozenDict[Any, Any]:
-        """Wraps a dict that nobody else will write into, without a copy."""
+        """Wraps a dict without copying it; nobody else may write to it."""
         frozen = cls.__new__(cls)
         frozen._dict, frozen._hash = plain, None
         return frozen
@@ -98,7 +98,7 @@ class FrozenDict(Mapping[K, V]):
         return self._around({k: v for k, v in self._dict.items() if k != key}), value
 
     def unfreeze(self) -> dict[K, V]:
-        """Returns plain nested dicts with the same items, which may be written into."""
+        """Returns plain nested dicts with the same items, which may be changed."""
         return cast(dict[K, V], unfreeze(self._dict))
 
     def pretty_repr(self, num_spaces: int = 4) -> str:
@@ -128,7 +128,7 @@ jax.tree_util.register_pytree_with_keys(FrozenDict, _flatten_with_keys, _unflatt
 
 
 def freeze(tree: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
-    """Returns nested dicts as a `FrozenDict`. The dicts are copied, the values are not.
+    """Returns nested dicts as a `FrozenDict`. The dicts are copied, but not the values.
 
     Args:
         tree: nested dicts, frozen or plain.
@@ -137,7 +137,7 @@ def freeze(tree: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
 
 
 def unfreeze(tree: Any) -> Any:
-    """Returns nested dicts, frozen or not, as new plain dicts. What is no dict is returned as it is.
+    """Returns nested dicts, frozen or not, as new plain dicts. Any other value is returned unchanged.
 
     Example:
         >>> unfreeze(freeze({"dense": {"w": 1}}))

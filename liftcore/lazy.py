@@ -1,6 +1,6 @@
-"""Names of a package that are loaded when they are first used.
+"""Lazy imports: the names of a package are loaded when they are first used.
 
-The stub beside an `__init__.py` says which file each name is in: to type checkers and editors, and to `from_stub`.
+The stub beside an `__init__.py` declares the file of each name, for type checkers, editors and `from_stub`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["from_stub"]
 def from_stub(
     package: str, file: str, elsewhere: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return what an `__init__.py` needs so that `__init__.pyi` next to it says what the package offers.
+    """Return what an `__init__.py` needs to offer the names that the `__init__.pyi` next to it declares.
 
-    A name that the stub imports is loaded from where the stub imports it, at its first use, and kept. The files of the
-    package can be asked for as well. No file may have the name of something that its package takes from elsewhere:
-    Python would put the file in its place.
+    A name is loaded from the module that the stub imports it from, when it is first used, and then kept. The modules of
+    the package are available too. No module may have the name of an object that its package imports from elsewhere:
+    Python would replace the object by the module.
 
     Example:
         The whole `__init__.py`, with `from .linear import dense` in the stub::
@@ -33,11 +33,11 @@ def from_stub(
             __getattr__, __dir__, __all__ = from_stub(__name__, __file__)
 
     Args:
-        package: its `__name__`.
-        file: its `__file__`.
+        package: the `__name__` of the package.
+        file: the `__file__` of the package.
         elsewhere: a module of the package, such as `".elsewhere"`, for names that users know from other libraries. Its
-            `INSTEAD` is a dict from such names to texts that say what to write here, and the error about an unknown
-            name ends with this text. The module is loaded only then.
+            `INSTEAD` maps such names to texts about what to write here. The error about an unknown name ends with this
+            text. The module is loaded only for the error.
 
     Returns:
         `__getattr__`, `__dir__` and `__all__` of the package.
@@ -45,7 +45,7 @@ def from_stub(
     homes = _homes(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
 
     def load(name: str) -> Any:
-        home, attribute = homes.get(name, (".", name))  # what the stub does not name may be a file
+        home, attribute = homes.get(name, (".", name))  # a name that is not in the stub may be a module
         if home != ".":
             value = getattr(importlib.import_module(home, package), attribute)
             setattr(sys.modules[package], name, value)
@@ -62,7 +62,7 @@ def from_stub(
 
 
 def _homes(stub: str) -> dict[str, tuple[str, str]]:
-    """Of each name that a stub imports, the module that it is imported from, and what it is called there."""
+    """Return, for each name that a stub imports, its module and its name there."""
     return {
         alias.asname or alias.name: ("." * statement.level + (statement.module or ""), alias.name)
         for statement in ast.parse(stub).body

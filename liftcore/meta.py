@@ -1,14 +1,14 @@
-"""Boxes: variables that carry the names of their axes, for who places arrays on a mesh of devices.
+"""Boxed metadata: variables with names for their axes, to place their arrays on a mesh of devices.
 
-A box is a pytree node around the arrays of a variable. An initializer may return one; `init` then keeps it in the
-variables, and whoever reads the variable gets what is in it. Lifts that stack variables along an axis give each box an
-axis more on the way out, and take it away on the way in. All functions here leave what is not boxed as it is.
+A box is a pytree node around the arrays of a variable. An initializer may return one. `init` then keeps it in the
+variables, and code that reads the variable receives its content. Lifts that stack variables along an axis add the axis
+to each box on the way out, and remove it on the way in. All functions here leave values without a box unchanged.
 
-    AxisMetadata                    what a box must be able to do, for boxes of your own
-    unbox, replace_boxed            the values out of a tree, and other values into its boxes
-    add_axis, remove_axis           one axis more, or less, in all boxes of a tree
+    AxisMetadata                    the interface of a box, for custom boxes
+    unbox, replace_boxed            take the values out of a tree, or replace the values in its boxes
+    add_axis, remove_axis           add or remove an axis in all boxes of a tree
     Partitioned, with_partitioning  the box with one name per axis, and initializers that return it
-    get_partition_spec, get_sharding, constrain  what JAX makes of those names
+    get_partition_spec, get_sharding, constrain  convert these names to JAX's types
 """
 
 from __future__ import annotations
@@ -49,26 +49,27 @@ __all__ = [
 ]
 
 PARTITION_NAME = "partition_name"
-"""The key of `metadata_params` under which a lift is told the name of the axis that it adds."""
+"""The key in `metadata_params` for the name of the axis that a lift adds."""
 
 AxisName: TypeAlias = Any
-"""The name of one axis: a text, a tuple of texts, or None for an unnamed one."""
+"""The name of one axis: a string, a tuple of strings, or None for an unnamed axis."""
 
 
 class AxisMetadata(abc.ABC):
-    """A box: what surrounds the arrays of one variable and knows something about each of their axes.
+    """The base class of boxes: a box contains the arrays of one variable, and has metadata for each of their axes.
 
-    A subclass must be a pytree node, such as a `liftcore.struct.PyTreeNode`: what is in it as children, what it knows
-    as static fields. When an axis is added or removed, the arrays in the box have it already, or have it still.
+    A subclass must be a pytree node, such as a `liftcore.struct.PyTreeNode`, with the content as children and the
+    metadata as static fields. When `add_axis` is called, the arrays in the box have the axis already; when
+    `remove_axis` is called, they still have it.
     """
 
     @abc.abstractmethod
     def unbox(self) -> Any:
-        """What is in the box."""
+        """Return the content of the box."""
 
     @abc.abstractmethod
     def replace_boxed(self, value: Any) -> Self:
-        """The same box round another value.
+        """Return the same box around another value.
 
         Args:
             value: the new value.
@@ -76,20 +77,20 @@ class AxisMetadata(abc.ABC):
 
     @abc.abstractmethod
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> Self:
-        """The box with an axis more.
+        """Return the box with one axis more.
 
         Args:
-            index: the place of the axis in the arrays, counted from the front.
+            index: the position of the axis in the arrays, counted from the front.
             params: the `metadata_params` of the lift that adds it.
         """
 
     @abc.abstractmethod
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> Self:
-        """The box with an axis less: the inverse of `add_axis`.
+        """Return the box with one axis less: the inverse of `add_axis`.
 
         Args:
-            index: which axis it is.
-            params: the same as `add_axis` got.
+            index: the position of the axis.
+            params: the `metadata_params`, as for `add_axis`.
         """
 
 
@@ -103,7 +104,7 @@ def is_box(value: Any) -> bool:
 
 
 def has_boxes(tree: PyTree) -> bool:
-    """Whether there is a box in a pytree.
+    """Whether a pytree contains a box.
 
     Args:
         tree: any pytree.
@@ -111,7 +112,7 @@ def has_boxes(tree: PyTree) -> bool:
     left: list[Any] = [jax.tree.structure(tree)]
     for node in left:
         data = node.node_data()
-        if data is not None:  # no leaf
+        if data is not None:  # not a leaf
             if isinstance(data[0], type) and issubclass(data[0], AxisMetadata):
                 return True
             left.extend(node.children())
@@ -123,11 +124,11 @@ def _is_array_type(kind: type) -> bool:
 
 
 is_array_type: Callable[[type], bool] = functools.lru_cache(256)(_is_array_type)
-"""Whether the values of a type are arrays, as most variables are, and no boxes. Each type is looked at once."""
+"""Whether the values of a type are arrays, as most variables are, and not boxes. The result is cached by type."""
 
 
 def unbox(tree: PyTree) -> PyTree:
-    """A pytree without its boxes.
+    """Return a pytree without its boxes.
 
     Example:
         >>> unbox({"kernel": Partitioned(1.0, ("in", "out")), "bias": 2.0})
@@ -144,7 +145,7 @@ def unbox(tree: PyTree) -> PyTree:
 
 
 def replace_boxed(tree: PyTree, values: PyTree) -> PyTree:
-    """Other values in the boxes of a pytree: the inverse of `unbox`.
+    """Return a pytree with other values in its boxes: the inverse of `unbox`.
 
     Example:
         >>> replace_boxed({"kernel": Partitioned(1.0, ("in", "out"))}, {"kernel": 2.0})
@@ -152,8 +153,8 @@ def replace_boxed(tree: PyTree, values: PyTree) -> PyTree:
 
     Args:
         tree: a pytree with boxes.
-        values: what `unbox` would make of such a tree. A box among them takes the place of the old one. Where the
-            structure is another, there is nothing to say which box is for what, and the values stand as they are.
+        values: values with the structure of the unboxed tree. A box among them replaces the old one. If the structure
+            differs, the boxes cannot be assigned, and the values are returned unchanged.
     """
     if isinstance(tree, AxisMetadata):
         return values if is_box(values) else tree.replace_boxed(values)
@@ -166,7 +167,7 @@ def replace_boxed(tree: PyTree, values: PyTree) -> PyTree:
 
 
 def add_axis(tree: PyTree, index: int, params: Mapping[Any, Any]) -> PyTree:
-    """A pytree whose boxes have an axis more.
+    """Return a pytree with one axis more in its boxes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -176,22 +177,22 @@ def add_axis(tree: PyTree, index: int, params: Mapping[Any, Any]) -> PyTree:
 
     Args:
         tree: a pytree; the arrays in its boxes have the axis already.
-        index: the place of the axis in those arrays; a negative one counts from the end.
+        index: the position of the axis in these arrays; a negative one counts from the end.
         params: the `metadata_params` of the lift.
     """
     return _map_boxes(lambda box: box.add_axis(_from_front(box, index), params), tree)
 
 
 def remove_axis(tree: PyTree, index: int, params: Mapping[Any, Any]) -> PyTree:
-    """A pytree whose boxes have an axis less: the inverse of `add_axis`.
+    """Return a pytree with one axis less in its boxes: the inverse of `add_axis`.
 
     Args:
-        tree: a pytree; the arrays in its boxes have the axis still.
-        index: the place of the axis in those arrays; a negative one counts from the end.
+        tree: a pytree; the arrays in its boxes still have the axis.
+        index: the position of the axis in these arrays; a negative one counts from the end.
         params: the `metadata_params` of the lift.
 
     Raises:
-        LiftArgumentError: where a box calls the axis differently.
+        LiftArgumentError: if a box has another name for the axis.
     """
     return _map_boxes(lambda box: box.remove_axis(_from_front(box, index), params), tree)
 
@@ -219,10 +220,10 @@ def _from_front(box: AxisMetadata, index: int) -> int:
 
 
 class Partitioned(struct.PyTreeNode, AxisMetadata):
-    """The box that names each axis of an array, after axes of a mesh: how it is to lie on the devices.
+    """A box that names each axis of an array after an axis of a mesh, to describe how the array is sharded.
 
-    Where a mesh is known, the one of the box or that of `jax.set_mesh`, whoever reads the variable gets it constrained
-    to lie so.
+    If a mesh is known, from the box or from `jax.set_mesh`, an array that is read from the box is constrained to this
+    sharding.
 
     Example:
         >>> box = Partitioned(jax.numpy.ones((3, 4)), ("data", None))
@@ -231,9 +232,9 @@ class Partitioned(struct.PyTreeNode, AxisMetadata):
 
     Attributes:
         value: an array.
-        names: for each axis the name of an axis of the mesh, several of them as a tuple, or None; axes beyond the last
-            name are unnamed too.
-        mesh: the mesh, or None for that of `jax.set_mesh`.
+        names: for each axis, the name of a mesh axis, a tuple of several names, or None. Axes beyond the last name are
+            unnamed, too.
+        mesh: the mesh, or None for the mesh of `jax.set_mesh`.
     """
 
     value: Any
@@ -241,52 +242,52 @@ class Partitioned(struct.PyTreeNode, AxisMetadata):
     mesh: Mesh | None = struct.field(default=None, pytree_node=False)
 
     def __post_init__(self) -> None:
-        """Makes a list of names, or a `PartitionSpec`, a tuple: names are compared and hashed."""
+        """Convert a list of names, or a `PartitionSpec`, to a tuple, because names are compared and hashed."""
         if type(self.names) is not tuple:
             object.__setattr__(self, "names", tuple(self.names))
 
     def unbox(self) -> Any:
-        """The array, constrained to lie on the mesh as the names say, where there is a mesh."""
+        """Return the array, constrained to the sharding that the names describe, if there is a mesh."""
         return constrain(self.value, self.get_partition_spec(), self.mesh)
 
     def replace_boxed(self, value: Any) -> Self:
-        """The same names for another array."""
+        """Return the same names for another array."""
         return self.replace(value=value)
 
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> Self:
-        """The box with one name more: `params[PARTITION_NAME]`, or None where that is missing."""
+        """Return the box with one name more: `params[PARTITION_NAME]`, or None if that is missing."""
         before = [*self.names, *[None] * (index - len(self.names))]
         return self.replace(names=(*before[:index], params.get(PARTITION_NAME), *before[index:]))
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> Self:
-        """The box with one name less.
+        """Return the box with one name less.
 
         Raises:
-            LiftArgumentError: where that name is not `params[PARTITION_NAME]`, or not None where that is missing.
+            LiftArgumentError: if that name is not `params[PARTITION_NAME]` (None, if that is missing).
         """
         found, name = next(iter(self.names[index:]), None), params.get(PARTITION_NAME)
         if found != name:
             raise LiftArgumentError(
                 type(self).__name__,
                 f"the box (names: {self.names}) calls axis {index} {found!r}, but the lift calls it {name!r}.",
-                f"Give the lift `metadata_params={{PARTITION_NAME: {found!r}}}`, or variables that its `init` made.",
+                f"Give the lift `metadata_params={{PARTITION_NAME: {found!r}}}`, or variables that its `init` created.",
             )
         return self.replace(names=(*self.names[:index], *self.names[index + 1 :]))
 
     def get_partition_spec(self) -> PartitionSpec:
-        """The names as JAX's type for them."""
+        """Return the names as a `PartitionSpec`."""
         return PartitionSpec(*self.names)  # type: ignore[no-untyped-call]
 
     def get_sharding(self, mesh: Mesh) -> Sharding:
-        """How the array is to lie on a mesh.
+        """Return the sharding of the array on a mesh.
 
         Args:
             mesh: the mesh to shard over.
 
         Raises:
-            LiftArgumentError: where the mesh has no axis of one of the names.
+            LiftArgumentError: if a name is not an axis of the mesh.
         """
-        from .mesh_specs import check_axes  # here, as most models have no mesh
+        from .mesh_specs import check_axes  # imported here: most models have no mesh
 
         spec = self.get_partition_spec()
         check_axes(f"{type(self).__name__} with names {self.names}", spec, mesh)
@@ -295,7 +296,7 @@ class Partitioned(struct.PyTreeNode, AxisMetadata):
 
 @dataclasses.dataclass(frozen=True)
 class _WithPartitioning:
-    """An initializer that boxes. Equal ones are equal, so that a module that has one as a field is not traced again."""
+    """An initializer that boxes its value. It compares by value, so a module with one as a field is not retraced."""
 
     fn: Callable[..., Any]
     names: tuple[AxisName, ...]
@@ -308,7 +309,7 @@ class _WithPartitioning:
 def with_partitioning(
     fn: Callable[..., Any], names: Sequence[AxisName], mesh: Mesh | None = None
 ) -> Callable[..., Partitioned]:
-    """An initializer whose value has names for its axes.
+    """Return an initializer that names the axes of its value.
 
     Example:
         >>> init = with_partitioning(jax.nn.initializers.lecun_normal(), ("data", "model"))
@@ -317,16 +318,17 @@ def with_partitioning(
 
     Args:
         fn: an initializer, or any function that returns an array.
-        names: one for each axis; see `Partitioned`.
-        mesh: the mesh, or None for that of `jax.set_mesh`.
+        names: one name for each axis; see `Partitioned`.
+        mesh: the mesh, or None for the mesh of `jax.set_mesh`.
 
-    A variable that is made with it has as many names as axes, or none; others raise `LiftArgumentError`.
+    A variable that is created with it must have as many axes as names, or no names; otherwise, `LiftArgumentError` is
+    raised.
     """
     return _WithPartitioning(fn, tuple(names), mesh)
 
 
 def get_partition_spec(tree: PyTree) -> PyTree:
-    """For each box of a pytree its `PartitionSpec`, for each other array the empty one, for all else None.
+    """Return the `PartitionSpec` of each box, an empty one for each other array, and None for all other leaves.
 
     Example:
         >>> tree = {"kernel": Partitioned(jax.numpy.ones((3, 4)), (None, "model")), "bias": jax.numpy.ones(4)}
@@ -334,13 +336,13 @@ def get_partition_spec(tree: PyTree) -> PyTree:
         True
 
     Args:
-        tree: variables, or what `jax.eval_shape` tells about them.
+        tree: variables, or the result of `jax.eval_shape` for them.
     """
     return jax.tree.map(_spec, tree, is_leaf=_knows_spec)
 
 
 def get_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | None = None) -> PyTree:
-    """As `get_partition_spec`, but the shardings on a mesh: what `jax.jit` takes as `out_shardings`.
+    """Return the shardings of a pytree on a mesh, as `jax.jit` takes them in `out_shardings`.
 
     Example:
         >>> tree = {"kernel": Partitioned(jax.numpy.ones((3, 4)), ("embed", "mlp")), "bias": jax.numpy.ones(4)}
@@ -353,13 +355,13 @@ def get_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | None = None) ->
         tree: variables, or what `jax.eval_shape` returns for them.
         mesh: the mesh.
         rules: pairs of a logical name and a mesh axis, several as a tuple, or None for an axis that is not sharded. A
-            box with rules of its own follows those. Without rules the names are those of mesh axes.
+            box with its own rules follows those. Without rules, the names are names of mesh axes.
 
     Raises:
         LiftArgumentError: if a name is neither in the rules nor an axis of the mesh, a mesh axis shards two dimensions
             of an array, or its size does not divide that of a dimension. One error lists all variables.
     """
-    from .mesh_specs import check_rules, raise_misfits, spec_on_mesh  # here, as most models have no mesh
+    from .mesh_specs import check_rules, raise_misfits, spec_on_mesh  # imported here: most models have no mesh
 
     rules, found = (None, []) if rules is None else check_rules(rules, mesh)
 
@@ -379,7 +381,7 @@ def get_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | None = None) ->
 
 
 def _shape_in(leaf: Any) -> tuple[int, ...] | None:
-    """The shape of an array, or of the one array in a box."""
+    """Return the shape of an array, or of the only array in a box."""
     shapes = {tuple(np.shape(one)) for one in jax.tree.leaves(leaf)}
     return shapes.pop() if len(shapes) == 1 else None
 
@@ -396,22 +398,22 @@ def _spec(leaf: Any) -> PartitionSpec | None:
 
 
 def constrain(value: PyTree, spec: PartitionSpec, mesh: Mesh | None = None) -> PyTree:
-    """Arrays that are to lie on a mesh as a `PartitionSpec` says; without a mesh they lie as they will.
+    """Constrain arrays to the sharding that a `PartitionSpec` describes; without a mesh, return them unchanged.
 
-    On a mesh of explicit axes they are resharded, on one of automatic axes the compiler is told. Names of axes that are
-    manual here, inside of `shard_map`, count for nothing: the array is one device's part along them already.
+    On a mesh of explicit axes, the arrays are resharded; on one of automatic axes, the constraint goes to the compiler.
+    Names of axes that are manual here, inside `shard_map`, are ignored: the array is one device's part along them.
 
     Example:
         >>> constrain(1.0, PartitionSpec("data"))  # there is no mesh
         1.0
 
     Args:
-        value: a pytree of arrays; one that holds something else, such as shapes, is returned unchanged.
-        spec: names of axes of the mesh.
-        mesh: the mesh, or None for that of `jax.set_mesh`.
+        value: a pytree of arrays; one that contains other values, such as shapes, is returned unchanged.
+        spec: names of mesh axes.
+        mesh: the mesh, or None for the mesh of `jax.set_mesh`.
 
     Raises:
-        LiftArgumentError: if the mesh has no axis of one of the names, or its size does not divide that of a dimension.
+        LiftArgumentError: if a name is not an axis of the mesh, or the size of the axis does not divide a dimension.
     """
     around: Any = jax.sharding.get_abstract_mesh()
     manual = {name for name, kind in zip(around.axis_names, around.axis_types, strict=True) if kind == AxisType.Manual}
@@ -420,18 +422,18 @@ def constrain(value: PyTree, spec: PartitionSpec, mesh: Mesh | None = None) -> P
     if known.empty or len(manual) == len(known.axis_names) or not all(is_array_type(type(leaf)) for leaf in arrays):
         return value
     left = PartitionSpec(*(_without(manual, name) for name in spec))  # type: ignore[no-untyped-call]
-    from .mesh_specs import check_axes  # here, as most models have no mesh
+    from .mesh_specs import check_axes  # imported here: most models have no mesh
 
     explicit = AxisType.Explicit in known.axis_types
     for shape in dict.fromkeys(map(np.shape, arrays)):
-        # The compiler pads parts of unequal sizes; types cannot have them.
+        # The compiler pads parts of unequal sizes, but types of explicit axes require equal sizes.
         check_axes(f"an array of shape {shape}", left, known, shape if explicit else None)
     place: Any = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
     return place(value, left if known is around else NamedSharding(known, left))
 
 
 def _without(manual: set[Any], name: AxisName) -> AxisName:
-    """The name of an axis in a `PartitionSpec`, less those of manual axes of the mesh."""
+    """Return an entry of a `PartitionSpec` without the manual axes of the mesh."""
     if isinstance(name, tuple):
         return tuple(one for one in name if one not in manual) or None
     return None if name in manual else name

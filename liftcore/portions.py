@@ -1,4 +1,4 @@
-"""Large states are made and restored in portions, so that the memory needed on the way is that of one of them."""
+"""Portions: a large state is created and restored in parts, to limit the temporary memory to that of one part."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import jax
 __all__ = ["bytes_per_process", "portions", "return_memory"]
 
 _COUNT, _SMALL = 32, 2**25
-"""How many portions a large state has, and the bytes below which no portion is divided."""
+"""The number of portions of a large state, and the number of bytes up to which nothing is divided."""
 
 
 def portions(sizes: Sequence[int]) -> list[list[int]]:
-    """The numbers of some things, in order, in groups of at most 1/32 of all bytes, or of 32 MiB.
+    """Return the indices of items, in order, in groups of at most 1/32 of all bytes, or of 32 MiB.
 
     Example:
         >>> portions([2**20] * 3), portions([2**30, 2**20, 2**20])
         ([[0, 1, 2]], [[0], [1, 2]])
 
     Args:
-        sizes: the bytes of each thing. One that is larger than a portion is a group of its own.
+        sizes: the number of bytes of each item. An item that is larger than a portion is a group by itself.
     """
     limit = max(sum(sizes) / _COUNT, _SMALL)
     groups: list[list[int]] = [[]]
@@ -38,7 +38,7 @@ def portions(sizes: Sequence[int]) -> list[list[int]]:
 
 
 def bytes_per_process(shape: Sequence[int], dtype: Any, sharding: Any) -> int:
-    """The bytes of an array on all devices of one process; the same number in each of them.
+    """Return the bytes of an array on all devices of one process; the number is the same for each process.
 
     Example:
         >>> import jax, numpy as np
@@ -47,8 +47,8 @@ def bytes_per_process(shape: Sequence[int], dtype: Any, sharding: Any) -> int:
 
     Args:
         shape: the shape of the whole array.
-        dtype: its dtype.
-        sharding: how it is sharded.
+        dtype: the dtype.
+        sharding: the sharding.
     """
     shard: int = math.prod(sharding.shard_shape(tuple(shape))) * int(getattr(dtype, "itemsize", 1))
     devices: int = -(-int(sharding.num_devices) // jax.process_count())
@@ -56,7 +56,7 @@ def bytes_per_process(shape: Sequence[int], dtype: Any, sharding: Any) -> int:
 
 
 def return_memory() -> None:
-    """Returns memory that is no longer used to the operating system; glibc otherwise keeps blocks below 32 MiB."""
+    """Return unused memory to the operating system; otherwise, glibc keeps blocks below 32 MiB."""
     if sys.platform == "linux":
         import ctypes
 

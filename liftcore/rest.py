@@ -1,7 +1,8 @@
-"""`Rest`: a pytree without leaves, which carries what is static into any transformation and home again.
+"""`Rest`: a pytree without leaves, which carries static values into and out of any transformation.
 
-JAX takes a pytree apart into leaves, which it traces, and a structure, which is part of the key of every cache and
-comes out with each result, on cached calls too. A `Rest` is all structure: what it holds goes where the arrays go.
+JAX takes a pytree apart into leaves, which it traces, and a structure. The structure is part of the key of every cache,
+and comes out with each result, on cached calls too. A `Rest` consists of structure only, so its value goes with the
+arrays.
 """
 
 from __future__ import annotations
@@ -36,34 +37,34 @@ _HOLE = _Hole()
 
 @jax.tree_util.register_static
 class Rest:
-    """A static value as a pytree without leaves, equal to another one where both hold the same by type and value.
+    """A static value as a pytree without leaves. Two are equal if their values are equal, by type and value.
 
-    It may be an argument or a result of any JAX transformation. Equal ones find the same trace again; `1`, `1.0` and
-    `True` differ, `0.0` and `-0.0` too, and NaN equals itself. It holds no JAX array, and copies of what may change.
+    It may be an argument or a result of any JAX transformation. Equal ones use the same trace. `1`, `1.0` and `True`
+    differ, and so do `0.0` and `-0.0`; NaN equals itself. It contains no JAX arrays, and copies of mutable values.
 
     Example:
         >>> import jax
         >>> @jax.jit
         ... def scaled(x, rest):
         ...     return x * rest.value["scale"], Rest(f"scaled by {rest.value['scale']}")
-        >>> y, told = scaled(jax.numpy.ones(2), Rest({"scale": 3}))
-        >>> y, told.value
+        >>> y, text = scaled(jax.numpy.ones(2), Rest({"scale": 3}))
+        >>> y, text.value
         (Array([3., 3.], dtype=float32), 'scaled by 3')
 
     Args:
         value: any Python value that `static_key` describes, or a pytree of such values.
 
     Raises:
-        Undescribed: where no key stands for a part of the value, such as a JAX array.
+        Undescribed: if a part of the value, such as a JAX array, has no key.
     """
 
     __slots__ = ("_hash", "_holes", "_key", "_static", "_structure")
 
     _structure: Any
     _holes: bytes
-    """For each leaf of the structure whether it is the place of an array."""
+    """For each leaf of the structure, whether it is the place of an array."""
     _static: tuple[Any, ...]
-    """All other leaves."""
+    """The other leaves."""
     _key: Hashable
     _hash: int
 
@@ -82,33 +83,33 @@ class Rest:
         self._hash = hash(self._key)
 
     def _leaves(self, arrays: Iterable[Any]) -> list[Any]:
-        """All leaves, with arrays in their places; copies of what may change, since the caller may change them."""
+        """Return all leaves, with arrays in their places. Mutable values are copied: the caller may change them."""
         now, static = iter(arrays), iter(self._static)
         return [next(now) if hole else snapshot(next(static)) for hole in self._holes]
 
     @property
     def value(self) -> Any:
-        """What it holds.
+        """The value.
 
         Raises:
-            LiftArgumentError: where it is the rest of a pytree that has arrays too; those are for `join`.
+            LiftArgumentError: if it is the rest of a pytree that has arrays too; use `join` for those.
         """
         if any(self._holes):
             raise LiftArgumentError(
                 "Rest.value",
-                f"{self} is what `split_static` left of a pytree with arrays.",
+                f"{self} is the static part of a pytree with arrays.",
                 "Write `rest.join(arrays)`.",
             )
         return self._structure.unflatten(self._leaves(()))
 
     def join(self, dynamic: Any) -> Any:
-        """The pytree that `split_static` took apart, with the arrays that are given.
+        """Return the pytree that `split_static` took apart, with the given arrays.
 
         Args:
-            dynamic: of the structure that `split_static` gave; what is in the place of an array may be any pytree.
+            dynamic: a pytree with the structure that `split_static` returned; any pytree may replace an array.
 
         Raises:
-            LiftArgumentError: where it has another structure.
+            LiftArgumentError: if it has another structure.
         """
         try:
             parts = self._structure.flatten_up_to(dynamic)
@@ -116,13 +117,13 @@ class Rest:
             given = jax.tree.structure(dynamic)
             raise LiftArgumentError(
                 "Rest.join",
-                f"expected arrays in the places of the `*` in {self}, given the structure {given}.",
-                "Pass what `split_static` returned beside it, or a result of the same structure.",
+                f"expected arrays in place of the `*` in {self}, given the structure {given}.",
+                "Pass the pytree that `split_static` returned with it, or a result of the same structure.",
             ) from error
         return self.unflatten(list(itertools.compress(parts, self._holes)))
 
     def unflatten(self, arrays: Sequence[Any]) -> Any:
-        """`join` for arrays in a list.
+        """Return the pytree with the arrays in a list; see `join`.
 
         Example:
             >>> import numpy as np
@@ -131,22 +132,22 @@ class Rest:
             {'mode': 'train', 'x': 'other'}
 
         Args:
-            arrays: what is put in the places of the arrays, in order.
+            arrays: the values to put in the places of the arrays, in order.
 
         Raises:
-            LiftArgumentError: where there are more or fewer than it has places.
+            LiftArgumentError: if their number differs from the number of places.
         """
         places = sum(self._holes)
         if len(arrays) != places:
             raise LiftArgumentError(
                 "Rest.unflatten",
                 f"expected {places} arrays, given {len(arrays)}.",
-                "Give one for each `*` that it shows.",
+                "Pass one for each `*` in its text.",
             )
         return self._structure.unflatten(self._leaves(arrays))
 
     def holds(self, kind: type) -> bool:
-        """Whether one of its static leaves is of a type.
+        """Whether one of its static leaves has a given type.
 
         Example:
             >>> Rest({"mode": "train"}).holds(str), Rest({"mode": "train"}).holds(int)
@@ -158,7 +159,7 @@ class Rest:
         return any(isinstance(leaf, kind) for leaf in self._static)
 
     def trace_facts(self) -> dict[str, Any]:
-        """Its static leaves by their paths: what `retraces` tells where one of them has changed.
+        """Return its static leaves by path, for `retraces` to report changes.
 
         Example:
             >>> Rest({"mode": "train", "depth": 2}).trace_facts()
@@ -181,16 +182,16 @@ class Rest:
         return Rest, (self._marked(),)
 
     def _marked(self) -> Any:
-        """The pytree with `*` in the places of arrays."""
+        """Return the pytree with `*` in the places of arrays."""
         return self._structure.unflatten(self._leaves([_HOLE] * sum(self._holes)))
 
 
 _ARRAYS: set[type] = set()
-"""The types of JAX's arrays: to ask for one takes a third of the time that `isinstance` does."""
+"""The types of JAX's arrays: this lookup takes a third of the time of `isinstance`."""
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf is an array of JAX or NumPy, or a scalar of NumPy, that JAX can trace.
+    """Whether a leaf is an array of JAX or NumPy, or a NumPy scalar, that JAX can trace.
 
     Example:
         >>> import jax
@@ -204,14 +205,14 @@ def is_array(leaf: Any) -> bool:
     if type(leaf) in _ARRAYS:
         return True
     if isinstance(leaf, jax.Array):
-        if not isinstance(leaf, jax.core.Tracer):  # of those it depends on what they stand for
+        if not isinstance(leaf, jax.core.Tracer):  # for tracers, `isinstance` depends on the value, not on the type
             _ARRAYS.add(type(leaf))
         return True
     return isinstance(leaf, NUMPY_ARRAYS) and leaf.dtype.kind not in "OSUMm" and leaf.dtype.fields is None
 
 
 def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tuple[Any, Rest]:
-    """Splits a pytree of any Python objects into what is traced, and the rest, which is static.
+    """Split a pytree of any Python objects into a traced part and a static part.
 
     Example:
         >>> import jax
@@ -223,14 +224,14 @@ def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tupl
 
     Args:
         tree: any pytree.
-        is_traced: which leaves are traced: by default arrays. Numbers of Python are static then.
+        is_traced: tells which leaves are traced; by default arrays, so Python numbers are static.
 
     Returns:
-        The pytree with None in the place of each leaf that is static, so that axes and other pytree prefixes fit as
-        before; and a `Rest` that holds these leaves, and the structure.
+        The pytree with None in place of each static leaf, so that axes and other pytree prefixes still fit; and a
+        `Rest` that contains these leaves and the structure.
 
     Raises:
-        Undescribed: where no key stands for a static leaf.
+        Undescribed: if a static leaf has no key.
     """
     leaves, answers, rest = _taken_apart(tree, is_traced)
     dynamic = [leaf if answer else None for leaf, answer in zip(leaves, answers, strict=True)]
@@ -238,7 +239,7 @@ def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tupl
 
 
 def flatten_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tuple[list[Any], Rest]:
-    """`split_static` with what is traced in a list, for `rest.unflatten`.
+    """Split a pytree like `split_static`, but return the traced part as a list, for `rest.unflatten`.
 
     Example:
         >>> import numpy as np
@@ -248,22 +249,22 @@ def flatten_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tu
 
     Args:
         tree: any pytree.
-        is_traced: which leaves are traced: by default arrays. Numbers of Python are static then.
+        is_traced: tells which leaves are traced; by default arrays, so Python numbers are static.
 
     Returns:
-        The leaves that are traced, and a `Rest` that holds the others, and the structure.
+        The traced leaves, and a `Rest` that contains the others and the structure.
 
     Raises:
-        Undescribed: where no key stands for a static leaf.
+        Undescribed: if a static leaf has no key.
     """
     leaves, answers, rest = _taken_apart(tree, is_traced)
     return list(itertools.compress(leaves, answers)), rest
 
 
 def _taken_apart(tree: Any, is_traced: Callable[[Any], bool]) -> tuple[list[Any], list[bool], Rest]:
-    """The leaves of a pytree, whether each is traced, and the rest of it."""
+    """Return the leaves of a pytree, whether each is traced, and the static part."""
     leaves, structure, key = _flatten(tree)
-    # Where the structure is the key, no leaf is a `Rest`.
+    # If the structure has a key, no leaf is a `Rest`.
     answers = [is_traced(leaf) if key is not None else not _is_rest(leaf) and is_traced(leaf) for leaf in leaves]
     rest = Rest.__new__(Rest)
     rest._hold(leaves, structure, key, answers)
@@ -271,24 +272,24 @@ def _taken_apart(tree: Any, is_traced: Callable[[Any], bool]) -> tuple[list[Any]
 
 
 def join_static(dynamic: Any, rest: Rest) -> Any:
-    """`rest.join(dynamic)`: the inverse of `split_static`.
+    """Return `rest.join(dynamic)`: the inverse of `split_static`.
 
     Example:
         >>> join_static(*split_static(("text", None, 3)))
         ('text', None, 3)
 
     Args:
-        dynamic: of the structure that `split_static` gave.
-        rest: what it gave beside that.
+        dynamic: a pytree with the structure that `split_static` returned.
+        rest: the static part that it returned.
 
     Raises:
-        LiftArgumentError: where the structure is another one.
+        LiftArgumentError: if the structure differs.
     """
     return rest.join(dynamic)
 
 
 def _check_leaves(leaves: Sequence[Any], structure: Any, holes: Sequence[bool]) -> None:
-    """Raises the error that no key stands for a static leaf, which says where in the pytree that is."""
+    """Raise the error for a static leaf without a key, with its path in the pytree."""
     paths = jax.tree.leaves_with_path(structure.unflatten(range(structure.num_leaves)))
     for (path, _), leaf, hole in zip(paths, leaves, holes, strict=True):
         try:
@@ -298,27 +299,27 @@ def _check_leaves(leaves: Sequence[Any], structure: Any, holes: Sequence[bool]) 
 
 
 def _flatten(tree: Any) -> tuple[list[Any], Any, Hashable | None]:
-    """The leaves of a pytree, the structure, and the key of that: itself, where no part of it equals what it is not.
+    """Return the leaves and the structure of a pytree, and the key of the structure, which is itself if it is exact.
 
-    Where it is no key, each `Rest` is a leaf; asking every node whether it is one takes as long as all else.
+    If it is not exact, each `Rest` is a leaf. To check every node for a `Rest` takes as long as all other work.
     """
     leaves: list[Any]
     leaves, structure = jax.tree.flatten(tree)
     try:
         return leaves, structure, _exact(structure)
-    except TypeError:  # it is none, or has no hash
+    except TypeError:  # it is not exact, or has no hash
         leaves, structure = jax.tree.flatten(tree, is_leaf=_is_rest)
         return leaves, structure, None
 
 
 @functools.lru_cache(256)
 def _exact(structure: Any) -> Hashable:
-    """A structure that equals those only that hold the same by type: the keys of all dicts in it are texts.
+    """Return a structure that is equal only to structures with the same values by type: all its dict keys are strings.
 
-    Most are such, and looking into each node takes as long as all else that is done for a pytree.
+    Most structures are exact, and to visit each node takes as long as all other work on a pytree.
 
     Raises:
-        TypeError: for another one. It is not kept then: it may hold what must not be kept alive.
+        TypeError: if it is not exact. It is then not cached, since it may hold objects that must not be kept alive.
     """
     node: Any = structure.node_data() or (None, None)  # a leaf has none
     kind, static = node

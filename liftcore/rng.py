@@ -1,9 +1,9 @@
-"""RNG streams: named streams of keys, each key a function of a root key, a path and a count.
+"""RNG streams: named streams of keys; each key is a function of a root key, a path and a count.
 
-A draw folds one 32-bit number, its *fold-in data*, into the root: the first four bytes, big endian, of the SHA-1 of the
-items of the scope's path since the root was given, then of the count of draws made there (the first is 1). One zero
-byte goes before each item, so that no two paths run together. These are the keys of `flax.linen` with its separator fix
-on.
+A draw folds one 32-bit number, its *fold-in data*, into the root key: the first four bytes, big endian, of a SHA-1
+hash. The hash is of the items of the scope's path below the place where the root was given, and of the count of draws
+there (the first is 1). A zero byte precedes each item, so that different paths give different bytes. These are the keys
+of `flax.linen` with its separator fix enabled.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ._compat import varying_axes
 from .errors import InvalidRngError, shown
 
 DEFAULT = "params"
-"""The stream that a single key stands for, and that one draws from where a stream was never given."""
+"""The stream for a single key, and the stream to draw from if a stream was not given."""
 
 
 def fold_in_data(items: Iterable[str | int]) -> np.uint32:
-    """The 32 bits that a path and a count fold into a root key.
+    """Return the 32 bits that a path and a count fold into a root key.
 
     Example:
         >>> int(fold_in_data(("Dense_0", 1)))
@@ -45,16 +45,16 @@ def fold_in_data(items: Iterable[str | int]) -> np.uint32:
 
 
 word = fold_in_data
-"""The name that `fold_in_data` had before."""
+"""The former name of `fold_in_data`."""
 
 _fold_typed = jax.jit(jax.random.fold_in, inline=True)
 
 
 def fold_in(key: Any, data: Any) -> Any:
-    """`jax.random.fold_in`; with a typed key the same equation is put into a trace, or run without one, in less time.
+    """Return `jax.random.fold_in(key, data)`; with a typed key, the same equation is bound or run in less time.
 
-    What a raw key means depends on a setting of JAX, which is asked each time. Inside a `jax.shard_map` JAX makes the
-    types of both agree.
+    The meaning of a raw key depends on a setting of JAX, which is read each time. Inside a `jax.shard_map`, JAX makes
+    the types of both arguments agree.
 
     Args:
         key: a PRNG key.
@@ -68,14 +68,14 @@ def fold_in(key: Any, data: Any) -> Any:
 
 
 def _varies(value: Any) -> bool:
-    """Whether a value differs along axes of a mesh, inside a `jax.shard_map`."""
+    """Whether a value differs along mesh axes, inside a `jax.shard_map`."""
     return isinstance(value, jax.core.Tracer) and bool(varying_axes(jax.typeof(value)))
 
 
 def ignores_key(init_fn: Callable[..., Any]) -> bool:
-    """Whether an initializer never looks at its first argument, so that no key has to be folded for it.
+    """Whether an initializer never uses its first argument, so that no key has to be computed for it.
 
-    Only the code of plain functions can tell; of all others the answer is that they look.
+    This can be determined only for plain functions, from their code; for all others, the result is False.
 
     Example:
         >>> ignores_key(jax.nn.initializers.zeros), ignores_key(jax.nn.initializers.normal())
@@ -92,7 +92,7 @@ _SEES_ALL = {"_getframe", "breakpoint", "currentframe", "eval", "exec", "locals"
 
 @functools.lru_cache(maxsize=1024)
 def _never_loads_first(code: CodeType) -> bool:
-    """Whether the code of a function never loads its first argument, nor lets another function see it."""
+    """Whether the code of a function never loads its first argument, and exposes it to no other function."""
     if code.co_argcount == 0 or _SEES_ALL.intersection(code.co_names):
         return False
     first = code.co_varnames[0]
@@ -118,18 +118,18 @@ def is_key(value: Any) -> bool:
 
 @functools.lru_cache
 def _raw_shape(impl: str) -> tuple[int, ...]:
-    """The shape of a raw key of one PRNG implementation."""
+    """Return the shape of a raw key of one PRNG implementation."""
     return tuple(jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape)
 
 
 def streams(rngs: Any) -> dict[str, Any]:
-    """The root keys that `init`, `apply` or `bind` were given: none, one key, or a mapping from names to keys.
+    """Return the root keys by stream name, given `rngs` of `init`, `apply` or `bind`: None, one key, or a mapping.
 
     Args:
         rngs: one key, or a mapping from names to keys.
 
     Raises:
-        InvalidRngError: where something is no key.
+        InvalidRngError: if a value is not a key.
     """
     if rngs is None:
         return {}

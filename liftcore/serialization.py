@@ -1,11 +1,11 @@
-"""Trees as state dicts and as bytes, and back; nothing that is read is ever run.
+"""Trees as state dicts and as bytes, and back. Reading never runs code from the data.
 
-Two steps, each of which stands alone:
+There are two steps, each of which can be used alone:
 
     to_state_dict / from_state_dict          containers -> nested dicts with string keys, and back into a target's shape
     msgpack_serialize / msgpack_restore      nested dicts of arrays and scalars -> msgpack bytes, and back
 
-`to_bytes` and `from_bytes` do both. The bytes are those of `flax.serialization`, so checkpoints pass both ways.
+`to_bytes` and `from_bytes` do both. The format is that of `flax.serialization`, so each can read the other's files.
 
 Example:
     >>> import numpy as np
@@ -45,25 +45,23 @@ __all__ = [
 ]
 
 
-_DEEP = 128  # as many levels as bytes may have; Python itself allows a few more
+_DEEP = 128  # the same limit as for bytes; Python itself allows a little more
 
 # --- state dicts ------------------------------------------------------------------------------------------------------
 
 
 class _Rule(NamedTuple):
-    """How one kind of container is taken apart into named children, and made again from restored ones."""
+    """A pair of functions that split one kind of container into named children, and rebuild it from restored ones."""
 
     children: Callable[[Any], dict[str, Any]]
     rebuild: Callable[[Any, dict[str, Any]], Any]
 
 
-_PATH: ContextVar[tuple[str, ...]] = ContextVar(
-    "the names from the tree that is worked on to the part of it", default=()
-)
+_PATH: ContextVar[tuple[str, ...]] = ContextVar("the names from the root of the tree to the current part", default=())
 
 
 def _at(name: Any, fn: Callable[..., Any], *args: Any) -> Any:
-    """Returns `fn(*args)`; a `StateError` from it is one below `name`, and so is `current_path()` in it."""
+    """Returns `fn(*args)`; inside, `name` is added to `current_path()`, and to the path of a `StateError`."""
     outside = _PATH.set((*_PATH.get(), str(name)))
     try:
         return fn(*args)
@@ -74,7 +72,7 @@ def _at(name: Any, fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def current_path() -> str:
-    """Where in the tree `from_state_dict` is, for the errors of a registered type.
+    """Returns the path in the tree that `from_state_dict` is at, for the errors of a registered type.
 
     Example:
         >>> class Span:
@@ -88,7 +86,7 @@ def current_path() -> str:
         ValueError: no span at ./layers/0
 
     Returns:
-        The names from the root, which is `.`, with slashes between.
+        The names from the root, which is `.`, joined by slashes.
     """
     return "/".join((".", *_PATH.get()))
 
@@ -111,7 +109,7 @@ def _indexed(items: Any) -> dict[str, Any]:
 
 
 def _of_partial(target: functools.partial[Any]) -> dict[str, Any]:
-    """What Python's own `partial` holds: its function too, where that is a pytree, such as a module of Equinox."""
+    """Returns the parts of a `functools.partial`, with its function if that is a pytree, such as an Equinox module."""
     held = {"args": target.args, "keywords": target.keywords}
     return held if _rule(target.func) is None else {"func": target.func, **held}
 
@@ -121,7 +119,7 @@ def _rebuild_partial(target: functools.partial[Any], new: dict[str, Any]) -> fun
 
 
 def _pytree_rule(target: Any) -> _Rule:
-    """How any pytree is taken apart that JAX knows: its children by their keys, and what is static of the target."""
+    """Returns the rule for any pytree known to JAX: its children by key, and the static part of the target."""
     found, treedef = jax.tree_util.tree_flatten_with_path(target, is_leaf=lambda part: part is not target)
 
     def children(_: Any) -> dict[str, Any]:
@@ -156,11 +154,11 @@ def _rebuild_key(target: Any, new: dict[str, Any]) -> Any:
     impl, data = new["impl"], new["data"]
     try:
         if getattr(data, "dtype", None) != np.uint32:
-            raise TypeError("they are no array of uint32")
+            raise TypeError("they are not an array of uint32")
         key = jax.random.wrap_key_data(jnp.asarray(data), impl=impl)
     except (TypeError, ValueError) as error:
-        what = f"these are no data of a random key of impl {impl!r} ({error})."
-        raise StateError(what, "Restore what to_bytes made of a key.") from error
+        what = f"this is not the data of a random key of impl {impl!r} ({error})."
+        raise StateError(what, "Restore a key that to_bytes wrote.") from error
     if key.dtype != target.dtype:
         what = f"expected a random key of type {target.dtype}, found one of type {key.dtype}."
         raise StateError(what, f"Make the target's key with impl={impl!r}.")
@@ -177,7 +175,7 @@ _KEY = _Rule(_key_children, _rebuild_key)
 
 
 def _rule(target: Any) -> _Rule | None:
-    """Returns how `target` is taken apart, or `None` if it is a leaf."""
+    """Returns the rule for `target`, or `None` if it is a leaf."""
     cls = type(target)
     if cls in _RULES:
         return _RULES[cls]
@@ -192,31 +190,31 @@ def register_serialization_state(
     ty_from_state_dict: Callable[[Any, Any], Any],
     override: bool = False,
 ) -> None:
-    """Registers how values of exactly type `ty` become state dicts and are restored from them.
+    """Registers how values of exactly the type `ty` are converted to state dicts and restored from them.
 
     Args:
         ty: the type.
-        ty_to_state_dict: `(value) -> state`, with `to_state_dict` called on what it contains.
-        ty_from_state_dict: `(target, state) -> value`, with `from_state_dict(..., name=key)` called likewise.
-        override: whether to replace a registration that is there already.
+        ty_to_state_dict: `(value) -> state`; calls `to_state_dict` on the contents.
+        ty_from_state_dict: `(target, state) -> value`; calls `from_state_dict(..., name=key)` on the contents.
+        override: whether to replace an existing registration.
 
     Raises:
         SerializationError: if `ty` is registered and `override` is false.
     """
     if not override and (ty in _HOOKS or ty in _RULES):
         raise SerializationError(
-            f"type {ty.__name__}", "it is registered already.", "Pass override=True to replace it."
+            f"type {ty.__name__}", "it is already registered.", "Pass override=True to replace it."
         )
     _HOOKS[ty] = ty_to_state_dict, ty_from_state_dict
 
 
 def to_state_dict(target: Any) -> Any:
-    """Returns the state of a tree as nested dicts with string keys; leaves are kept as they are.
+    """Returns the state of a tree as nested dicts with string keys; leaves are unchanged.
 
-    Every pytree that JAX knows is taken apart: dicts, lists, named tuples (so optax states), classes made by
-    `liftcore.struct` or registered with JAX (what is static in them is left out); then `functools.partial`, typed
-    random keys, and types registered here. Children have the names of the paths of JAX, so of a class that is
-    registered without keys `0`, `1`, and so on.
+    Every pytree that JAX knows is split: dicts, lists, named tuples (so optax states), and classes made by
+    `liftcore.struct` or registered with JAX, without their static parts. So are `functools.partial`, typed random keys,
+    and types registered here. Children have the names of JAX's paths; for a class that is registered without keys,
+    these are `0`, `1`, and so on.
 
     Example:
         >>> to_state_dict({"layers": [1, 2]})
@@ -236,21 +234,21 @@ def to_state_dict(target: Any) -> Any:
     try:
         return {name: _at(name, to_state_dict, child) for name, child in rule.children(target).items()}
     except RecursionError:
-        # The outermost call has room to find out why.
+        # Only the outermost call has enough stack left to find the reason.
         if _PATH.get() or (error := _endless(target)) is None:
             raise
     raise error
 
 
 def _endless(tree: Any, above: tuple[Any, ...] = ()) -> StateError | None:
-    """The error for the first part of a tree that contains itself or is too deep, if there is one."""
+    """Returns the error for the first part of a tree that contains itself or is too deep, or `None`."""
     kind = type(tree).__name__
     for levels, one in enumerate(reversed(above), 1):
         if one is tree:
             what = f"the tree contains itself: this {kind} is also {levels} level{'s' * (levels > 1)} further up."
-            return StateError(what, "Take out one of the two.")
+            return StateError(what, "Remove one of the two.")
     if len(above) > _DEEP:
-        return StateError(f"the tree is more than {_DEEP} levels deep.", "Flatten it before it is saved.")
+        return StateError(f"the tree is more than {_DEEP} levels deep.", "Flatten it before you save it.")
     rule = None if type(tree) in _HOOKS else _rule(tree)
     for name, child in rule.children(tree).items() if rule else ():
         if error := _endless(child, (*above, tree)):
@@ -261,20 +259,19 @@ def _endless(tree: Any, above: tuple[Any, ...] = ()) -> StateError | None:
 def from_state_dict(target: Any, state: Any, name: str | None = None) -> Any:
     """Returns a tree like `target` with the leaves of `state`.
 
-    Of `target` only the structure is used. Its names and those of `state` must be the same, and an array or number must
-    get an array or number. Shapes and dtypes are not compared, as in flax: a target may be made of zeros or of
-    `jax.ShapeDtypeStruct`s, and the model says best whether a shape fits. To have them compared, call
-    `liftcore.checkpoints.match_state`. Where `target` is `None`, or a type that
-    nothing is known about, it takes what is there.
+    Only the structure of `target` is used. Its names and those of `state` must be the same, and an array or number must
+    be restored from an array or number. As in flax, shapes and dtypes are not compared: a target may consist of zeros
+    or of `jax.ShapeDtypeStruct`s, and the model knows best whether a shape fits. To compare them, call
+    `liftcore.checkpoints.match_state`. If a part of `target` is `None` or of an unknown type, it takes any value.
 
     Example:
         >>> from_state_dict({"layers": [0, 0]}, {"layers": {"0": 1, "1": 2}})
         {'layers': [1, 2]}
 
     Args:
-        target: a tree of the structure to restore.
-        state: what `to_state_dict` made.
-        name: what the caller, a registered type, calls this part of itself; for error messages.
+        target: a tree with the structure to restore.
+        state: a state from `to_state_dict`.
+        name: the name of this part in its container, if a registered type calls this function; for error messages.
 
     Returns:
         A new tree.
@@ -299,7 +296,7 @@ def _check_names(target: Any, children: dict[str, Any], state: Any) -> None:
     kind = type(target).__name__
     if not isinstance(state, Mapping):
         if isinstance(target, AxisMetadata) and _kind(state) == _KINDS[0]:
-            what = f"the target has metadata of axes here ({kind}), and what was saved is {_KINDS[0]} without."
+            what = f"the target has axis metadata here ({kind}), but what was saved is {_KINDS[0]} without it."
             raise StateError(what, "Restore into `unbox(target)`, and put the metadata back with `replace_boxed`.")
         raise StateError(f"expected a dict for the {kind} here, found {_kind(state)}.", _SAME_STRUCTURE)
     missing, extra = [n for n in children if n not in state], [n for n in state if n not in children]
@@ -318,8 +315,8 @@ def _check_leaf(target: Any, state: Any) -> None:
         return
     expected, found = _kind(target), _kind(state)
     if expected == _KINDS[0] and isinstance(state, Mapping) and set(state) == {"value"}:
-        what = f"the target is {expected}, and what was saved has metadata of axes (a dict with `value`)."
-        fix = "Restore into the variables as `init` made them, with their boxes, and `unbox` the result."
+        what = f"the target is {expected}, but what was saved has axis metadata (a dict with `value`)."
+        fix = "Restore into the boxed variables that `init` returned, and `unbox` the result."
         raise StateError(what, fix)
     if (found != expected and expected in _KINDS) or isinstance(state, Mapping):
         raise StateError(f"expected {expected}, found {found}.", _SAME_STRUCTURE)
@@ -330,7 +327,7 @@ def _listed(names: Iterable[Any]) -> str:
 
 
 _SAME_STRUCTURE = (
-    "Restore into a target of the structure that was saved; for a container of your own, call "
+    "Restore into a target with the structure that was saved; for a custom container, call "
     "register_serialization_state."
 )
 _KINDS = ("an array or number", "a string", "bytes")
@@ -339,7 +336,7 @@ _LEAVES = (jax.Array, np.ndarray, *_NUMBERS, str, bytes)
 
 
 def _kind(value: Any) -> str:
-    """Returns which of `_KINDS` a leaf is, or its type: what may not stand for one another."""
+    """Returns which of `_KINDS` a leaf is, or its type; leaves of different kinds do not match."""
     if (hasattr(value, "shape") and hasattr(value, "dtype")) or isinstance(value, _NUMBERS):
         return _KINDS[0]
     if isinstance(value, str):
@@ -351,13 +348,13 @@ def _kind(value: Any) -> str:
 
 
 def to_bytes(target: Any) -> bytes:
-    """Returns the state of a tree as msgpack bytes; see `to_state_dict` for what may be in it.
+    """Returns the state of a tree as msgpack bytes; see `to_state_dict` for its possible contents.
 
     Args:
         target: a pytree of arrays and numbers, in containers that have a state dict.
 
     Raises:
-        SerializationError: if something in it can be neither taken apart nor written.
+        SerializationError: if a value in it cannot be split or written.
     """
     return msgpack_serialize(to_state_dict(target))
 
@@ -365,14 +362,14 @@ def to_bytes(target: Any) -> bytes:
 def from_bytes(target: Any, encoded_bytes: bytes | bytearray | memoryview, *, copy: bool = True) -> Any:
     """Returns a tree like `target` with the leaves of `encoded_bytes`; see `from_state_dict`.
 
-    Arrays come as NumPy arrays, and read-only. As in flax, their shapes and dtypes are not compared with those of the
-    target, and nothing tells whether a number was damaged; `liftcore.checkpoints.load_file` compares, and finds it.
+    Arrays are read-only NumPy arrays. As in flax, their shapes and dtypes are not compared with those of the target,
+    and a damaged number is not detected; `liftcore.checkpoints.load_file` does both.
 
     Args:
-        target: a tree of the structure that was saved; `None` gives the state dict itself.
-        encoded_bytes: what `to_bytes` made.
-        copy: if false, arrays are views of the bytes and take no memory of their own. Each of them keeps all of the
-            bytes alive, and cannot be written; see `msgpack_restore`.
+        target: a tree with the structure that was saved; `None` returns the state dict itself.
+        encoded_bytes: bytes from `to_bytes`.
+        copy: if false, arrays are views of the bytes and take no additional memory. Each view keeps all of the bytes
+            alive; see `msgpack_restore`.
 
     Raises:
         SerializationError: if the bytes cannot be read, or do not fit the target.
@@ -383,37 +380,37 @@ def from_bytes(target: Any, encoded_bytes: bytes | bytearray | memoryview, *, co
 def msgpack_serialize(pytree: Any) -> bytes:
     """Returns nested dicts and lists of arrays and scalars as msgpack bytes.
 
-    It takes the memory of what it returns, and little more.
+    It needs the memory of its result, and little more.
 
     Args:
         pytree: dicts with string or integer keys, lists, arrays, numbers, strings, bytes and `None`.
 
     Raises:
-        SerializationError: if there is anything else in it.
+        SerializationError: if it contains any other value.
     """
     return encode(pytree)
 
 
 def msgpack_restore(encoded_pytree: bytes | bytearray | memoryview, *, copy: bool = True) -> Any:
-    """Returns the nested dicts and lists that `msgpack_serialize` wrote; arrays are NumPy arrays, and read-only.
+    """Returns the nested dicts and lists that `msgpack_serialize` wrote, with read-only NumPy arrays.
 
-    Safe on bytes from anyone: only plain data comes out, dtypes are chosen from a fixed list, sizes are checked against
-    the bytes that are there, and depth is bounded.
+    It is safe for bytes from an untrusted source: it returns only plain data, takes dtypes from a fixed list, checks
+    sizes against the bytes, and bounds the depth.
 
     Args:
-        encoded_pytree: the bytes; for a file that is not read before its arrays are, the `memoryview` of an `mmap`.
-        copy: if false, arrays are views of the bytes and take no memory of their own. Each of them keeps all of the
-            bytes alive, which must not change meanwhile, and begins wherever it was written: NumPy and JAX take it
-            so, other libraries may ask for `flags.aligned`. Scalars, and arrays of over 1 GiB, which are written in
-            pieces, are copied all the same.
+        encoded_pytree: the bytes, or the `memoryview` of an `mmap`, to read a file only when its arrays are used.
+        copy: if false, arrays are views of the bytes and take no additional memory. Each view keeps all of the bytes
+            alive, which must not change meanwhile. The views may be unaligned: NumPy and JAX accept this, but other
+            libraries may require `flags.aligned`. Scalars, and arrays of over 1 GiB, which are written in pieces, are
+            always copied.
 
     Raises:
-        SerializationError: if the bytes are anything but what `msgpack_serialize` writes.
+        SerializationError: if the bytes do not have the form that `msgpack_serialize` writes.
     """
     if not isinstance(encoded_pytree, bytes | bytearray | memoryview):
         what = f"expected bytes, found a value of type {type(encoded_pytree).__name__}."
-        raise SerializationError("msgpack", what, "Pass what msgpack_serialize returned.")
+        raise SerializationError("msgpack", what, "Pass bytes from msgpack_serialize.")
     view = memoryview(encoded_pytree).toreadonly()
     if not view.c_contiguous:
-        raise SerializationError("msgpack", "the bytes do not lie one after the other.", "Pass bytes(...) of them.")
+        raise SerializationError("msgpack", "the bytes are not contiguous in memory.", "Pass bytes(...) of them.")
     return decode(view.cast("B"), copy)

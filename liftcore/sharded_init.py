@@ -1,4 +1,4 @@
-"""`init_sharded`: makes variables, or any other state, with each device computing only its part of every array."""
+"""`init_sharded`: creates variables, or another state, so that each device computes only its part of every array."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["ShardedInit", "init_sharded"]
 
 
 def init_sharded(init_fn: Callable[..., Any], mesh: Mesh, rules: LogicalRules | None = None) -> ShardedInit:
-    """A function that makes a state on a mesh, sharded by the names in its boxes.
+    """Return a function that creates a state on a mesh, sharded by the names in its boxes.
 
-    It computes the shapes, gets a sharding for each array from its box and the rules, and then compiles `init_fn` with
-    these as `out_shardings`. So no device and no process ever has more of an array than its shards. The exceptions are
-    arrays without a box, which are replicated, and initializers whose computation XLA cannot split, such as that of
+    It computes the shapes, derives a sharding for each array from its box and the rules, and compiles `init_fn` with
+    these as `out_shardings`. So no device or process ever has more of an array than its shards. There are two
+    exceptions: arrays without a box are replicated, and XLA cannot split the computation of some initializers, such as
     `orthogonal`.
 
-    The boxes need not be those of variables only: the state of an optimiser has those of its parameters, and is sharded
+    Boxes may also be in other parts of the state: an optimizer state has the boxes of its parameters, and is sharded
     like them.
 
     Example:
@@ -46,7 +46,7 @@ def init_sharded(init_fn: Callable[..., Any], mesh: Mesh, rules: LogicalRules | 
         True
 
     Args:
-        init_fn: any function that returns a pytree with arrays, such as `model.init`, or one that creates a
+        init_fn: any function that returns a pytree with arrays, such as `model.init`, or a function that creates a
             `TrainState`. It is traced once.
         mesh: the mesh; its axes may be Auto or Explicit. While `init_fn` runs, they are Auto, so that XLA can split the
             computation.
@@ -54,11 +54,11 @@ def init_sharded(init_fn: Callable[..., Any], mesh: Mesh, rules: LogicalRules | 
             name without a rule must be an axis of the mesh.
 
     Returns:
-        A function with the arguments of `init_fn`. Arrays among them are those of `jax.jit`; a `jax.ShapeDtypeStruct`
-        stands for zeros, which nobody allocates; anything else is static. Its method `eval_shape` computes nothing.
+        A function with the arguments of `init_fn`. Arrays are passed as to `jax.jit`, a `jax.ShapeDtypeStruct` means
+        zeros that are never allocated, and other values are static. Its method `eval_shape` computes nothing.
 
     Raises:
-        LiftArgumentError: if the mesh is none; when called, if names and mesh do not fit, see `get_sharding`.
+        LiftArgumentError: if `mesh` is not a mesh; when called, if names and mesh do not match, see `get_sharding`.
     """
     check_function("init_sharded", init_fn)
     if not isinstance(mesh, Mesh):
@@ -69,12 +69,12 @@ def init_sharded(init_fn: Callable[..., Any], mesh: Mesh, rules: LogicalRules | 
 
 @dataclasses.dataclass(frozen=True)
 class ShardedInit:
-    """What `init_sharded` returns.
+    """The function that `init_sharded` returns.
 
     Attributes:
-        init_fn: makes the state.
+        init_fn: the function that creates the state.
         mesh: the mesh.
-        rules: from logical names to axes of the mesh.
+        rules: the rules from logical names to mesh axes.
     """
 
     init_fn: Callable[..., Any]
@@ -82,11 +82,11 @@ class ShardedInit:
     rules: LogicalRules | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
-        """The state, sharded.
+        """Create the state, sharded.
 
         Args:
-            *args: those of `init_fn`.
-            **kwargs: those of `init_fn`.
+            *args: arguments of `init_fn`.
+            **kwargs: keyword arguments of `init_fn`.
         """
         flat = _Flat(self.init_fn, self.mesh, args, kwargs)
         with jax.set_mesh(flat.mesh):
@@ -95,11 +95,11 @@ class ShardedInit:
         return jax.tree.unflatten(plan.treedef, leaves)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> PyTree:
-        """The same pytree, with a `jax.ShapeDtypeStruct` that has a sharding for each array: a target to restore to.
+        """Return the pytree with a `jax.ShapeDtypeStruct`, with sharding, for each array, as a target for restoring.
 
         Args:
-            *args: those of `init_fn`.
-            **kwargs: those of `init_fn`.
+            *args: arguments of `init_fn`.
+            **kwargs: keyword arguments of `init_fn`.
         """
         flat = _Flat(self.init_fn, self.mesh, args, kwargs)
         with jax.set_mesh(flat.mesh):
@@ -127,17 +127,17 @@ class ShardedInit:
         return _Plan(jaxpr, jax.tree.structure(shapes), jax.tree.leaves(by_leaf))
 
     def _check_all(self, flat: _Flat) -> None:
-        """Raises one error for all names that do not fit, where the first of them stopped the trace on the mesh."""
+        """Raise one error for all wrong names; the trace on the mesh stopped at the first of them."""
         try:
             with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
                 shapes = jax.eval_shape(flat.call, flat.arrays)
-        except Exception:  # the first error is told instead, whatever cannot run without a mesh
+        except Exception:  # it cannot run without a mesh, for whatever reason: the first error is raised instead
             return
         get_sharding(shapes, self.mesh, self.rules)
 
 
 class _Flat:
-    """A function of some of its arguments, the arrays; the others are fixed."""
+    """A function as one of its array arguments only; the other arguments are fixed."""
 
     def __init__(self, fn: Callable[..., Any], mesh: Mesh, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.fn, self.mesh = fn, _on_auto_axes(mesh)
@@ -146,7 +146,7 @@ class _Flat:
         self.arrays = [self._moved(self.given[place]) for place in self.places]
 
     def _moved(self, array: Any) -> Any:
-        """An array whose sharding names an Explicit mesh, on the same devices of the Auto one; nothing is copied."""
+        """Return an array with an Explicit mesh on the same devices of the Auto mesh, without a copy."""
         sharding = getattr(array, "sharding", None)
         if isinstance(sharding, NamedSharding) and sharding.mesh.axis_names == self.mesh.axis_names:
             spec = PartitionSpec(*sharding.spec[: array.ndim])  # type: ignore[no-untyped-call]  # keys have one more
@@ -162,10 +162,10 @@ class _Flat:
 
 
 class _Plan(NamedTuple):
-    """What was traced, and how each leaf of the state is sharded.
+    """The trace of a function, and the sharding of each leaf of the state.
 
-    A large state is not made by one program: with what XLA needs between key and numbers, which for some backends is
-    as much as the numbers, and lives as long as the program runs, a process would need twice the memory.
+    A large state is not created by one program. XLA needs temporary memory between key and values, for some backends as
+    much as the values, until the program ends. So one program would need twice the memory.
     """
 
     jaxpr: Any
@@ -173,14 +173,14 @@ class _Plan(NamedTuple):
     shardings: list[NamedSharding]
 
     def parts(self) -> list[list[int]]:
-        """The numbers of the leaves, in order, divided among programs."""
-        if self.jaxpr.effects:  # they happen once
+        """Return the indices of the leaves, in order, divided among programs."""
+        if self.jaxpr.effects:  # effects must happen only once
             return [list(range(len(self.shardings)))]
         pairs = zip(self.jaxpr.out_avals, self.shardings, strict=True)
         return portions([bytes_per_process(aval.shape, aval.dtype, sharding) for aval, sharding in pairs])
 
     def run(self, part: list[int], arrays: Sequence[Any]) -> list[Any]:
-        """Some of the leaves, by the equations that these need."""
+        """Compute some of the leaves with the equations that they need."""
         whole = opened(self.jaxpr)
         outvars = [whole.outvars[number] for number in part]
         steps = steps_of(whole)
@@ -199,7 +199,7 @@ class _Plan(NamedTuple):
 
 
 def _no_out_sharding(error: ValueError) -> LiftArgumentError:
-    what = f"`init_fn` runs on Auto axes, and it uses `out_sharding=`, for which JAX wants Explicit ones: {error}"
+    what = f"`init_fn` runs on Auto axes, but it uses `out_sharding=`, for which JAX requires Explicit axes: {error}"
     fix = "In a module, write `out_sharding=None if self.is_initializing() else …`."
     return LiftArgumentError("init_sharded", what, fix)
 
@@ -207,10 +207,10 @@ def _no_out_sharding(error: ValueError) -> LiftArgumentError:
 def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
     if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
         fix = "Pass a key, `jax.random.key(0)`: it is small."
-        raise LiftArgumentError("init_sharded", "the shape of a key stands for no key.", fix)
+        raise LiftArgumentError("init_sharded", "a key cannot be replaced by its shape.", fix)
     return jnp.zeros(shape.shape, shape.dtype)
 
 
 def _on_auto_axes(mesh: Mesh) -> Mesh:
-    """The same mesh with Auto axes. On Explicit ones XLA would make what is replicated by its type whole first."""
+    """Return the mesh with Auto axes. On Explicit axes, XLA would first compute arrays of replicated type as wholes."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))

@@ -1,7 +1,7 @@
-"""Static values: any Python value as one hashable key, equal only where a trace cannot tell two values apart.
+"""Static values: any Python value as a hashable key. Two keys are equal only if a trace cannot distinguish the values.
 
-A trace that was kept may be served again only to what is equal by type and value, all the way down: `1`, `1.0` and
-`True` differ, and so do `0.0` and `-0.0`. The key is made anew for each call, so it sees what was changed in place.
+A cached trace may be used again only for a value that is equal by type and value at every level: `1`, `1.0` and `True`
+differ, and so do `0.0` and `-0.0`. The key is computed for each call, so it reflects changes in place.
 """
 
 from __future__ import annotations
@@ -38,35 +38,36 @@ _THEMSELVES = (
     jax.custom_vjp,
     np.ufunc,
     jax.Device,
-    jax.sharding.Mesh,  # of this, and of the next, JAX keeps one for all equal ones
+    jax.sharding.Mesh,  # of this and of the next, JAX keeps one object for all equal ones
     jax.sharding.PartitionSpec,
 )
-"""What equals itself alone, and stands for itself: of closures and globals a trace assumes that they stay the same."""
+"""Types whose values are their own keys. A trace assumes that functions, their closures and globals do not change."""
 
 _UNCHANGING = _ATOMS.union(_THEMSELVES)
-"""Types of which a value stands for itself, beside its type; looked up first, as most static values are of these."""
+"""Types whose values are their own keys, together with the type; checked first, as most static values have them."""
 
 
 class Undescribed(TypeError):
-    """No key stands for a value, since it may change, or behave in another way, and still be equal to itself.
+    """A value has no key, because it may change, or behave differently, and still be equal to itself.
 
     Attributes:
-        value: what no key stands for.
-        place: where it lies in the value that was given, such as `.config["sizes"][0]`.
+        value: the value without a key.
+        place: its path in the given value, such as `.config["sizes"][0]`.
     """
 
     def __init__(self, value: Any, place: str = "") -> None:
         where = f" at {place}" if place else ""
-        super().__init__(f"no key stands for a {type(value).__name__}{where}: it may change unseen. {_fix(value)}")
+        super().__init__(f"a {type(value).__name__}{where} has no key: it may change unnoticed. {_fix(value)}")
         self.value, self.place = value, place
 
 
 def static_key(value: Any) -> Hashable:
-    """A hashable value that is equal for equal values of equal types, all the way down.
+    """Return a hashable value that is equal for equal values of equal types, at every level.
 
-    Described are numbers and texts, NumPy arrays (by content), containers, functions and classes (each is itself),
-    `functools.partial` and bound methods, frozen dataclasses by their fields, and objects of a class that defines both
-    `__eq__` and `__hash__`. A class may have a method `__static_fields__`, which returns a dict of what stands for it.
+    Keys exist for numbers and strings, NumPy arrays (by content), containers, functions and classes (by identity),
+    `functools.partial` and bound methods, frozen dataclasses (by field), and objects of a class that defines both
+    `__eq__` and `__hash__`. A class may define a method `__static_fields__` that returns the values to compare, as a
+    dict.
 
     Example:
         >>> from liftcore import static_key
@@ -79,23 +80,23 @@ def static_key(value: Any) -> Hashable:
         value: any Python value.
 
     Returns:
-        The key. It may hold functions and classes, and no arrays.
+        The key. It may contain functions and classes, but no arrays.
 
     Raises:
-        Undescribed: where there is none: a JAX array, or an object that is equal to itself alone and may change.
+        Undescribed: if there is no key: for a JAX array, or a mutable object that is equal only to itself.
     """
     key: Hashable = _key(value, ())
     return key
 
 
 def snapshot(value: Any) -> Any:
-    """The same value, with copies of what may change in place: lists, dicts, sets and NumPy arrays.
+    """Return the same value with copies of its mutable parts: lists, dicts, sets and NumPy arrays.
 
-    What is kept under a key must stay what the key says: it may be traced again after the original has changed, and
-    JAX takes a NumPy array that it has seen in one trace for unchanged in the next.
+    A value that is cached under a key must keep the value that the key describes: it may be traced again after the
+    original has changed. JAX also assumes that a NumPy array does not change between traces.
 
     Args:
-        value: any Python value. An object with a method `__snapshot__` makes its own.
+        value: any Python value. An object with a method `__snapshot__` makes its own copy.
     """
     kind: Any = type(value)
     if kind in _UNCHANGING:
@@ -106,7 +107,7 @@ def snapshot(value: Any) -> Any:
         return kind(map(snapshot, value))
     if kind in (dict, FrozenDict):
         return kind({name: snapshot(below) for name, below in value.items()})
-    if isinstance(value, dict):  # it may have attributes, and be made in a way of its own
+    if isinstance(value, dict):  # it may have attributes, and its own constructor
         copied = copy.copy(value)
         for name, below in value.items():
             copied[name] = snapshot(below)
@@ -126,22 +127,22 @@ _surroundings: list[Callable[[], Hashable]] = []
 
 
 def surrounds(tell: Callable[[], Hashable]) -> Callable[[], Hashable]:
-    """Registers a context that bodies are traced in: what was kept is found again only where it is equal.
+    """Register a context in which bodies are traced: compiled functions are used again only if it is equal.
 
-    For a Module layer, which knows such contexts: what a `with` block around the call says of the modules in it.
+    For a Module layer with such contexts, for example a `with` block that affects the modules in it.
 
     Args:
-        tell: returns a hashable value that stands for the context as it is now, or raises `Undescribed`.
+        tell: returns a hashable value that describes the present context, or raises `Undescribed`.
     """
     _surroundings.append(tell)
     return tell
 
 
 def surroundings() -> Hashable:
-    """What the registered contexts are now.
+    """Return the present values of the registered contexts.
 
     Raises:
-        Undescribed: where nothing stands for one of them.
+        Undescribed: if one of them has no key.
     """
     return tuple([tell() for tell in _surroundings])
 
@@ -150,11 +151,11 @@ _warned: set[str] = set()
 
 
 def warn_not_shared(where: str, error: Undescribed) -> str:
-    """Warns, once for each place, that what is compiled will not be found again.
+    """Warn, once for each place, that compiled functions will not be used again.
 
     Args:
-        where: what holds the value, such as the name of a class.
-        error: says for which value there is no key.
+        where: the owner of the value, such as the name of a class.
+        error: has the value that has no key.
 
     Returns:
         The place of the value.
@@ -163,8 +164,8 @@ def warn_not_shared(where: str, error: Undescribed) -> str:
     if place not in _warned:
         _warned.add(place)
         warnings.warn(
-            f"{place} is {shown(error.value)}, for which there is no key: it may change from one call to the next. So "
-            f"what a lifted `jit` compiles for it is not kept, and each call compiles again. {_fix(error.value)}",
+            f"{place} is {shown(error.value)}, which has no key: it may change from one call to the next. So a lifted "
+            f"`jit` does not keep what it compiles for it, and each call compiles again. {_fix(error.value)}",
             NotSharedWarning,
             stacklevel=2,
         )
@@ -172,15 +173,15 @@ def warn_not_shared(where: str, error: Undescribed) -> str:
 
 
 def _fix(value: Any) -> str:
-    """What to do about a value that has no key."""
+    """Return the fix for a value without a key."""
     if isinstance(value, jax.Array):
-        return "Give it as an argument, or make it a variable."
+        return "Pass it as an argument, or make it a variable."
     kind = type(value).__name__
-    return f"Make {kind} a frozen dataclass, or give it `__eq__` and `__hash__` that say what it is."
+    return f"Make {kind} a frozen dataclass, or give it `__eq__` and `__hash__` that compare its contents."
 
 
 def _key(value: Any, above: tuple[int, ...]) -> Any:
-    """The key of a value inside of others, known by their `id`: one that is inside of itself is told by how far up."""
+    """Return the key of a value inside others, known by `id`. A value inside itself is described by its distance."""
     kind: Any = type(value)
     if kind in _UNCHANGING:
         return kind, value
@@ -197,7 +198,7 @@ def _key(value: Any, above: tuple[int, ...]) -> Any:
 
 def _parts(value: Any, kind: Any, above: tuple[int, ...]) -> Iterable[Any]:
     at = functools.partial(_at, above)
-    if isinstance(value, jax.tree_util.PyTreeDef):  # which is equal where what is static in it is, 0.0 and -0.0 too
+    if isinstance(value, jax.tree_util.PyTreeDef):  # its own `==` does not distinguish 0.0 and -0.0 in static parts
         return [at(" of a pytree", _marked(value.node_data())), *(at("", child) for child in value.children())]
     if isinstance(value, Mapping):
         held = getattr(value, "__dict__", {}) if isinstance(value, dict) else {}
@@ -227,7 +228,7 @@ def _at(above: tuple[int, ...], step: str, value: Any) -> Any:
 
 
 def _fields(value: Any, kind: Any) -> dict[str, Any] | None:
-    """What stands for an object by name, or None where nothing is known to."""
+    """Return the values that describe an object, by name, or None if none are known."""
     if hasattr(kind, "__static_fields__"):
         found: dict[str, Any] = value.__static_fields__()
         return found
@@ -238,7 +239,7 @@ def _fields(value: Any, kind: Any) -> dict[str, Any] | None:
 
 
 def _others(value: Any, kind: Any) -> dict[str, Any]:
-    """The attributes of an object beside what its class computes of the others when it is first asked."""
+    """Return the attributes of an object, except those that its class computes and caches."""
     held: dict[str, Any] = getattr(value, "__dict__", {})
     cached = functools.cached_property
     return {name: below for name, below in held.items() if not isinstance(getattr(kind, name, None), cached)}
@@ -249,14 +250,14 @@ def _is_frozen(kind: Any) -> bool:
 
 
 def _compares(kind: Any) -> bool:
-    """Whether a class says itself which of its objects are equal."""
+    """Whether a class defines which of its objects are equal."""
     return kind.__eq__ is not object.__eq__ and kind.__hash__ not in (None, object.__hash__)
 
 
 def _marked(static: Any) -> Any:
-    """What is static of a node, with the type and identity of each object in it that has no attributes.
+    """Return the static part of a node, with the type and identity of each object in it that has no attributes.
 
-    Nodes mark places with such objects, and JAX compares them by identity too; nothing in them can change.
+    Nodes use such objects as markers, and JAX compares them by identity too; they cannot change.
     """
     if type(static) is tuple:
         return tuple(map(_marked, static))

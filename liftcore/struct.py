@@ -1,7 +1,7 @@
 """Frozen dataclasses that are pytrees.
 
-Fields are children, unless `field(pytree_node=False)` makes one a static part of the tree's structure, which must be
-hashable and comparable to pass through `jax.jit`.
+Fields are children, unless `field(pytree_node=False)` makes one a static part of the tree structure. A static field
+must be hashable and comparable to pass through `jax.jit`.
 
 Example:
     >>> import jax
@@ -36,7 +36,7 @@ def field(pytree_node: bool = True, *, metadata: dict[str, Any] | None = None, *
 
     Args:
         pytree_node: whether the field is a child of the pytree; otherwise it is static.
-        metadata: a mapping that the field keeps for others, as in `dataclasses.field`.
+        metadata: a mapping that the field keeps for other code, as in `dataclasses.field`.
         **kwargs: further arguments of `dataclasses.field`.
     """
     return dataclasses.field(metadata={**(metadata or {}), "pytree_node": pytree_node}, **kwargs)
@@ -50,8 +50,8 @@ def dataclass(**kwargs: Any) -> Callable[[type[T]], type[T]]: ...
 def dataclass(cls: type[T] | None = None, **kwargs: Any) -> type[T] | Callable[[type[T]], type[T]]:
     """Makes a class a frozen dataclass and a pytree, with a method `replace(**fields)`.
 
-    A subclass must be decorated itself to be a pytree. Fields with `init=False` are not part of the tree: they are made
-    anew by `__post_init__`, which runs each time JAX rebuilds the object.
+    A subclass must be decorated too to be a pytree. Fields with `init=False` are not part of the tree: `__post_init__`
+    sets them, each time JAX rebuilds the object.
 
     Example:
         >>> @dataclass(kw_only=True)
@@ -92,7 +92,7 @@ def _replace(self: Any, **fields: Any) -> Any:
 
 
 def is_struct(cls: type) -> bool:
-    """Says whether this very class, and not only a base of it, was made by `dataclass` or `PyTreeNode`."""
+    """Returns whether this very class, not only a base class, was made by `dataclass` or `PyTreeNode`."""
     return _MARK in vars(cls)
 
 
@@ -102,7 +102,7 @@ def child_names(cls: Any) -> list[str]:
 
 
 def check_fields(where: str, cls: type, given: Iterable[str], own: Iterable[str] | None = ()) -> None:
-    """Checks the names of values for the fields of a dataclass that users extend by subclasses.
+    """Checks the names of the field values for a dataclass that users extend in subclasses.
 
     Example:
         >>> @dataclass
@@ -113,13 +113,13 @@ def check_fields(where: str, cls: type, given: Iterable[str], own: Iterable[str]
         liftcore.errors.LiftArgumentError: State.create: State has no field "key". Define it in a subclass, ...
 
     Args:
-        where: what was called, for the error.
+        where: the call, for the error.
         cls: the dataclass.
         given: the names of the values.
-        own: names of fields that the caller sets itself. None if the other fields have values already.
+        own: the names of fields that the caller sets. None if the other fields have values already.
 
     Raises:
-        LiftArgumentError: if there is no such field, or the value of a field without a default is missing.
+        LiftArgumentError: if a field does not exist, or a field without a default has no value.
     """
     given, kept = list(given), set(own or ())
     fields = {one.name: one for one in dataclasses.fields(cls) if one.init}
@@ -129,7 +129,7 @@ def check_fields(where: str, cls: type, given: Iterable[str], own: Iterable[str]
                 where, f'{cls.__name__} has no field "{name}".', _definition(cls, name, set(fields) - kept)
             )
         if name in kept:
-            what = f'"{name}" has no other value at first.'
+            what = f'the initial value of "{name}" cannot be chosen.'
             raise LiftArgumentError(where, what, f"Change it afterwards: `state.replace({name}=…)`.")
     needed = [] if own is None else [name for name, one in fields.items() if _is_required(one) and name not in kept]
     absent = [name for name in needed if name not in given]
@@ -143,8 +143,8 @@ def _is_required(one: dataclasses.Field[Any]) -> bool:
 
 
 def _definition(cls: type, name: str, others: Iterable[str]) -> str:
-    """How to define a field that a class lacks."""
-    import difflib  # here, as it is for the text of an error
+    """Returns the fix for a field that a class lacks."""
+    import difflib  # imported here: needed only for an error message
 
     near = difflib.get_close_matches(name, sorted(others), 1, cutoff=0.8)
     if near:
@@ -156,7 +156,7 @@ def _definition(cls: type, name: str, others: Iterable[str]) -> str:
 
 @dataclass_transform(field_specifiers=(field,), frozen_default=True)
 class PyTreeNode:
-    """Base of classes that are to be what `dataclass` makes; keyword arguments of the class are passed to it.
+    """Base class of dataclasses as made by `dataclass`; keyword arguments of the class are passed to it.
 
     Example:
         >>> class Point(PyTreeNode, kw_only=True):

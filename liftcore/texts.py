@@ -1,4 +1,4 @@
-"""Paths and types, as errors and reports show them."""
+"""Texts of paths and types, for errors and reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ArrayType", "aval_of", "names_of", "path_text", "type_text", "types_
 
 
 def path_text(path: Iterable[Any]) -> str:
-    """A path of names, or of JAX's keys; the names of a variable that is a dict may be anything.
+    """Return a path of names, or of JAX's keys, as text. The keys of a variable that is a dict may be any values.
 
     Example:
         >>> path_text(("params", "w")), path_text(jax.tree.leaves_with_path({"params": {"w": [1]}})[0][0])
@@ -24,22 +24,22 @@ def path_text(path: Iterable[Any]) -> str:
 
 
 def names_of(group: PyTree) -> list[str]:
-    """The names of the variables of a group."""
+    """Return the names of the variables of a group."""
     return sorted({path_text(path) for tree in group for path, _ in leaves_of(tree)})
 
 
 def aval_of(value: Any) -> Any:
-    """The abstract value of an array; what stands for one stands for itself."""
+    """Return the abstract value of an array; an abstract value is returned unchanged."""
     return value if isinstance(value, jax.core.ShapedArray | jax.ShapeDtypeStruct) else jax.typeof(value)
 
 
 class ArrayType(NamedTuple):
-    """The type of an array, less its being weak.
+    """The type of an array, apart from its weak type.
 
     Attributes:
         dtype: its dtype.
         shape: its shape.
-        spec: how each dimension is partitioned over axes of a mesh that are explicit.
+        spec: the partitioning of each dimension over explicit mesh axes.
     """
 
     dtype: Any
@@ -48,7 +48,7 @@ class ArrayType(NamedTuple):
 
     @classmethod
     def of(cls, value: Any) -> ArrayType:
-        """That of an array, or of what stands for its type."""
+        """Return the type of an array or of an abstract value."""
         aval = aval_of(value)
         spec = tuple(getattr(getattr(aval, "sharding", None), "spec", ()))
         return cls(aval.dtype, aval.shape, (*spec, *[None] * (len(aval.shape) - len(spec))))
@@ -59,7 +59,7 @@ class ArrayType(NamedTuple):
 
 
 def type_text(value: Any) -> str:
-    """The type of an array, such as `float32[2,3]`; of something else the name of its class.
+    """Return the type of an array as text, such as `float32[2,3]`; for other values, the name of their class.
 
     Example:
         >>> type_text(jax.numpy.ones((2, 3))), type_text("text")
@@ -72,7 +72,7 @@ def type_text(value: Any) -> str:
 
 
 def types_text(value: PyTree) -> str:
-    """The types of a pytree.
+    """Return the types of a pytree as text.
 
     Example:
         >>> types_text({"w": jax.numpy.ones(3)})

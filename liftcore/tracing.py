@@ -1,4 +1,4 @@
-"""`trace_state`: which JAX transformations are running."""
+"""`trace_state`: identifies the running JAX transformations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["trace_state"]
 
 
 def trace_state() -> Any:
-    """A value that compares equal exactly while no JAX transformation has been entered or left.
+    """Return a value that stays equal until a JAX transformation is entered or left.
 
-    An object that can change remembers the one in which it was made. Where another is current, a change would put a
-    value that is being traced into what outlives the trace.
+    An object that can change records the value when it is created. If the current value differs, a change would store
+    traced values in an object that outlives the trace.
 
     Example:
         >>> import jax, liftcore

@@ -1,4 +1,4 @@
-"""Names for the types that signatures share; nothing here runs.
+"""Types that signatures share; this module has no code.
 
 Example:
     >>> from liftcore.typing import Path
@@ -40,20 +40,20 @@ Dtype: TypeAlias = jax.typing.DTypeLike
 Shape: TypeAlias = Sequence[int]
 PyTree: TypeAlias = Any
 
-# Variables: `{collection: {module: {name: value}}}`, and the way to one of them: `(collection, *modules, name)`.
+# Variables: `{collection: {module: {name: value}}}`, and the path of one of them: `(collection, *modules, name)`.
 Path: TypeAlias = tuple[str, ...]
 Collection: TypeAlias = dict[str, Any]
 Variables: TypeAlias = Mapping[str, Any]
 
-# Random keys, typed (`jax.random.key`) or raw; named streams of them, or one that is the `params` stream.
+# PRNG keys, typed (`jax.random.key`) or raw; a mapping of named streams, or one key for the stream `params`.
 Key: TypeAlias = jax.Array
 RNGs: TypeAlias = Mapping[str, Key] | Key
 Initializer: TypeAlias = Callable[..., Any]
 
-# What `variable_axes` maps a filter to, and what `in_axes` and `out_axes` are: a pytree prefix of axes.
+# The axis of a variable in `variable_axes`, and the values of `in_axes` and `out_axes`: a pytree prefix of axes.
 Axis: TypeAlias = int | None
 InOutAxes: TypeAlias = PyTree
 
-# A predicate over `(path, value)`, and everything that `liftcore.filters.to_predicate` reads as one.
+# A predicate over `(path, value)`, and all forms that `liftcore.filters.to_predicate` accepts.
 Predicate: TypeAlias = Callable[[Path, Any], bool]
 Filter: TypeAlias = "Predicate | str | type | bool | EllipsisType | Sequence[Filter] | AbstractSet[Filter] | None"

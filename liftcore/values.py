@@ -1,4 +1,4 @@
-"""Values: arrays, pytrees of arrays, and dicts of such."""
+"""Values of variables: arrays, pytrees of arrays, and dicts of these."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Whole", "cast", "copied", "only", "overlaid", "rewrapped", "shapes",
 class Whole:
     """A mapping that is the value of one variable.
 
-    In a tree of variables a mapping is a module. So a scope keeps one that is a value in a `Whole`: a pytree node like
-    the mapping itself, but nothing that filters and lifts look for variables in.
+    In a tree of variables, a mapping is a module. So a scope stores a mapping that is a value in a `Whole`: a pytree
+    node like the mapping itself, but filters and lifts do not look for variables in it.
 
     Attributes:
         value: the mapping.
@@ -40,43 +40,43 @@ jax.tree_util.register_pytree_with_keys(Whole, _children, lambda treedef, childr
 
 
 def wrapped(value: Any) -> Any:
-    """A value as a scope keeps it."""
+    """Return a value in the form that a scope stores."""
     return Whole(value) if isinstance(value, Mapping) else value
 
 
 def unwrapped(value: Any) -> Any:
-    """A value as a user sees it."""
+    """Return a value in the form that a user sees."""
     return value.value if type(value) is Whole else value
 
 
 def rewrapped(tree: Any, like: Any) -> Any:
-    """A tree whose mappings are of the kinds that they are of in another one: values of variables, frozen, or plain."""
+    """Return a tree whose mappings have the same kinds as in another tree: value of a variable, frozen, or plain."""
     if type(like) is Whole:
         return wrapped(tree)
     if not isinstance(tree, Mapping) or not isinstance(like, Mapping):
         return tree
     below = {name: rewrapped(below, like.get(name)) for name, below in tree.items()}
-    # A frozen mapping that a user gave may be a module or a value; as a value it must keep its type.
+    # A frozen mapping that a user passed may be a module or a value; as a value, it must keep its type.
     return below if isinstance(like, MutableMapping) else type(like)(below)  # type: ignore[call-arg]
 
 
 def only(tree: Any, kinds: Any) -> Any:
-    """A pytree with None in the place of each leaf that is of none of some types."""
+    """Return a pytree with None in place of each leaf that has none of the given types."""
     return jax.tree.map(lambda leaf: leaf if isinstance(leaf, kinds) else None, tree)
 
 
 def overlaid(tree: Any, part: Any) -> Any:
-    """A pytree in which the leaves of another one, which has None in the other places, take the place of its own."""
+    """Return a pytree with its leaves replaced by those of another one, where that does not have None."""
     return jax.tree.map(lambda leaf, other: leaf if other is None else other, tree, part)
 
 
 def shapes(tree: Any) -> list[Any]:
-    """The shapes of the leaves of a value; first of all whether it is one leaf."""
+    """Return the shapes of the leaves of a value, preceded by whether the value is a single leaf."""
     return [jax.tree_util.all_leaves([tree]), *map(np.shape, jax.tree.leaves(tree))]
 
 
 def cast(value: Any, dtypes: Sequence[Any]) -> Any:
-    """A value with each of its leaves cast to a dtype, or left where that is None; without dtypes, as it is."""
+    """Return a value with each leaf cast to a dtype, or unchanged if that is None; without dtypes, the value itself."""
     if not dtypes:
         return value
     leaves, treedef = jax.tree.flatten(value)
@@ -87,7 +87,7 @@ def cast(value: Any, dtypes: Sequence[Any]) -> Any:
 
 
 def copied(value: Any, empty: bool = False) -> Any:
-    """Nested mappings as new plain dicts, with values as a user sees them; empty ones only with `empty`."""
+    """Return nested mappings as new plain dicts, with values as a user sees them, and empty ones only if `empty`."""
     if not isinstance(value, Mapping):
         return unwrapped(value)
     kept = {name: below for name, below in value.items() if empty or not isinstance(below, Mapping) or below}

@@ -1,1 +1,1 @@
-"""Looking at what a model does: `explain`, and what is traced anew and why."""
+"""Diagnostics of models: `explain` describes lifts, and `retraces` reports what is traced again and why."""

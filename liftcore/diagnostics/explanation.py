@@ -1,11 +1,11 @@
-"""`explain`: what each lift of a function does with every variable and every RNG stream, as text and as data.
+"""`explain`: how each lift of a function treats every variable and every RNG stream, as text and as data.
 
-The function is traced once on scopes of its own, which are watched; nothing is computed. Its lifts are watched in turn,
-since the scopes inside a lift are of the same class as those outside.
+The function is traced once, on separate scopes that are observed; nothing is computed. Its lifts are observed in turn,
+because the scopes inside a lift have the same class as those outside.
 
-    Watching    a scope that notes what is read, created, written and drawn
-    Watch       the notes of one body, kept at its tree: `Tree.watch`; None at all times but these
-    Watched     a lift while it is watched; when it ends, its notes become one `ExplainedLift`
+    Watching    a scope that records which variables are read, created and written, and which keys are drawn
+    Watch       the records of one body; it is the `watch` of the tree, which is otherwise None
+    Watched     the records of one lift; when the lift ends, it becomes an `ExplainedLift`
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _LIFTED = "lifted"
 
 @dataclasses.dataclass(frozen=True)
 class ExplainedVariable:
-    """One variable at one lift.
+    """One variable in one lift.
 
     Attributes:
         path: `(collection, *modules, name)`.
-        type: its types as it lies outside the lift, such as `float32[4,3]`.
-        group: the filter that took it, in its short form; None where none did.
-        treatment: what the lift does with it, such as `axis 0`, or `not lifted`.
-        created: whether the body made it.
-        read: whether the body asked for its value.
-        written: whether the body gave it a new value.
-        hoisted: whether its initial value is computed once outside of the lift.
+        type: its types outside the lift, such as `float32[4,3]`.
+        group: the filter that took it, in its short form, or None.
+        treatment: the way in which the lift treats it, such as `axis 0`, or `not lifted`.
+        created: whether the body created it.
+        read: whether the body read its value.
+        written: whether the body wrote it.
+        hoisted: whether its initial value is computed once, outside the lift.
     """
 
     path: Path
@@ -64,7 +64,7 @@ class ExplainedVariable:
 
     @property
     def fate(self) -> str:
-        """What the body did with it, in words."""
+        """The effects of the body on it, in words."""
         told = {"created, hoisted": self.hoisted, "created": self.created and not self.hoisted}
         told |= {"read": self.read, "written": self.written}
         return ", ".join(word for word, holds in told.items() if holds) or "untouched"
@@ -72,14 +72,14 @@ class ExplainedVariable:
 
 @dataclasses.dataclass(frozen=True)
 class ExplainedStream:
-    """One RNG stream at one lift.
+    """One RNG stream in one lift.
 
     Attributes:
-        name: the name that keys are asked for by.
-        source: the stream that they come from: another one, `params`, where none of that name was given.
-        group: the filter that took it, in its short form; None where none did.
-        treatment: what the lift does with it, such as `split between elements`, or `not lifted`.
-        drawn: how many keys one run of the body draws, those of lifts inside it counted once.
+        name: the name that the body uses to draw keys.
+        source: the stream that the keys come from: `params`, if no stream of that name was given.
+        group: the filter that took it, in its short form, or None.
+        treatment: the way in which the lift treats it, such as `split between elements`, or `not lifted`.
+        drawn: the number of keys that one run of the body draws; those of inner lifts count once.
     """
 
     name: str
@@ -94,11 +94,11 @@ class ExplainedLift:
     """One use of a lifted transformation.
 
     Attributes:
-        name: how it shows in paths, such as `vmap(block)`.
-        where: the place of the (first) scope that it was given, as errors show it.
-        variables: those at and below the scopes that it was given, lifted or not.
-        streams: those that were given to `init` or `apply`, and those that were drawn from.
-        lifts: the lifts that its body used.
+        name: its name in paths, such as `vmap(block)`.
+        where: the path of its (first) scope, as in errors.
+        variables: the variables at and below its scopes, lifted or not.
+        streams: the streams that were given to `init` or `apply`, and those that were drawn from.
+        lifts: the lifts in its body.
     """
 
     name: str
@@ -109,7 +109,7 @@ class ExplainedLift:
 
     @property
     def sequences(self) -> tuple[ExplainedStream, ...]:
-        """`streams`, by its name at first."""
+        """An alias of `streams`: its former name."""
         return self.streams
 
     def __str__(self) -> str:
@@ -118,18 +118,18 @@ class ExplainedLift:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What the lifts of a function do. `str` shows it as a tree.
+    """The treatment of variables and streams by the lifts of a function. `str` shows it as a tree.
 
     Attributes:
-        name: that of the function.
-        lifts: the lifts that it used, in order; each holds those inside it.
+        name: the name of the function.
+        lifts: its lifts, in order; each contains the lifts inside it.
     """
 
     name: str
     lifts: tuple[ExplainedLift, ...]
 
     def only(self, filter: Filter) -> Explanation:
-        """The same for some variables and streams only; the path of a stream is its name.
+        """Return an explanation for some variables and streams only; the path of a stream is its name.
 
         Args:
             filter: a filter of variables and streams.
@@ -153,7 +153,7 @@ def _chosen(lifts: Sequence[ExplainedLift], predicate: Predicate) -> tuple[Expla
 
 
 def _lines(found: ExplainedLift) -> Iterator[str]:
-    """One lift as text: a row for each variable and each stream, then the lifts inside."""
+    """Yield the lines of one lift: a row for each variable and each stream, then the lifts inside."""
     rows = [("/".join(one.path), one.type, _rule(one), one.fate) for one in found.variables]
     for key in found.streams:
         source = "" if key.source == key.name else f" (of {key.source})"
@@ -170,14 +170,14 @@ def _rule(row: ExplainedVariable | ExplainedStream) -> str:
     return row.treatment if row.group is None else f"{row.group}: {row.treatment}"
 
 
-# --- the way in -------------------------------------------------------------------------------------------------------
+# --- the entry point --------------------------------------------------------------------------------------------------
 
 
 def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
-    """Tells what each lift in a function of scopes does with every variable and RNG stream on its way.
+    """Explain how each lift in a function of scopes treats every variable and RNG stream.
 
-    The function is traced once, as under `jax.jit`, and nothing is computed. The scope that it is called with stays as
-    it is: no key counts as drawn there, no name is taken, no variable made. The body of a lifted `jit` is always run.
+    The function is traced once, as under `jax.jit`, and nothing is computed. Its scope does not change: no draw counts,
+    no name is taken, and no variable is created. The body of a lifted `jit` always runs.
 
     Example:
         >>> import liftcore
@@ -194,11 +194,11 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
             rng params                'params': split between elements                 1 drawn
 
     Args:
-        fn: called as `fn(scopes, *args, **kwargs)`; a lifted function, or one that uses some.
+        fn: called as `fn(scopes, *args, **kwargs)`; a lifted function, or one that uses lifts.
 
     Returns:
         `explained(scopes, *args, **kwargs)`, which returns an `Explanation`. Arrays among the arguments and variables
-        may be `jax.ShapeDtypeStruct`; a scope comes from `bind`, or is one that a function was given.
+        may be `jax.ShapeDtypeStruct`. The scope comes from `bind`, or is the one that a function receives.
     """
     name = name_of(fn)
 
@@ -209,12 +209,12 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
         nothing: tuple[Any, ...] = tuple({} for _ in body.use.outers)
         return Explanation(name, tuple(watch.lifts)), (Changes(nothing, nothing), tuple([] for _ in nothing))
 
-    advice = Advice('"{}"', '"{}"')  # all is lifted, so no error asks for it
+    advice = Advice('"{}"', '"{}"')  # everything is lifted, so no error uses it
     return transformation(transform, [True], [True, Captured()], [True], "explain", advice=advice)(fn)
 
 
 def _trace(body: Body, variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any) -> None:
-    """Runs a function without computing: all arrays are abstract, all other values are themselves."""
+    """Run a function without computing: arrays are abstract, and other values are unchanged."""
     given = variable_groups, rng_groups, args, kwargs
 
     def run(arrays: PyTree) -> None:
@@ -234,11 +234,11 @@ def _run(fn: Callable[..., Any], watch: Watch, scopes: PyTree, *args: Any, **kwa
     return fn(jax.tree.map(watching, scopes, is_leaf=lambda one: isinstance(one, Scope)), *args, **kwargs)
 
 
-# --- how it is watched ------------------------------------------------------------------------------------------------
+# --- observation ------------------------------------------------------------------------------------------------------
 
 
 class Watching(Scope):
-    """A scope that notes what is done with its variables and streams in the `Watch` of its tree."""
+    """A scope that records the use of its variables and streams in the `Watch` of its tree."""
 
     __slots__ = ()
 
@@ -277,11 +277,11 @@ class Watching(Scope):
 
 
 class Watch:
-    """What one body did, and the lifts that it used.
+    """The effects of one body, and its lifts.
 
     Attributes:
         read, created, written: the paths of variables.
-        drawn: how many keys were drawn, by place, name asked for and stream.
+        drawn: the number of drawn keys, by path, requested name and stream.
         lifts: the lifts.
     """
 
@@ -294,13 +294,13 @@ class Watch:
         self.lifts: list[ExplainedLift] = []
 
     def lift(self, use: Use) -> Watched:
-        """A lift that the body uses."""
+        """Return the observer of a lift in the body."""
         where = use.outers[0].path_text.replace(self.above, "", 1) or "/"
         return Watched(self, where, [outer.path for outer in use.outers])
 
 
 class Watched:
-    """A lift while it is watched."""
+    """The observer of one lift."""
 
     def __init__(self, outside: Watch, where: str, places: Sequence[Path]) -> None:
         self._outside, self._where, self._places = outside, where, places
@@ -308,19 +308,19 @@ class Watched:
         self._hoisted: set[Path] = set()
 
     def body(self) -> Watch:
-        """The notes of one body; a lift may have several."""
+        """Return the observer of one body; a lift may have several."""
         self._bodies.append(Watch(self._outside.above))
         return self._bodies[-1]
 
     def made(self, created: Sequence[PyTree]) -> None:
-        """Notes initial values that were made outside of the lift; those that were not are None."""
+        """Record the initial values that were made outside the lift; the others are None."""
         for group in created:
             for place, tree in zip(self._places, group, strict=False):
                 made = (path for path, value in filters.leaves_of(tree) if jax.tree.leaves(value))
                 self._hoisted |= {_below(place, path) for path in made}
 
     def close(self, use: Use) -> None:
-        """Puts the lift among those of the body outside, when what came out of it lies in the scopes there."""
+        """Add the lift to the records of the body outside, after its outputs were written to the scopes there."""
         total = Watch("")
         for body in self._bodies:
             total.read |= body.read
@@ -349,7 +349,7 @@ class Watched:
                     filters.partition(variables, rules, outer.path)[0] for rules in (layout.lift.into, layout.lift.out)
                 )
             )
-            # A lift may show a variable under another collection.
+            # A lift may show a variable in another collection.
             moved = {path[1:] for path in total.read if (path[0], *path[1 + len(outer.path) :]) not in into}
             for relative, value in filters.leaves_of(variables):
                 path = _below(outer.path, relative)
@@ -365,7 +365,7 @@ class Watched:
 
 
 def _treatment(use: Use, into: int | None, out: int | None) -> tuple[str | None, str]:
-    """The filter that took a variable, and what the lift does with its group."""
+    """Return the filter that took a variable, and the lift's treatment of its group."""
     layout = use.layout
     going_in, coming_out = _word(layout.lift.advice.into, into), _word(layout.lift.advice.out, out)
     if into is None and out is None:
@@ -383,7 +383,7 @@ def _word(words: Sequence[str], index: int | None) -> str:
 
 
 def _captured(use: Use) -> set[Path]:
-    """The paths of the sown values that came out of a lift beside its groups."""
+    """Return the paths of the sown values that came out of a lift outside its groups."""
     sown = use.records[-1].sown if use.layout.lift.captures and use.records else ()
     return {
         (one.collection, *outer.path, *one.path, one.name)
@@ -413,5 +413,5 @@ def _below(place: Path, path: Path) -> Path:
 
 
 def _type(value: Any) -> str:
-    """The types of a variable's arrays, without their numbers."""
+    """Return the types of the arrays of a variable."""
     return " ".join(map(type_text, jax.tree.leaves(value))) or type(value).__name__

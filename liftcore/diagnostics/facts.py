@@ -1,6 +1,6 @@
-"""Facts: what a function, its arguments and its surroundings are, as flat texts that can be compared and kept.
+"""Facts about a function, its arguments and its surroundings, as flat texts that can be compared and kept.
 
-A text holds no array, so facts may be kept for as long as one likes. They are made only where somebody asks.
+A text contains no arrays, so facts may be kept for any time. They are made only on demand.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ __all__ = [
 ]
 
 Facts: TypeAlias = dict[str, str]
-"""From what is told, such as `argument x`, to its text."""
+"""Maps the name of each fact, such as `argument x`, to its text."""
 
 WITHOUT_KEY = "without a key"
-"""The fact that tells for what there is no key, so that nothing that is compiled is kept: see `liftcore.statics`."""
+"""The name of the fact about a value without a key, which prevents compiled functions from being kept."""
 
 _DEPTH = 8
-"""How far down into a value one looks; what lies deeper is told by its `repr`."""
+"""The depth to which a value is described in parts; deeper values are described by their `repr`."""
 
 Told: TypeAlias = Iterator[tuple[str, str]]
 
 
 def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What is told differently, or on one side only."""
+    """Return the names of the facts that differ, or that exist only once."""
     return [what for what in {**now, **before} if before.get(what) != now.get(what)]
 
 
 def _type(leaf: Any) -> str:
-    """The type of a leaf; a weak one is another one to JAX."""
+    """Return the type of a leaf; for JAX, a weak type differs from a strong one."""
     text = type_text(leaf)
     return f"{text} (weak)" if text != type(leaf).__name__ and aval_of(leaf).weak_type else text
 
 
 def of_tree(what: str, tree: Any) -> Told:
-    """The types of the leaves of a pytree, and what is static in it."""
+    """Yield the types of the leaves of a pytree, and its static values."""
     for path, leaf in jax.tree.leaves_with_path(tree, is_leaf=_tells):
         place = f"{what}{jax.tree_util.keystr(path)}"
         if _tells(leaf):
@@ -65,20 +65,20 @@ def of_tree(what: str, tree: Any) -> Told:
 
 
 def _tells(leaf: Any) -> bool:
-    """Whether a node tells what is static in it, by a method `trace_facts`: a `Rest`, or one of another package."""
+    """Whether a node has a method `trace_facts` that describes its static part, like a `Rest`."""
     return hasattr(type(leaf), "trace_facts")
 
 
 def of_named(what: str, tree: Any) -> Told:
-    """The same for variables, or keys, which are shown by their path: `variable params/w`."""
+    """Yield the types of variables or keys, named by their path: `variable params/w`."""
     for path, leaf in jax.tree.leaves_with_path(tree):
         yield f"{what} {path_text(path)}", _type(leaf)
 
 
 def of_function(fn: Any) -> Told:
-    """What a function is: where it is written, and the values that it holds.
+    """Yield the facts about a function: where it is defined, and the values that it holds.
 
-    One that has a method `trace_facts() -> {name: value}` tells that itself.
+    A function with a method `trace_facts() -> {name: value}` is described by this method.
     """
     if callable(tell := getattr(fn, "trace_facts", None)):
         for name, value in tell().items():
@@ -101,12 +101,12 @@ def of_function(fn: Any) -> Told:
 
 
 def of_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], skip: int = 0) -> Told:
-    """The arguments of a call, each under its name; scopes by what a body can see of them.
+    """Yield the facts about the arguments of a call, by name; for scopes, the parts that a body can see.
 
     Args:
-        fn: the function; the positional arguments come after its first `skip` parameters.
+        fn: the function; the positional arguments follow its first `skip` parameters.
         args: the positional arguments.
-        kwargs: those by name.
+        kwargs: the keyword arguments.
         skip: see `fn`.
     """
     names = parameter_names(fn)[skip:]
@@ -127,7 +127,7 @@ def _of_scope(what: str, scope: Scope) -> Told:
 
 
 def of_value(what: str, value: Any, depth: int = _DEPTH) -> Told:
-    """A value in parts: those of containers and dataclasses; arrays by their types, functions by their names."""
+    """Yield the facts about a value: containers and dataclasses in parts, arrays by type, functions by name."""
     members = None if depth == 0 else _members(value)
     if members is not None:
         yield what, type(value).__qualname__

@@ -1,7 +1,7 @@
-"""Why was it traced again? Who asks enters a recorder; each trace then tells what differs from the closest one before.
+"""Recorders of traces: each trace is compared with the closest earlier one, to explain why it was needed.
 
-A recorder is an observer of the core's. Nothing is compared, and no text is made, while there is none. What was traced
-earlier is known to the caches of `jit` themselves.
+A recorder is an observer of the core. Without one, nothing is compared and no text is made. Earlier traces are known to
+the caches of `jit` itself.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ __all__ = [
 ]
 
 _WIDTH = 60
-"""How long the text of a value may be in a message."""
+"""The maximal length of the text of a value in a message."""
 
-_SAME = "nothing that shows here: a new `jax.jit` around it, another setting or mesh of JAX, or a full cache"
+_SAME = "no visible difference: a new `jax.jit` around it, another setting or mesh of JAX, or a full cache"
 _UNSHARED = (
     "this one (for a closure, a method, a partial or a module with a field that cannot be hashed, only calls of one "
-    "wrapper share what is compiled)"
+    "wrapper share compiled functions)"
 )
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- reports ----------------------------------------------------------------------------------------------------------
 
 
 class Difference(NamedTuple):
-    """One thing that is not as it was.
+    """One difference between two traces.
 
     Attributes:
-        what: such as `argument x`, `variable params/w`, `mutable` or the field of a module.
-        before: a text; None where there was no such thing.
-        now: the same for the later trace.
+        what: the thing that differs, such as `argument x`, `variable params/w`, `mutable` or a field of a module.
+        before: its text in the earlier trace; None if it did not exist.
+        now: its text in the later trace; None if it does not exist.
     """
 
     what: str
@@ -77,9 +77,9 @@ class Retrace:
     """One trace of the body of a lifted `jit`, of a loop that runs eagerly, or of an applied function.
 
     Attributes:
-        path: the place in the model, with the names of lifts, such as `/encoder/jit(block)`.
-        closest: the path of the trace before that differs least; None where the function was never traced before.
-        differences: what differs from that one.
+        path: the path in the model, with the names of lifts, such as `/encoder/jit(block)`.
+        closest: the path of the earlier trace that differs least; None if this is the first trace of the function.
+        differences: the differences from that trace.
     """
 
     path: str
@@ -94,12 +94,12 @@ class Retrace:
 
 
 class Known(NamedTuple):
-    """What one trace was made for.
+    """The data of one trace.
 
     Attributes:
-        path: its place.
-        facts: what was traced.
-        cache: where it can be found again, if anywhere: a trace serves only calls that look there.
+        path: its path.
+        facts: the facts about it.
+        cache: the cache that has it, if any: a trace serves only calls that use this cache.
     """
 
     path: str
@@ -108,7 +108,7 @@ class Known(NamedTuple):
 
 
 class Retraces:
-    """The traces that were made while a recorder was entered.
+    """The traces that were recorded.
 
     Attributes:
         records: one for each trace, in order.
@@ -120,7 +120,7 @@ class Retraces:
 
     @property
     def by_path(self) -> dict[str, list[Retrace]]:
-        """The traces of each place."""
+        """The traces of each path."""
         found: dict[str, list[Retrace]] = {}
         for one in self.records:
             found.setdefault(one.path, []).append(one)
@@ -136,12 +136,12 @@ class Retraces:
         return "\n".join(map(str, self.records)) or "no traces"
 
     def add(self, name: str, now: Known, before: Iterable[Known] = ()) -> None:
-        """Keeps a trace, and what differs from the closest one before.
+        """Record a trace, with its differences from the closest earlier one.
 
         Args:
-            name: that of the function; only traces of one function are compared.
+            name: the name of the function; only traces of the same function are compared.
             now: the trace.
-            before: those that a cache knows, beside those that were added here.
+            before: traces in a cache, in addition to those that were added here.
         """
         seen, function = self._seen.setdefault(name, []), now.facts.get("function")
         others = (one for one in (*seen[::-1], *before) if one.facts.get("function") == function)
@@ -151,7 +151,7 @@ class Retraces:
         seen.append(now)
 
     def compiled(self, compiled: Compiled, trace: Signature) -> None:
-        """Keeps a trace of a body that is compiled, compared with all that its cache knows."""
+        """Record a trace of a compiled body, compared with all traces that its cache knows."""
         name, cache = compiled.program.layout.lift.name, compiled.known
         others = [other for other in reversed(list(cache.values())) if other.program.layout.lift.name == name]
         before = [
@@ -160,7 +160,7 @@ class Retraces:
         self.add(name, Known(trace.path, facts_of(compiled.program, trace), cache), before)
 
     def applied(self, fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> None:
-        """Keeps a run of a function of a scope by `apply` or `init`, where JAX traces it."""
+        """Record a run of a function of a scope by `apply` or `init`, if JAX traces it."""
         variables = root.collections_below()
         given = jax.tree.leaves((variables, root.tree.rngs, args, kwargs))
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in given):
@@ -188,11 +188,11 @@ def _differences(before: Known, now: Known) -> Iterator[Difference]:
 
 @contextlib.contextmanager
 def retraces() -> Iterator[Retraces]:
-    """Records what is traced within a `with` block, and what each trace differs in from the closest one before.
+    """Record the traces in a `with` block, each with its differences from the closest earlier one.
 
-    There is one record for each trace of the body of a lifted `jit`, or of a loop that runs eagerly; and one for each
-    time that the Python of an applied function (by `apply` or `init`) runs while JAX traces it, as under `jax.jit`. A
-    call that finds what was compiled before leaves none.
+    There is one record for each trace of the body of a lifted `jit`, or of a loop that runs eagerly. There is also one
+    each time that the Python code of an applied function (by `apply` or `init`) runs while JAX traces it, as under
+    `jax.jit`. A call that uses a compiled function leaves no record.
 
     Example:
         >>> import jax, liftcore
@@ -208,7 +208,7 @@ def retraces() -> Iterator[Retraces]:
         /jit(halve): argument x: float32[3] before, float32[4] now
 
     Returns:
-        A context manager that gives a `Retraces`.
+        A context manager that returns a `Retraces`.
     """
     found = Retraces()
     with observing(found):
@@ -219,11 +219,11 @@ def retraces() -> Iterator[Retraces]:
 
 
 def assert_max_traces(n: int) -> MaxTraces:
-    """Fails where something is traced more than `n` times: for tests of one's own.
+    """Fail if something is traced more than `n` times; for use in tests.
 
-    As a context manager it counts what `retraces` records. As a decorator it counts how often the function's own Python
-    runs; the function may be a function of a scope, a method or any other. Either way the error tells, trace by trace,
-    what differed from the closest one before.
+    As a context manager, it counts the records of `retraces`. As a decorator, it counts how often the Python code of
+    the function runs; the function may be a function of a scope, a method or any other. In both cases, the error lists
+    the traces, each with its differences from the closest earlier one.
 
     Example:
         >>> import jax, liftcore
@@ -240,19 +240,19 @@ def assert_max_traces(n: int) -> MaxTraces:
         ...     y = run({}, jnp.zeros(3))
 
     Args:
-        n: how many traces are allowed.
+        n: the number of traces that are allowed.
 
     Returns:
-        A decorator and context manager; in a `with` statement it gives a `Retraces`.
+        A decorator and context manager; in a `with` statement, it returns a `Retraces`.
 
     Raises:
-        TooManyTracesError: at the end of the `with` block, or at the run of the function that is one too many.
+        TooManyTracesError: at the end of the `with` block, or when the function runs once too often.
     """
     return MaxTraces(n)
 
 
 class MaxTraces:
-    """What `assert_max_traces` returns."""
+    """The decorator and context manager that `assert_max_traces` returns."""
 
     def __init__(self, n: int) -> None:
         self._n = n
@@ -260,7 +260,7 @@ class MaxTraces:
         self._found: list[Retraces] = []
 
     def __call__(self, fn: Callable[..., Any]) -> Counted:
-        """The function, with its runs counted."""
+        """Return the function with its runs counted."""
         return Counted(fn, self._n)
 
     def __enter__(self) -> Retraces:
@@ -276,9 +276,9 @@ class MaxTraces:
 
 
 class Counted:
-    """A function whose own Python may run a limited number of times.
+    """A function whose Python code may run a limited number of times.
 
-    It equals itself alone, so a lifted `jit` shares what it compiled for it as for the function itself.
+    It is equal only to itself, but a lifted `jit` shares its compiled functions as for the function itself.
     """
 
     __wrapped__: Callable[..., Any]
@@ -289,16 +289,16 @@ class Counted:
         self.runs = Retraces()
 
     def trace_facts(self) -> Facts:
-        """What the function is; see `facts.of_function`."""
+        """Return the facts about the function; see `facts.of_function`."""
         return dict(facts.of_function(self.__wrapped__))
 
     @property
     def shared_as(self) -> Callable[..., Any]:
-        """The function that says whether what is compiled may be shared."""
+        """The function that decides whether compiled functions may be shared."""
         return self.__wrapped__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function, and fails where that is one time too many."""
+        """Run the function, and fail if it has run too often."""
         fn = self.__wrapped__
         name = _name(fn)
         leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda one: isinstance(one, Scope))
@@ -318,7 +318,7 @@ class Counted:
 
 
 def _name(fn: Callable[..., Any]) -> str:
-    """The name of a function, that of a method with its class."""
+    """Return the name of a function; for a method, with its class."""
     return str(getattr(fn, "__qualname__", type(fn).__name__)).rpartition("<locals>.")[2]
 
 

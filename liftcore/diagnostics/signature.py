@@ -1,4 +1,4 @@
-"""What a trace of a lifted `jit` was made for, as facts that can be compared."""
+"""The signature of a trace of a lifted `jit`, as facts that can be compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["facts_of"]
 
 
 def facts_of(program: Program, trace: Signature) -> Facts:
-    """All that decides which trace serves a call."""
+    """Return everything that determines which trace serves a call."""
     gone, (variable_groups, rng_groups, kept) = jax.tree.unflatten(trace.treedef, trace.types)
     names = parameter_names(program.fn)
     told = dict(facts.of_function(program.fn))
@@ -44,12 +44,12 @@ def facts_of(program: Program, trace: Signature) -> Facts:
 
 
 def _shown(names: Sequence[str], name: str) -> str:
-    """The name of an argument that is told by its number."""
+    """Return the name of an argument, given its name or number."""
     return names[int(name)] if name.isdecimal() and int(name) < len(names) else name
 
 
 def _of_scope(what: str, index: int) -> str:
-    """Tells several scopes apart; most lifts are given one."""
+    """Add the number of the scope, unless it is the first; most lifts have only one."""
     return f"{what} of scope {index}" if index else what
 
 

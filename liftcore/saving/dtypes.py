@@ -1,4 +1,4 @@
-"""The dtypes that are written and read, by name."""
+"""The dtypes that can be written and read, by name."""
 
 from __future__ import annotations
 

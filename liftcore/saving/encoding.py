@@ -1,6 +1,6 @@
-"""Nested dicts and lists of arrays as msgpack bytes, and back, with no more memory than the bytes and the arrays take.
+"""Nested dicts and lists of arrays as msgpack bytes, and back, in little more memory than the bytes and arrays.
 
-An array is written straight from where it lies into its place in the bytes, and is read as a view of its place there.
+An array is written directly to its place in the bytes, and read as a view of its place there.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from .wire import Tokens, bin_header, ext_header
 
 __all__ = ["NDARRAY", "Reader", "WritePlan", "array_type", "checked", "decode", "encode", "pieces_of", "reshaped"]
 
-# An array is a msgpack extension that holds msgpack of (shape, dtype name, row-major bytes); a complex number is one of
-# (real, imaginary). These three are all the extensions there are.
+# An array is a msgpack extension that contains msgpack of (shape, dtype name, row-major bytes), and a complex number
+# one of (real, imaginary). There are only these three types of extensions.
 NDARRAY, _COMPLEX, _NUMPY_SCALAR = 1, 2, 3
 
-# msgpack holds no more than 2**32 - 1 bytes in one value, and some readers half of that. Larger arrays go in pieces.
+# msgpack allows at most 2**32 - 1 bytes in one value, and some readers half of that. Larger arrays go in pieces.
 _MAX_CHUNK_BYTES = 2**30
 _CHUNKED = "__msgpack_chunked_array__"
 _CHUNKED_KEYS = {_CHUNKED, "shape", "chunks"}
 
-# Deep enough for any model, and shallow enough that no later recursion over what was read can overflow the stack.
+# Deep enough for any model, and shallow enough that no later recursion over the result can overflow the stack.
 _MAX_DEPTH = 128
 
 _ARRAYS = (np.ndarray, jax.Array)
 
-_MAX_NDIM = 64  # NumPy's own; checked before lengths are multiplied, which for a million of them would take hours
+_MAX_NDIM = 64  # the limit of NumPy; checked before lengths are multiplied, which could otherwise take hours
 
 
 def _check_depth(depth: int) -> None:
@@ -48,7 +48,7 @@ def _check_depth(depth: int) -> None:
 
 
 class _Array(NamedTuple):
-    """An array to be written in pieces, mostly one: each has a position in all else, and a number of bytes."""
+    """An array that is written in one or more pieces, each with a position in the head and a number of bytes."""
 
     value: np.ndarray[Any, Any] | jax.Array
     dtype: np.dtype[Any]
@@ -59,12 +59,12 @@ def encode(tree: Any) -> bytes:
     """Returns the bytes of nested dicts and lists of arrays and plain values.
 
     Raises:
-        StateError: if there is anything else in it.
+        StateError: if it contains any other value.
     """
     plan = WritePlan()
     plan.add(tree, 0)
-    # A `BytesIO` fills the bytes that it is given in place, as nobody else holds them, and gives them back. A join
-    # would hold all arrays at once as they are written: contiguous, and on the host.
+    # A `BytesIO` fills the bytes in place, since it is their only owner, and returns them. A join would hold all arrays
+    # at once in the form in which they are written: contiguous and on the host.
     out = io.BytesIO(bytes(plan.size()))
     for _, part in plan.parts():
         out.write(part)
@@ -72,16 +72,16 @@ def encode(tree: Any) -> bytes:
 
 
 def _raw(value: np.ndarray[Any, Any] | jax.Array, dtype: np.dtype[Any]) -> memoryview:
-    """Returns the bytes of an array, without a copy where they lie as they are written."""
+    """Returns the bytes of an array, without a copy if they are in memory as they are written."""
     if not isinstance(value, np.ndarray) and [device.platform for device in value.devices()] != ["cpu"]:
-        # JAX keeps what it has copied to the host as long as the array; so it is asked of another array of the shards.
+        # JAX keeps the host copy of an array as long as the array. So the copy is made of another array of its shards.
         shards = [shard.data for shard in value.addressable_shards]
         value = jax.make_array_from_single_device_arrays(value.shape, value.sharding, shards)
     return np.asarray(value, dtype, order="C").reshape(-1).view(np.uint8).data
 
 
 class WritePlan:
-    """What will be written: `head` is all but the bytes in arrays, which go between its parts."""
+    """The bytes to write: `head` is everything except the bytes of arrays, which go between its parts."""
 
     def __init__(self) -> None:
         self.head = bytearray()
@@ -96,24 +96,24 @@ class WritePlan:
     def parts(self) -> Iterator[tuple[int | None, bytearray | memoryview]]:
         """Yields all bytes in order: those of arrays, each with the number of its array, and those between them.
 
-        An array is made contiguous, and is copied to the host, when its bytes are asked for, and let go of after them.
+        An array is made contiguous and copied to the host when its bytes are requested, and dropped after them.
         """
         done = 0
         for number, array in enumerate(self.arrays):
             data, start = None, 0
             for position, length in array.pieces:
-                yield None, self.head[done:position]  # the caller lets go of the array before
+                yield None, self.head[done:position]  # the caller drops the previous array here
                 data = data or _raw(array.value, array.dtype)
                 yield number, data[start : start + length]
                 done, start = position, start + length
         yield None, self.head[done:]
 
     def add(self, tree: Any, depth: int) -> None:
-        """Adds a tree that is that many levels below the whole."""
+        """Adds a tree at that many levels below the root."""
         _check_depth(depth)
         if type(tree) is dict:
             if _CHUNKED in tree:
-                raise StateError(f"the name {_CHUNKED!r} says that something is a large array.", "Choose another name.")
+                raise StateError(f"the key {_CHUNKED!r} is reserved for large arrays.", "Choose another name.")
             self._add_items(tree.items(), depth, self._packer.pack_map_header(len(tree)), keyed=True)
         elif type(tree) is list:
             self._add_items(enumerate(tree), depth, self._packer.pack_array_header(len(tree)), keyed=False)
@@ -123,7 +123,7 @@ class WritePlan:
             self._add_plain(tree)
 
     def _add_items(self, items: Iterable[tuple[Any, Any]], depth: int, header: bytes, keyed: bool) -> None:
-        """Adds a dict or a list: its header, and what is in it, with the keys if there are any."""
+        """Adds a dict or a list: its header, then its children, with their keys if it is a dict."""
         self.head += header
         for name, child in items:
             if keyed and type(name) not in (str, int):
@@ -150,7 +150,7 @@ class WritePlan:
             dtype = _native(value.dtype)
             self.head += _header(_NUMPY_SCALAR, (), dtype, dtype.itemsize) + np.asarray(value, dtype).tobytes()
         else:
-            fix = "Call to_bytes, which takes containers apart, or register_serialization_state for a type of your own."
+            fix = "Call to_bytes, which handles containers, or register_serialization_state for your own types."
             raise StateError(f"a value of type {kind.__name__} cannot be written.", fix)
 
     def _add_array(self, array: np.ndarray[Any, Any] | jax.Array, depth: int) -> None:
@@ -158,7 +158,7 @@ class WritePlan:
             raise StateError(*problem)
         if not isinstance(array, np.ndarray) and not array.is_fully_addressable:
             fix = "Gather it first, with jax.experimental.multihost_utils.process_allgather(array, tiled=True)."
-            raise StateError("the array lies partly on other hosts.", fix)
+            raise StateError("a part of the array is on other hosts.", fix)
         dtype = _native(array.dtype)
         size = math.prod(array.shape) * dtype.itemsize
         if size > _MAX_CHUNK_BYTES:
@@ -170,7 +170,7 @@ class WritePlan:
         self.arrays.append(_Array(array, dtype, pieces))
 
     def _add_pieces(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> list[tuple[int, int]]:
-        """Adds a dict of flat arrays, which together are a large one."""
+        """Adds a dict of flat arrays, which together make a large one."""
         step = max(1, _MAX_CHUNK_BYTES // dtype.itemsize) * dtype.itemsize
         pack, starts, pieces = self._pack, range(0, size, step), []
         self.head += self._packer.pack_map_header(3) + pack(_CHUNKED) + pack(True)
@@ -185,27 +185,27 @@ class WritePlan:
 
 @functools.lru_cache(256)  # a model has few shapes
 def _header(code: int, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
-    """Returns what comes before the bytes of an array."""
+    """Returns the header of the bytes of an array."""
     inner: bytes = b"\x93" + msgpack.packb(shape) + msgpack.packb(dtype.name) + bin_header(size)
     return ext_header(code, len(inner) + size) + inner
 
 
 def _held(pack: Callable[[Any], bytes], value: Any) -> bytes:
-    """Returns `pack(value)`, and says so if msgpack cannot hold the value."""
+    """Returns `pack(value)`, or raises a `StateError` if msgpack cannot hold the value."""
     try:
         return pack(value)
     except UnicodeEncodeError as error:
         raise StateError(*(unwritable(value) or ("", ""))) from error
     except (ValueError, OverflowError) as error:
-        fix = "Keep integers within 64 bits, and split what is over 4 GiB."
+        fix = "Keep integers within 64 bits, and split values over 4 GiB."
         raise StateError(f"msgpack cannot hold the value ({error}).", fix) from error
 
 
-@functools.lru_cache(256)  # NumPy makes the name anew each time
+@functools.lru_cache(256)  # NumPy computes the name each time
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Returns a dtype in the byte order of the machine, if it can be written."""
+    """Returns a dtype in the byte order of the machine, or raises if it cannot be written."""
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        raise StateError("a typed random key is no plain array.", "Call to_bytes, or save jax.random.key_data(key).")
+        raise StateError("a typed random key is not a plain array.", "Call to_bytes, or save jax.random.key_data(key).")
     if dtype.name not in _DTYPES:
         raise StateError(f"an array of dtype {dtype} cannot be written.", f"Use one of {', '.join(_DTYPES)}.")
     return _DTYPES[dtype.name]
@@ -215,15 +215,15 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def decode(data: memoryview, copy: bool) -> Any:
-    """Returns the nested dicts and lists in bytes; the arrays are copies, or views of the bytes where they can be.
+    """Returns the nested dicts and lists in bytes; the arrays are copies or, if possible, views of the bytes.
 
     Raises:
-        StateError: if the bytes are anything but what `encode` writes.
+        StateError: if the bytes do not have the form that `encode` writes.
     """
     tokens = Tokens(data)
     tree = Reader(tokens).read(0, copy)
     if tokens.left:
-        raise damaged(f"the bytes cannot be read (after the value that they begin with there are {tokens.left} more).")
+        raise damaged(f"the bytes cannot be read (there are {tokens.left} more after the first value).")
     return tree
 
 
@@ -234,15 +234,15 @@ def _plain(tokens: Tokens) -> Any:
 
 
 def _plain_list(tokens: Tokens) -> list[Any]:
-    """Returns the next list of numbers and strings, with `None` where it has something else."""
+    """Returns the next list of numbers and strings, with `None` in place of anything else."""
     kind, length = tokens.take()
     return [_plain(tokens) for _ in range(length)] if kind == "list" else [None]
 
 
 class Reader:
-    """What reads the values of tokens, and remembers how the arrays among them began.
+    """Reads the values of tokens, and remembers the headers of the arrays among them.
 
-    What leaves arrays where they are for now has methods of its own for them: `array`, `binary` and `joined`.
+    A subclass that does not read arrays yet overrides `array`, `binary` and `joined`.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -250,7 +250,7 @@ class Reader:
         self._types: dict[int, _Type] = {}
 
     def read(self, depth: int, copy: bool) -> Any:
-        """Returns the next value, which is that many levels below the whole."""
+        """Returns the next value, which is at that many levels below the root."""
         _check_depth(depth)
         kind, value = self._tokens.take()
         if kind == "ext":
@@ -292,7 +292,7 @@ class Reader:
         raise damaged(f"there is an extension of the unknown type {code}.")
 
     def binary(self, data: Any) -> Any:
-        """Returns the bytes that are a value."""
+        """Returns a value of bytes."""
         return bytes(data)
 
     def array(self, data: Any, copy: bool) -> Any:
@@ -301,13 +301,13 @@ class Reader:
         return _frozen(array.copy()) if copy else array
 
     def joined(self, pieces: dict[Any, Any]) -> Any:
-        """Returns a large array that was written in pieces."""
+        """Returns a large array, given its pieces."""
         chunks, shape = pieces_of(pieces, np.ndarray)
         return _frozen(reshaped(np.concatenate(chunks), shape))
 
     def _view(self, data: memoryview) -> np.ndarray[Any, Any]:
-        """Returns the array in an extension, over the bytes that it lies in."""
-        # Layers repeat. What is as long as an array before and begins with the same header is another of its type.
+        """Returns the array in an extension, as a view of the bytes."""
+        # Layers repeat: an extension of the same length with the same header holds an array of the same type.
         known = self._types.get(len(data))
         if known is None or data[: len(known.header)] != known.header:
             known = self._types[len(data)] = _type(data)
@@ -316,14 +316,14 @@ class Reader:
 
 
 def checked(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns an array whose bytes are values of its dtype."""
+    """Returns the array, or raises if its bytes are not values of its dtype."""
     if array.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
         raise damaged("an array of dtype bool has bytes other than 0 and 1.")
     return array
 
 
 class _Type(NamedTuple):
-    """The type of an array, and what stands before the bytes of such an array."""
+    """The type of an array, and the header before its bytes."""
 
     dtype: np.dtype[Any]
     shape: list[int]
@@ -338,13 +338,13 @@ def _type(data: memoryview) -> _Type:
 
 
 def array_type(tokens: Tokens, length: int) -> tuple[np.dtype[Any], list[int]]:
-    """Returns dtype and shape of the array in an extension of some length, and leaves tokens where its bytes begin."""
+    """Returns dtype and shape of the array in an extension of that length; the tokens then begin with its bytes."""
     before = tokens.left
     if tokens.take() != ("list", 3):
-        raise damaged("an array is not made of shape, dtype and bytes.")
+        raise damaged("an array does not consist of shape, dtype and bytes.")
     shape, name, (kind, size) = _plain_list(tokens), _plain(tokens), tokens.head()
     if type(name) is not str or kind != "bin" or before - tokens.left + size != length:
-        raise damaged("an array is not made of shape, dtype and bytes.")
+        raise damaged("an array does not consist of shape, dtype and bytes.")
     if name not in _DTYPES:
         raise damaged(f"an array has the unknown dtype {name!r}.")
     dtype = _DTYPES[name]
@@ -357,7 +357,7 @@ def _complex(data: memoryview) -> complex:
     tokens = Tokens(data)
     parts = _plain_list(tokens)
     if [type(part) for part in parts] != [float, float] or tokens.left:
-        raise damaged("a complex number is not made of two floats.")
+        raise damaged("a complex number does not consist of two floats.")
     return complex(*parts)
 
 
@@ -368,7 +368,7 @@ def _size(shape: Sequence[Any]) -> int:
 
 
 def reshaped(flat: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Returns an array in a shape that it was written with."""
+    """Returns an array in the shape that it was written with."""
     try:
         return flat.reshape(shape)
     except (ValueError, OverflowError) as error:  # too many dimensions, or an empty array with an enormous one
@@ -376,24 +376,24 @@ def reshaped(flat: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any
 
 
 def _frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the array, read-only, so that it is used alike whether it is a view of the bytes or not."""
+    """Returns the array, read-only, so that copies behave like views of the bytes."""
     array.flags.writeable = False
     return array
 
 
 def pieces_of(joined: dict[Any, Any], kind: type[Any]) -> tuple[list[Any], list[int]]:
-    """Returns the pieces of a large array, which are flat arrays of some class, and its shape."""
+    """Returns the pieces of a large array, which are flat arrays of the given class, and its shape."""
     shape, chunks = _items(joined.get("shape")), _items(joined.get("chunks"))
     if joined.keys() != _CHUNKED_KEYS or not chunks:
         raise damaged("an array in pieces lacks its shape or its pieces.")
     if not all(isinstance(one, kind) and len(one.shape) == 1 and one.dtype == chunks[0].dtype for one in chunks):
-        raise damaged("the pieces of an array are no flat arrays of one dtype.")
+        raise damaged("the pieces of an array are not flat arrays of one dtype.")
     if _size(shape) != sum(math.prod(one.shape) for one in chunks):
         raise damaged(f"the pieces of an array do not make up its shape {shape}.")
     return chunks, shape
 
 
 def _items(indexed: Any) -> list[Any]:
-    """Returns what is under the names 0, 1, 2 …, or nothing if there are other names."""
+    """Returns the values under the names 0, 1, 2 …, or an empty list if there are other names."""
     count = len(indexed) if isinstance(indexed, dict) else 0
     return [indexed[str(i)] for i in range(count)] if all(str(i) in indexed for i in range(count)) else []

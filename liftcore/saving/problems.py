@@ -1,6 +1,6 @@
-"""Errors at a place in a state: what is wrong, and the names of the containers that the place is in.
+"""Errors at a place in a state; each has the names of the containers around the place.
 
-`unwritable` finds what no format can hold.
+`unwritable` finds values that no format can hold.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..typing import Path
 __all__ = ["TRACER", "StateError", "damaged", "printable", "unwritable"]
 
 TRACER = "a tracer, which has no value while JAX traces a function"
-_SURROGATE = "the text has a character that UTF-8 cannot hold, one half of a surrogate pair"
+_SURROGATE = "the text contains one half of a surrogate pair, a character that UTF-8 cannot encode"
 
 
 class StateError(SerializationError):
-    """An error at a path in a state, which grows at its front while the error passes through the containers."""
+    """An error at a path in a state. While it passes through the containers, their names are added in front."""
 
     def __init__(self, what: str, fix: str, path: Path = ()) -> None:
         super().__init__(f"state at /{printable('/'.join(path))}", what, fix)
@@ -29,17 +29,17 @@ class StateError(SerializationError):
         return type(self), (self.what, self.fix, self.path)
 
     def below(self, name: Any) -> StateError:
-        """Returns the error as one of what contains the place, under that name."""
+        """Returns the error for a container of the place, which has it under the given name."""
         return type(self)(self.what, self.fix, (str(name), *self.path))
 
 
 def damaged(what: str) -> StateError:
-    """Returns the error of bytes that are not what was written."""
+    """Returns the error for bytes that are not as they were written."""
     return StateError(what, "The bytes are damaged, cut off, or in another format.")
 
 
 def printable(text: str) -> str:
-    r"""A text that any stream takes: halves of surrogate pairs are escaped.
+    r"""Returns a text that any stream can print: halves of surrogate pairs are escaped.
 
     Example:
         >>> printable("a\ud800")
@@ -49,7 +49,7 @@ def printable(text: str) -> str:
 
 
 def unwritable(value: Any) -> tuple[str, str] | None:
-    """Why no format can hold a leaf or a name, and what to do instead; or `None` if one may."""
+    """Returns why no format can hold a leaf or a name, and the fix, or `None` if a format can."""
     if isinstance(value, jax.core.Tracer):
         fix = "Return it from the traced function, and save what that returned."
         return f"this is {TRACER}.", fix

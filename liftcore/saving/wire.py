@@ -1,9 +1,9 @@
-"""msgpack without copies: values are read where they lie, and headers are written without what they stand before.
+"""msgpack without copies: values are read in place, and headers are written separately from the bytes after them.
 
-The `msgpack` package copies what is in an extension when it packs it, and when it unpacks it; checkpoints are nearly
-all extensions. With its reader no array can be a view of the bytes, restoring 1 GB in 4 arrays took 4 to 6 times as
-long and a quarter more memory, and errors could not say where in the tree they are; see docs/performance-log.md. So
-here is the little that it has no function for. All else is packed by the package.
+The `msgpack` package copies the contents of an extension when it packs or unpacks it, and checkpoints consist almost
+entirely of extensions. With its reader, no array can be a view of the bytes; to restore 1 GB in 4 arrays takes 4 to 6
+times as long and a quarter more memory; and errors cannot name the path in the tree. See docs/performance-log.md. So
+this file has the few functions that the package lacks; the package packs everything else.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ __all__ = ["Tokens", "bin_header", "ext_header"]
 
 
 def bin_header(length: int) -> bytes:
-    """Returns what stands before that many bytes; an `OverflowError` if they are more than one value can hold."""
+    """Returns the header of that many bytes; raises `OverflowError` if one value cannot hold them."""
     return _sized(0xC4, length)
 
 
 def ext_header(code: int, length: int) -> bytes:
-    """Returns what stands before that many bytes of an extension."""
+    """Returns the header of an extension with that many bytes."""
     if length in (1, 2, 4, 8, 16):
         return bytes([0xD3 + length.bit_length(), code])
     return _sized(0xC7, length) + bytes([code])
 
 
 def _sized(marker: int, length: int) -> bytes:
-    """Returns the first of three markers that leaves enough room for the length (1, 2 or 4 bytes), and the length."""
+    """Returns the first of three markers with enough room for the length (1, 2 or 4 bytes), and the length."""
     power = 0 if length < 2**8 else 1 if length < 2**16 else 2
     return bytes([marker + power]) + length.to_bytes(2**power, "big")
 
 
-# What is known of a value by its first byte: its kind, the number that follows, and the value or length if none does.
-# A number that follows is the value itself or, of all other kinds, a length. Nothing begins with 0xC1.
+# The first byte of a value determines its kind, the number that follows, and the value or length if no number follows.
+# A number that follows is the value itself for the kind "value", and a length for the others. Nothing begins with 0xC1.
 _FIRST: dict[int, tuple[str, struct.Struct | None, Any]] = {
     **{number & 0xFF: ("value", None, number) for number in range(-32, 128)},
     **{first: ("value", None, value) for first, value in ((0xC0, None), (0xC2, False), (0xC3, True))},
@@ -57,7 +57,7 @@ for _first, (_kind, _formats) in _FOLLOWED.items():
 
 
 class Tokens:
-    r"""The values in msgpack bytes, one after the other; of lists and maps only the size, as their values follow.
+    r"""The values in msgpack bytes, one after the other; for lists and maps only the size, since their values follow.
 
     Example:
         >>> tokens = Tokens(memoryview(b"\x92\xa1a\xc4\x01b"))
@@ -70,18 +70,18 @@ class Tokens:
 
     @property
     def left(self) -> int:
-        """How many bytes have not been read."""
+        """The number of bytes that have not been read."""
         return self._end - self._at
 
     def take(self) -> tuple[str, Any]:
-        """Returns the next value and what it is.
+        """Returns the kind and the value of the next value.
 
         Returns:
             `("value", value)` for `None`, booleans, numbers and strings; `("bin", view)`; `("ext", (code, view))`;
             `("list", length)` and `("map", length)`.
 
         Raises:
-            StateError: if the bytes are not msgpack, or end inside of the value.
+            StateError: if the bytes are not msgpack, or end inside the value.
         """
         kind, value = self.head()
         if kind == "ext":
@@ -90,7 +90,7 @@ class Tokens:
         return kind, self.bytes(value) if kind == "bin" else value
 
     def head(self) -> tuple[str, Any]:
-        """Returns the next value, or its length instead of a view: its bytes come next.
+        """Returns the next value, or its length if its bytes are still to be read.
 
         Raises:
             StateError: as `take` does.
@@ -118,9 +118,9 @@ class Tokens:
         return self._data[start : start + count]
 
     def step(self, count: int) -> int:
-        """Moves on by that many bytes, and returns where they begin in the data at hand."""
+        """Moves forward by that many bytes, and returns the position where they begin."""
         start = self._at
         self._at += count
         if self._at > self._end:
-            raise damaged(f"the bytes cannot be read (they end where at least {-self.left} more are to come).")
+            raise damaged(f"the bytes cannot be read (they end, but at least {-self.left} more are expected).")
         return start

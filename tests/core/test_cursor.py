@@ -159,9 +159,9 @@ ERRORS = {
     "an item of a leaf": (
         LiftArgumentError,
         lambda c: c["a"][0].__setitem__(0, 1),
-        "at /a/0: 1 is no container",
+        "at /a/0: 1 is not a container",
     ),
-    "found nowhere": (CursorFindError, lambda c: c.find(lambda path, value: False), "holds nowhere"),
+    "found nowhere": (CursorFindError, lambda c: c.find(lambda path, value: False), "nothing fulfils it"),
     "found twice": (CursorFindError, lambda c: c.find(lambda path, value: value in (1, 4)), "a/0, pair/first"),
 }
 

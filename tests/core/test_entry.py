@@ -241,7 +241,7 @@ def test_lazy_init_takes_arrays_that_initial_values_depend_on() -> None:
 
     made = liftcore.lazy_init(centred)(KEY, jnp.arange(6.0).reshape(2, 3), 2)
     assert made["stats"]["mean"].tolist() == [3.0, 5.0, 7.0]
-    with pytest.raises(LazyInitError, match="numbers of an argument that is given as a shape only") as caught:
+    with pytest.raises(LazyInitError, match="values of an argument that is given as a shape only") as caught:
         liftcore.lazy_init(centred)(KEY, jax.ShapeDtypeStruct((2, 3), jnp.float32), 2)
     assert "stats/mean" in caught.value.where
 

@@ -195,7 +195,7 @@ def test_an_axis_of_another_name_is_not_removed() -> None:
         remove_axis(BOX, 0, LAYERS)
     assert str(caught.value) == (
         "Partitioned: the box (names: ('in', 'out')) calls axis 0 'in', but the lift calls it 'layers'. "
-        "Give the lift `metadata_params={PARTITION_NAME: 'in'}`, or variables that its `init` made."
+        "Give the lift `metadata_params={PARTITION_NAME: 'in'}`, or variables that its `init` created."
     )
     with pytest.raises(LiftArgumentError, match="calls axis 0 'in', but the lift calls it None"):
         remove_axis(BOX, 0, {})

@@ -94,7 +94,7 @@ def test_arrays_of_texts_and_objects_are_no_arrays_to_trace() -> None:
 
 def test_a_dynamic_part_of_another_structure_is_an_error() -> None:
     _, rest = split_static({"x": jnp.ones(2), "mode": "train"})
-    with pytest.raises(LiftArgumentError, match=r"Rest\.join: expected arrays in the places of the `\*`"):
+    with pytest.raises(LiftArgumentError, match=r"Rest\.join: expected arrays in place of the `\*`"):
         rest.join([jnp.ones(2)])
 
 
@@ -138,9 +138,9 @@ def test_nan_equals_itself() -> None:
 
 
 def test_what_has_no_key_is_an_error_that_says_where_it_is() -> None:
-    with pytest.raises(Undescribed, match=r"no key stands for a Opaque at \['a'\]\[1\].*frozen dataclass"):
+    with pytest.raises(Undescribed, match=r"a Opaque at \['a'\]\[1\] has no key.*frozen dataclass"):
         split_static({"a": ["x", Opaque()]})
-    with pytest.raises(Undescribed, match=r"Array.* at \.args\[0\].*Give it as an argument"):
+    with pytest.raises(Undescribed, match=r"Array.* at \.args\[0\].*Pass it as an argument"):
         Rest(functools.partial(double, jnp.ones(2)))
 
 

@@ -296,7 +296,7 @@ def test_a_registered_type_knows_its_path(monkeypatch):
 @pytest.mark.usefixtures("box")
 @pytest.mark.parametrize("ty", [Box, dict])
 def test_a_type_is_registered_once(ty):
-    with pytest.raises(SerializationError, match=rf"type {ty.__name__}: it is registered already\. Pass override=True"):
+    with pytest.raises(SerializationError, match=rf"type {ty.__name__}: it is already registered\. Pass override=True"):
         register_serialization_state(ty, to_state_dict, from_state_dict)
     register_serialization_state(ty, lambda value: 5, lambda target, state: state, override=True)
     assert to_state_dict({1: Box(0)} if ty is Box else {}) == ({"1": 5} if ty is Box else 5)
@@ -334,7 +334,7 @@ def test_a_type_is_registered_once(ty):
         (
             {"a": collections.UserDict(b=1)},
             {"a": {"b": 1}},
-            "for a container of your own, call register_serialization_state.",
+            "for a custom container, call register_serialization_state.",
         ),
     ],
 )
@@ -353,10 +353,10 @@ def test_a_structure_that_does_not_fit_is_named(target, state, message):
         ),
         (
             {"impl": "none", "data": np.zeros(2, np.uint32)},
-            r"state at /key: these are no data of a random key of impl 'none'",
+            r"state at /key: this is not the data of a random key of impl 'none'",
         ),
-        ({"impl": "threefry2x32", "data": np.zeros(2)}, r"these are no data .* \(they are no array of uint32\)"),
-        ({"impl": "threefry2x32", "data": np.zeros(3, np.uint32)}, r"these are no data of a random key"),
+        ({"impl": "threefry2x32", "data": np.zeros(2)}, r"this is not the data .* \(they are not an array of uint32\)"),
+        ({"impl": "threefry2x32", "data": np.zeros(3, np.uint32)}, r"this is not the data of a random key"),
         (np.zeros(2, np.uint32), r"state at /key: expected a dict for the PRNGKeyArray here, found an array or number"),
     ],
 )
@@ -388,7 +388,7 @@ def deep(levels):
         ({"a": np.array([None])}, r"state at /a: an array of dtype object cannot be written\. Use one of bool, int8,"),
         ({"a": np.array(["x"])}, r"state at /a: an array of dtype <U1 cannot be written\."),
         ({"a": np.zeros(2, [("x", "i4")])}, r"state at /a: an array of dtype .* cannot be written\."),
-        ({"a": jax.random.key(0)}, r"state at /a: a typed random key is no plain array\. Call to_bytes, or save"),
+        ({"a": jax.random.key(0)}, r"state at /a: a typed random key is not a plain array\. Call to_bytes, or save"),
         ({"a": 2**70}, r"state at /a: msgpack cannot hold the value \(.*\)\. Keep integers within 64 bits"),
         (deep(129), r"state at /a/a.*: the tree is more than 128 levels deep\. Flatten it"),
     ],
@@ -443,12 +443,12 @@ SQUARE_PIECE = msgpack.ExtType(1, msgpack.packb(([2, 2], "int8", b"1234")))
         (b"\xc7\x03\xff123", "there is an extension of the unknown type -1"),
         (msgpack.packb(msgpack.ExtType(9, b"")), "there is an extension of the unknown type 9"),
         (msgpack.packb(msgpack.ExtType(1, b"")), "the bytes cannot be read"),
-        (msgpack.packb(msgpack.ExtType(1, b"\x01")), "an array is not made of shape, dtype and bytes"),
+        (msgpack.packb(msgpack.ExtType(1, b"\x01")), "an array does not consist of shape, dtype and bytes"),
         (
             msgpack.packb(msgpack.ExtType(1, msgpack.packb(([1], "int8")))),
-            "an array is not made of shape, dtype and bytes",
+            "an array does not consist of shape, dtype and bytes",
         ),
-        (array_of([1], 5, b"1"), "an array is not made of shape, dtype and bytes"),
+        (array_of([1], 5, b"1"), "an array does not consist of shape, dtype and bytes"),
         (array_of([1], "object", b"12345678"), "an array has the unknown dtype 'object'"),
         (array_of([1], "O", b"12345678"), "an array has the unknown dtype 'O'"),
         (array_of([1], "i4,O", b"1234"), "an array has the unknown dtype"),
@@ -459,26 +459,26 @@ SQUARE_PIECE = msgpack.ExtType(1, msgpack.packb(([2, 2], "int8", b"1234")))
         (array_of([1.0], "int8", b"1"), r"an array has the shape \[1.0\]"),
         (array_of([[]], "int8", b"1"), r"an array has the shape \[None\]"),
         (array_of(1, "int8", b"1"), r"an array has the shape \[None\]"),
-        (array_of([1], b"int8", b"1"), "an array is not made of shape, dtype and bytes"),
-        (array_of([1], "int8", "1"), "an array is not made of shape, dtype and bytes"),
+        (array_of([1], b"int8", b"1"), "an array does not consist of shape, dtype and bytes"),
+        (array_of([1], "int8", "1"), "an array does not consist of shape, dtype and bytes"),
         (array_of([True], "int8", b"1"), r"an array has the shape \[True\]"),
         (array_of([1] * 65, "int8", b"1"), r"an array has the shape \[1, 1"),
         (array_of([0, 2**63, 2**63], "int8", b""), r"an array has the shape \[0, \d+, \d+\] \("),
         (array_of([2], "bool", b"\x00\x02"), "an array of dtype bool has bytes other than 0 and 1"),
         (array_of([1], "int8", b"1", code=3), r"a NumPy scalar has the shape \(1,\)"),
-        (msgpack.packb(msgpack.ExtType(2, msgpack.packb((1.0,)))), "a complex number is not made of two floats"),
-        (msgpack.packb(msgpack.ExtType(2, msgpack.packb(1.0))), "a complex number is not made of two floats"),
+        (msgpack.packb(msgpack.ExtType(2, msgpack.packb((1.0,)))), "a complex number does not consist of two floats"),
+        (msgpack.packb(msgpack.ExtType(2, msgpack.packb(1.0))), "a complex number does not consist of two floats"),
         (msgpack.packb(msgpack.ExtType(2, b"")), "the bytes cannot be read"),
         (chunked(shape=None), "state at /a: an array in pieces lacks its shape or its pieces"),
         (chunked(chunks=None), "lacks its shape or its pieces"),
         (chunked(chunks={}), "lacks its shape or its pieces"),
         (chunked(chunks={"1": 0}), "lacks its shape or its pieces"),
         (chunked(extra=1), "lacks its shape or its pieces"),
-        (chunked(chunks={"0": 1}), "the pieces of an array are no flat arrays of one dtype"),
-        (chunked(chunks={"0": SQUARE_PIECE}), "the pieces of an array are no flat arrays of one dtype"),
+        (chunked(chunks={"0": 1}), "the pieces of an array are not flat arrays of one dtype"),
+        (chunked(chunks={"0": SQUARE_PIECE}), "the pieces of an array are not flat arrays of one dtype"),
         (
             chunked(chunks={"0": OTHER_PIECE, "1": msgpack.ExtType(1, msgpack.packb(([3], "int8", b"123")))}),
-            "no flat arrays of one dtype",
+            "not flat arrays of one dtype",
         ),
         (chunked(shape={"0": 5}), r"state at /a: the pieces of an array do not make up its shape \[5\]"),
         (chunked(shape={"0": -4}), r"an array has the shape \[-4\]"),
@@ -492,7 +492,7 @@ def test_damaged_bytes_are_an_error(data, message):
 def test_only_bytes_are_read():
     with pytest.raises(SerializationError, match=r"msgpack: expected bytes, found a value of type str\."):
         msgpack_restore("text")  # type: ignore[arg-type]
-    with pytest.raises(SerializationError, match=r"msgpack: the bytes do not lie one after the other\. Pass bytes"):
+    with pytest.raises(SerializationError, match=r"msgpack: the bytes are not contiguous in memory\. Pass bytes"):
         msgpack_restore(memoryview(b"abcd")[::2])
 
 
@@ -617,12 +617,12 @@ def test_metadata_on_one_side_only_is_told_of_with_what_to_do():
     plain = {"params": {"kernel": jnp.ones((2, 3))}}
     boxed = {"params": {"kernel": meta.Partitioned(jnp.ones((2, 3)), (None, "x"))}}
     with pytest.raises(
-        SerializationError, match=r"the target is an array .* saved has metadata of axes.*`unbox`"
+        SerializationError, match=r"the target is an array .* saved has axis metadata.*`unbox`"
     ) as caught:
         serialization.from_bytes(plain, serialization.to_bytes(boxed))
     assert caught.value.where.endswith("/params/kernel")
     with pytest.raises(
-        SerializationError, match=r"the target has metadata of axes here \(Partitioned\).*`unbox\(target\)`"
+        SerializationError, match=r"the target has axis metadata here \(Partitioned\).*`unbox\(target\)`"
     ):
         serialization.from_bytes(boxed, serialization.to_bytes(plain))
     with pytest.raises(SerializationError, match="found a value of type dict"):

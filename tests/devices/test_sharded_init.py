@@ -193,7 +193,7 @@ def test_arrays_of_another_rank_than_their_names_and_of_size_one_are_replicated(
     [
         (lambda: nn.init_sharded(MODEL, RULES), r"expected a jax.sharding.Mesh, given"),
         (lambda: nn.init_sharded(3, mesh_of()), r"expected a module or a function, given 3"),
-        (lambda: nn.init_sharded(MODEL, mesh_of(), RULES)(jax.eval_shape(lambda: KEY), TOKENS), "stands for no key"),
+        (lambda: nn.init_sharded(MODEL, mesh_of(), RULES)(jax.eval_shape(lambda: KEY), TOKENS), "cannot be replaced by its shape"),
     ],
 )
 def test_other_arguments_are_errors(use: Callable[[], Any], what: str) -> None:

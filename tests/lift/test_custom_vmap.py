@@ -362,7 +362,9 @@ def test_a_body_that_writes_is_an_error() -> None:
         return x
 
     lifted, _ = lifted_dense(body=writes)
-    with pytest.raises(LiftArgumentError, match=r"the body writes \['state/a/n'\].*the rule runs in its place") as caught:
+    with pytest.raises(
+        LiftArgumentError, match=r"the body writes \['state/a/n'\].*the rule runs in its place"
+    ) as caught:
         liftcore.init(lifted)(KEY, X)
     assert caught.value.fix == "Return the value, and write it outside."
 

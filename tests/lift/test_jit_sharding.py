@@ -215,7 +215,9 @@ def test_static_arguments_are_not_counted_and_donated_ones_are_gone() -> None:
 
 def test_misuse_says_so() -> None:
     apply = liftcore.apply
-    with pytest.raises(LiftArgumentError, match=r"jit\(<lambda>\) at /, in_shardings: it is not a prefix of the value's"):
+    with pytest.raises(
+        LiftArgumentError, match=r"jit\(<lambda>\) at /, in_shardings: it is not a prefix of the value's"
+    ):
         apply(liftcore.jit(lambda scope, x: x, in_shardings=(over(), over())))({}, X)
     with pytest.raises(LiftArgumentError, match=r"in_shardings: it applies to positional arguments, but \['x'\]"):
         apply(liftcore.jit(lambda scope, x: x, in_shardings=over()))({}, x=X)

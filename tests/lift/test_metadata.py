@@ -372,7 +372,7 @@ def test_a_lift_must_call_the_axis_as_the_box_does(lift: str, shown: str) -> Non
     assert caught.value.where == f'"params/kernel" in {shown} at /encoder'
     assert str(caught.value).endswith(
         "the box (names: ('layers', None, 'x')) calls axis 0 'layers', but the lift calls it 'blocks'. "
-        "Give the lift `metadata_params={PARTITION_NAME: 'layers'}`, or variables that its `init` made."
+        "Give the lift `metadata_params={PARTITION_NAME: 'layers'}`, or variables that its `init` created."
     )
     with pytest.raises(LiftArgumentError, match="calls axis 0 'layers', but the lift calls it None"):
         liftcore.apply(model)(variables, X, None)

@@ -488,7 +488,9 @@ def test_specs_that_do_not_fit_name_the_variable() -> None:
         assert "{'x': 4, 'y': 2}" in caught.value.what
     with pytest.raises(LiftArgumentError, match=r"variable_specs of shard_map\(fn\) at /: .*'z'.*\['x', 'y'\]"):
         liftcore.init(over_x(fn, variable_specs={"state": P("z")}))(keys(), X)
-    with pytest.raises(LiftArgumentError, match=r"split_rngs of shard_map\(fn\) at /: 'z' is not an axis.*\['x', 'y'\]"):
+    with pytest.raises(
+        LiftArgumentError, match=r"split_rngs of shard_map\(fn\) at /: 'z' is not an axis.*\['x', 'y'\]"
+    ):
         liftcore.init(over_x(fn, split_rngs={"params": "z"}))(keys(), X)
     with pytest.raises(LiftArgumentError, match=r"shard_map\(fn\) at /, in_specs: .*not a prefix"):
         liftcore.init(shard_map(fn, mesh=MESH, in_specs=(P(), P()), out_specs=P()))(keys(), X)
