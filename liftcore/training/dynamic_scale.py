@@ -13,7 +13,7 @@ import numpy as np
 from ..struct import PyTreeNode, field
 from ..typing import Array, PyTree
 
-__all__ = ["DynamicScale", "DynamicScaleResult"]
+__all__ = ["DynamicScale", "DynamicScaleResult", "scaled", "unscaled"]
 
 _TINY, _MAX = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 """They have dtype float32, as the scale does after the first step; a Python number would get the dtype of the loss."""
@@ -83,25 +83,10 @@ class DynamicScale(PyTreeNode):
         Returns:
             A function with the arguments of `fun` that returns a `DynamicScaleResult`.
         """
-
-        @functools.wraps(fun)
-        def scaled(*args: Any, **kwargs: Any) -> Any:
-            out = fun(*args, **kwargs)
-            with jax.numpy_dtype_promotion("standard"):  # the scale is float32, the loss may be less
-                return (self.scale * out[0], out[1]) if has_aux else self.scale * out
-
-        differentiated = jax.value_and_grad(scaled, argnums, has_aux)
+        differentiated = jax.value_and_grad(scaled(self, fun, has_aux), argnums, has_aux)
 
         def call(*args: Any, **kwargs: Any) -> DynamicScaleResult:
-            out, grads = differentiated(*args, **kwargs)
-            out = (out[0] / self.scale, out[1]) if has_aux else out / self.scale
-            grads = jax.tree.map(lambda grad: jnp.asarray(grad, jnp.float32) / self.scale, grads)
-            if axis_name is not None:
-                grads = jax.lax.pmean(grads, axis_name)  # type: ignore[no-untyped-call]
-            finite = functools.reduce(
-                jnp.logical_and, [jnp.isfinite(grad).all() for grad in jax.tree.leaves(grads)], jnp.array(True)
-            )
-            return DynamicScaleResult(self._after(finite), finite, out, grads)
+            return unscaled(self, *differentiated(*args, **kwargs), has_aux, axis_name)
 
         return call
 
@@ -114,3 +99,27 @@ class DynamicScale(PyTreeNode):
             shrunk = jnp.maximum(shrunk, self.minimum_scale)
         steps = jnp.where(finite & ~jnp.asarray(full), self.fin_steps + 1, 0)
         return self.replace(scale=jnp.where(finite, grown, shrunk), fin_steps=steps)
+
+
+def scaled(scale: DynamicScale, fun: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
+    """Return a function whose value, or the first part of it with `has_aux`, is multiplied by the scale."""
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = fun(*args, **kwargs)
+        with jax.numpy_dtype_promotion("standard"):  # the scale is float32, the loss may be less
+            return (scale.scale * out[0], out[1]) if has_aux else scale.scale * out
+
+    return call
+
+
+def unscaled(scale: DynamicScale, out: Any, grads: PyTree, has_aux: bool, axis_name: Any = None) -> DynamicScaleResult:
+    """Divide the value and the gradients of a scaled function by the scale, and find the scale for the next step."""
+    out = (out[0] / scale.scale, out[1]) if has_aux else out / scale.scale
+    grads = jax.tree.map(lambda grad: jnp.asarray(grad, jnp.float32) / scale.scale, grads)
+    if axis_name is not None:
+        grads = jax.lax.pmean(grads, axis_name)  # type: ignore[no-untyped-call]
+    finite = functools.reduce(
+        jnp.logical_and, [jnp.isfinite(grad).all() for grad in jax.tree.leaves(grads)], jnp.array(True)
+    )
+    return DynamicScaleResult(scale._after(finite), finite, out, grads)

@@ -18,6 +18,7 @@ from ..lift.scan import scan
 from ..nn.dtypes import accumulation_dtype
 from ..runners.axes import Out, broadcast, flatten_axes
 from ..typing import Filter, InOutAxes, PyTree
+from .dynamic_scale import DynamicScale, scaled, unscaled
 
 __all__ = ["accumulate_gradients"]
 
@@ -32,6 +33,7 @@ def accumulate_gradients(
     wrt: Filter = "params",
     in_axes: InOutAxes = 0,
     stacked: Filter = "intermediates",
+    scale: DynamicScale | None = None,
 ) -> Callable[..., Any]:
     """Lift `value_and_grad` over the microbatches of a batch, and return the means of their values and gradients.
 
@@ -63,10 +65,12 @@ def accumulate_gradients(
             is sharded, each device keeps its part of every microbatch. Keyword arguments are shared.
         stacked: a filter of variables that each microbatch creates anew, such as sown values. They are returned stacked
             on a new first axis.
+        scale: a `DynamicScale` that scales the value of each microbatch before it is differentiated.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, which returns the value and the gradients, `{collection: {module: {name:
-        …}}}`. They are summed in float32 at least, and returned in the dtypes of the variables.
+        …}}}`. They are summed in float32 at least, and returned in the dtypes of the variables. With `scale`, it
+        returns a `DynamicScaleResult`, as for one step: the scale changes after the last microbatch.
 
     Raises:
         AxisSizeError: when called, if `steps` does not divide the size of a batch axis.
@@ -75,7 +79,8 @@ def accumulate_gradients(
     if not isinstance(steps, int) or steps < 1:
         what = f"expected a number of microbatches, 1 or more, given {shown(steps)}."
         raise LiftArgumentError(f"{_WHERE}, steps", what, "For example, `steps=4`.")
-    differentiated = value_and_grad(fn, has_aux=has_aux, wrt=wrt)
+    loss = fn if scale is None else scaled(scale, fn, has_aux)
+    differentiated = value_and_grad(loss, has_aux=has_aux, wrt=wrt)
 
     def part(scopes: Any, batch: _Batch, sliced: Any, whole: Any, kwargs: Any) -> tuple[PyTree, Any]:
         value, grads = differentiated(scopes, *batch.joined(sliced, whole), **kwargs)
@@ -107,7 +112,8 @@ def accumulate_gradients(
             error.add_note("To stack what microbatches create, write `accumulate_gradients(…, stacked=collection)`.")
             raise
         value, grads = jax.tree.map(lambda total, kind: (total / steps).astype(kind.dtype), sums, types)
-        return ((value, aux) if has_aux else value), grads
+        out = (value, aux) if has_aux else value
+        return (out, grads) if scale is None else unscaled(scale, out, grads, has_aux)
 
     return lifted
 

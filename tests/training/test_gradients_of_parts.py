@@ -14,7 +14,7 @@ import liftcore
 import linen_like as nn
 from liftcore.errors import AxisSizeError, CarryTypeError, LiftArgumentError
 from liftcore.filters import PathContains
-from liftcore.training import TrainState, accumulate_gradients, per_example_gradients
+from liftcore.training import DynamicScale, TrainState, accumulate_gradients, per_example_gradients
 
 X = jax.random.normal(jax.random.key(1), (8, 3))
 RNGS = {"dropout": jax.random.key(2)}
@@ -89,6 +89,42 @@ PARAMS = PLAIN.init(jax.random.key(0), X)
 
 def plain_loss(scope: Any, x: Any, y: Any, scale: Any = 1.0) -> Any:
     return scale * jnp.mean((PLAIN.clone(parent=scope)(x) - y) ** 2)
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda fn: fn], ids=["jit", "eager"])
+@pytest.mark.parametrize("has_aux", [False, True])
+def test_a_scale_changes_once_after_all_microbatches(jit: Any, has_aux: bool) -> None:
+    y = jnp.arange(8.0)[:, None]
+    fn = (lambda scope, x, y: (plain_loss(scope, x, y), x.sum())) if has_aux else plain_loss
+
+    def run(scale: Any, variables: Any, factor: Any) -> Any:
+        lifted = accumulate_gradients(lambda scope, x, y: fn(scope, factor * x, y), 4, has_aux, scale=scale)
+        return liftcore.apply(lifted)(variables, X, y)
+
+    def whole(params: Any) -> Any:
+        return liftcore.apply(plain_loss)(params, X, y)
+
+    scale = DynamicScale(scale=jnp.float32(1024), growth_interval=0)
+    found, expected = jit(run)(scale, PARAMS, 1.0), scale.value_and_grad(whole)(PARAMS)
+    assert close((found.dynamic_scale, found.finite, found.grad), (*expected[:2], expected.grad))
+    assert close(found.aux[0] if has_aux else found.aux, expected.aux)
+    assert not has_aux or found.aux[1].shape == (4,)
+    assert found.dynamic_scale.scale == 2048
+    infinite = jit(run)(scale, PARAMS, jnp.inf)
+    assert not infinite.finite
+    assert infinite.dynamic_scale.scale == 512
+
+
+def test_a_scale_keeps_small_gradients_of_microbatches() -> None:
+    def small(scope: Any, x: Any) -> Any:
+        w = scope.param("w", lambda key: jnp.ones((), jnp.float16))
+        return 1e-4 * jnp.mean(1e-5 * w * x).astype(jnp.float32)
+
+    variables, x = {"params": {"w": jnp.ones((), jnp.float16)}}, jnp.ones((4, 2), jnp.float16)
+    assert liftcore.apply(accumulate_gradients(small, 2))(variables, x)[1]["params"]["w"] == 0
+    scaled = liftcore.apply(accumulate_gradients(small, 2, scale=DynamicScale()))(variables, x)
+    assert jnp.allclose(scaled.grad["params"]["w"], 1e-9, rtol=0.02)
+    assert scaled.grad["params"]["w"].dtype == jnp.float32
 
 
 @pytest.mark.parametrize("steps", [1, 2, 8])
@@ -241,7 +277,11 @@ def test_the_axis_of_examples_has_no_name_in_boxes() -> None:
 
 
 ERRORS = {
-    "size": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 3), "8 batch elements cannot be split into 3 microbatches"),
+    "size": (
+        AxisSizeError,
+        lambda: accumulate_gradients(plain_loss, 3),
+        "8 batch elements cannot be split into 3 microbatches",
+    ),
     "axis": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 2), r"args\[1\].*has no batch axis 0"),
     "steps": (LiftArgumentError, lambda: accumulate_gradients(plain_loss, 0), "steps=4"),
     "function": (LiftArgumentError, lambda: per_example_gradients(3), "expected a function"),  # type: ignore[arg-type]
