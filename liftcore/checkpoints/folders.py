@@ -73,7 +73,7 @@ class Checkpoints:
         """Save the tree of a step, then remove the earliest steps beyond those to keep.
 
         Args:
-            step: the step, from the last saved step on; that step may be saved again, which replaces it.
+            step: the step, not before the last saved one. You may save the last one again, which replaces it.
             tree: anything that `to_state_dict` accepts.
 
         Raises:

@@ -147,7 +147,7 @@ class _FileTokens(Tokens):
         self._summed, self._sum = 0, 0  # the checksum covers the window up to this offset
 
     def take(self) -> tuple[str, Any]:
-        """Return the next value; only the length for bytes and arrays, which `skip` and `array_type` read on from."""
+        """Return the next value; for bytes and arrays, only the length (call `skip` or `array_type` next)."""
         kind, value = self.head()
         if kind == "ext" and value[0] != NDARRAY:
             code, length = value
