@@ -1,4 +1,4 @@
-"""Activations that learn something; those that do not are in `jax.nn`."""
+"""Activations with parameters; those without are in `jax.nn`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["prelu"]
 
 
 def prelu(scope: Scope, inputs: Array, *, param_dtype: Dtype = jnp.float32, negative_slope_init: float = 0.01) -> Array:
-    """`x` where it is not negative, and `negative_slope * x` where it is, with a slope that is learned.
+    """`x` if it is not negative, otherwise `negative_slope * x`, with a trainable slope.
 
     Source: He et al., "Delving Deep into Rectifiers", https://arxiv.org/abs/1502.01852; one slope for all features.
 
@@ -25,13 +25,13 @@ def prelu(scope: Scope, inputs: Array, *, param_dtype: Dtype = jnp.float32, nega
         (Array([-1.,  3.], dtype=float32), {'params': {'negative_slope': Array(0.5, dtype=float32)}})
 
     Args:
-        scope: where the slope lives.
+        scope: the scope of the slope.
         inputs: an array of a floating dtype.
-        param_dtype: the dtype of a new slope.
-        negative_slope_init: its first value.
+        param_dtype: the dtype of the slope.
+        negative_slope_init: the initial slope.
 
     Raises:
-        LiftArgumentError: where the inputs are integers, in which a slope has no place, or complex, which have no sign.
+        LiftArgumentError: if the inputs are integers, or complex, which have no sign.
     """
     if not jnp.issubdtype(inputs.dtype, jnp.floating):
         raise LiftArgumentError(

@@ -1,4 +1,4 @@
-"""Dot-product attention: each query takes the mean of the values, weighted by how well their keys fit it."""
+"""Dot-product attention: each query averages the values, weighted by how well their keys match it."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def dot_product_attention_weights(
     *,
     is_causal: bool = False,
 ) -> Array:
-    """`softmax(query · key / √depth + bias)` over the keys, of those pairs alone that the mask lets through.
+    """Computes `softmax(query · key / √depth + bias)` over the keys, for the pairs that the mask allows.
 
-    A query that may see no key at all weighs them alike. Shapes: `(*batch, queries, heads, depth)` and
-    `(*batch, keys, kv_heads, depth)` to `(*batch, heads, queries, keys)`; see `dot_product_attention`.
+    A query that may attend to no key weighs all keys equally. Shapes: `(*batch, queries, heads, depth)` and `(*batch,
+    keys, kv_heads, depth)` to `(*batch, heads, queries, keys)`; see `dot_product_attention`.
 
     Example:
         >>> x = jnp.eye(2)[:, None]  # two positions, one head
@@ -55,25 +55,26 @@ def dot_product_attention_weights(
                 [0.33, 0.67]]], dtype=float32)
 
     Args:
-        query: what asks.
-        key: what is compared with it.
+        query: the queries.
+        key: the keys.
         bias: added to the products, broadcast to the weights.
-        mask: which weights may be other than zero, broadcast to them: True, or a number that is not 0.
+        mask: the weights that may be nonzero, broadcast to the weights: True, or a nonzero number.
         broadcast_dropout: whether all heads and examples drop the same weights.
         dropout_rng: the key for dropout.
         dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to drop nothing.
-        dtype: that of the computation; by default what query and key promote to.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
-        module: a scope or a module, to sow the weights into its `intermediates/attention_weights`, before dropout.
-        force_fp32_for_softmax: whether the softmax is computed, and the weights are, in `float32` whatever the dtype.
-        einsum_dot_general: multiplies, in place of `jax.lax.dot_general`.
-        einsum: multiplies, in place of `jax.numpy.einsum`; then no `precision` and `einsum_dot_general`.
-        is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
+        dtype: the dtype of the computation; by default what query and key promote to.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        module: a scope or a module to sow the weights into, before dropout, as `intermediates/attention_weights`.
+        force_fp32_for_softmax: whether to compute the softmax in `float32`, whatever the dtype; the weights are
+            `float32`, too.
+        einsum_dot_general: the multiplication, used instead of `jax.lax.dot_general`.
+        einsum: used instead of `jax.numpy.einsum`; excludes `precision` and `einsum_dot_general`.
+        is_causal: whether query `i` ignores keys after the `i`-th; a mask or bias may hide more.
 
     Raises:
-        LiftArgumentError: where shapes do not fit together, a key is missing or options exclude each other.
+        LiftArgumentError: if shapes do not match, a dropout key is missing, or options exclude each other.
     """
     where = "dot_product_attention_weights"
     _check_exclusive(where, precision, einsum_dot_general, einsum=einsum)
@@ -112,10 +113,11 @@ def dot_product_attention(
     is_causal: bool = False,
     implementation: str | None = None,
 ) -> Array:
-    """The values, averaged with the weights that `dot_product_attention_weights` gives.
+    """Averages the values with the weights of `dot_product_attention_weights`.
 
-    Source: Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762. With fewer heads of keys and
-    values than of queries, neighbouring heads of queries share one: grouped queries, https://arxiv.org/abs/2305.13245.
+    Source: Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762. If there are fewer heads of
+    keys and values than of queries, neighbouring heads of queries share one (grouped queries,
+    https://arxiv.org/abs/2305.13245).
 
     Shapes: `(*batch, queries, heads, depth)`, `(*batch, keys, kv_heads, depth)` and `(*batch, keys, kv_heads, out)` to
     `(*batch, queries, heads, out)`; `kv_heads` divides `heads`.
@@ -127,29 +129,30 @@ def dot_product_attention(
                [ 33.,  67.]], dtype=float32)
 
     Args:
-        query: what asks.
-        key: what is compared with it.
-        value: what is averaged.
+        query: the queries.
+        key: the keys.
+        value: the values to average.
         bias: added to the products, broadcast to the weights.
-        mask: which weights may be other than zero, broadcast to them: True, or a number that is not 0.
+        mask: the weights that may be nonzero, broadcast to the weights: True, or a nonzero number.
         broadcast_dropout: whether all heads and examples drop the same weights.
         dropout_rng: the key for dropout.
         dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to drop nothing.
-        dtype: that of the computation; by default what query and key promote to.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
-        module: a scope or a module, to sow the weights into its `intermediates/attention_weights`, before dropout.
-        force_fp32_for_softmax: whether the softmax is computed, and the weights are, in `float32` whatever the dtype.
-        einsum_dot_general: multiplies, in place of `jax.lax.dot_general`.
-        qk_attn_weights_einsum: the `einsum` of query and key; both or none are given.
-        attn_weights_value_einsum: that of weights and value.
-        is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
-        implementation: `"xla"` or `"cudnn"` leaves all to `jax.nn.dot_product_attention`, with the softmax in
-            `float32`; then without dropout, sown weights, precision and other products than its own.
+        dtype: the dtype of the computation; by default what query, key and value promote to.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        module: a scope or a module to sow the weights into, before dropout, as `intermediates/attention_weights`.
+        force_fp32_for_softmax: whether to compute the softmax in `float32`, whatever the dtype; the weights are
+            `float32`, too.
+        einsum_dot_general: the multiplication, used instead of `jax.lax.dot_general`.
+        qk_attn_weights_einsum: the `einsum` of query and key; pass both, or neither.
+        attn_weights_value_einsum: the `einsum` of weights and values.
+        is_causal: whether query `i` ignores keys after the `i`-th; a mask or bias may hide more.
+        implementation: `"xla"` or `"cudnn"` calls `jax.nn.dot_product_attention`, with the softmax in `float32`.
+            Dropout, sown weights, a precision and other products are then not supported.
 
     Raises:
-        LiftArgumentError: where shapes do not fit together, a key is missing or options exclude each other.
+        LiftArgumentError: if shapes do not match, a dropout key is missing, or options exclude each other.
     """
     where = "dot_product_attention"
     einsums = {
@@ -209,7 +212,7 @@ def _einsum(precision: lax.PrecisionLike, dot_general: Callable[..., Array] | No
 
 
 def _products(query: Array, key: Array, einsum: Callable[..., Array]) -> Array:
-    """The weights before the softmax; in between, the heads of queries that share one of keys have their own axis."""
+    """Returns the weights before the softmax. Inside, the query heads that share a key head have their own axis."""
     query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
     heads, kv_heads = query.shape[-2], key.shape[-2]
     if heads == kv_heads:
@@ -234,7 +237,7 @@ def _softmax(weights: Array, mask: ArrayLike | None, is_causal: bool, dtype: Dty
         causal = queries[:, None] >= keys
         mask = causal if mask is None else jnp.logical_and(mask, causal)
     if mask is not None:
-        weights = jnp.where(mask, weights, _lowest(dtype))  # and not -inf, of which the softmax may be NaN
+        weights = jnp.where(mask, weights, _lowest(dtype))  # not -inf, for which the softmax may be NaN
     if force_fp32 and dtype != jnp.float32:
         return jax.nn.softmax(weights.astype(jnp.float32))
     return jax.nn.softmax(weights).astype(dtype)
@@ -245,7 +248,7 @@ def _lowest(dtype: Dtype) -> Any:
 
 
 def _dropped(weights: Array, rng: Key | None, rate: float, broadcast: bool, dtype: Dtype) -> Array:
-    if rate == 1:  # what follows would divide by zero
+    if rate == 1:  # the code below would divide by zero
         return jnp.zeros_like(weights)
     shape = (1,) * (weights.ndim - 2) + weights.shape[-2:] if broadcast else weights.shape
     keep = 1.0 - rate
@@ -269,8 +272,8 @@ def _check_exclusive(where: str, precision: Any, dot_general: Any, **einsums: An
     if given and also:
         raise LiftArgumentError(
             where,
-            f"`{given[0]}` and `{also[0]}` were both given, and an einsum of your own chooses how it multiplies.",
-            f"Leave out `{also[0]}`, or say it in the einsum: `functools.partial(jnp.einsum, precision=…)`.",
+            f"`{given[0]}` and `{also[0]}` were both given, but your own einsum decides how it multiplies.",
+            f"Leave out `{also[0]}`, or set it in the einsum: `functools.partial(jnp.einsum, precision=…)`.",
         )
 
 
@@ -278,16 +281,16 @@ def _check_shapes(where: str, query: Array, key: Array, value: Array | None = No
     arrays = {"query": query, "key": key} | ({} if value is None else {"value": value})
     shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
     if query.ndim < 3 or any(array.ndim != query.ndim for array in arrays.values()):
-        what, fix = "each needs the shape (*batch, length, heads, depth)", "Give each of them as many dimensions."
+        what, fix = "each needs the shape (*batch, length, heads, depth)", "Give all of them as many dimensions."
     elif any(array.shape[:-3] != query.shape[:-3] for array in arrays.values()):
-        what, fix = "the batch dimensions differ", "Pass as many examples of each."
+        what, fix = "the batch dimensions differ", "Pass the same number of examples of each."
     elif key.shape[-1] != query.shape[-1]:
         what, fix = "queries and keys differ in depth", "Project them to the same number of features."
     elif value is not None and value.shape[-3:-1] != key.shape[-3:-1]:
         what, fix = "keys and values differ in length or heads", "Pass one value for each key."
     elif not _divides(key.shape[-2], query.shape[-2]):
         what = f"{query.shape[-2]} heads of queries cannot share {key.shape[-2]} heads of keys evenly"
-        fix = "Use as many heads of keys and values as of queries, or a number that divides it."
+        fix = "Use as many heads of keys and values as of queries, or a divisor of that number."
     else:
         return
     raise LiftArgumentError(where, f"{what}; given {shapes}.", fix)
@@ -298,19 +301,19 @@ def _divides(few: int, many: int) -> bool:
 
 
 def _drops(where: str, rate: float, deterministic: bool, rng: Key | None) -> bool:
-    """Whether anything is to be dropped."""
+    """Returns whether to drop anything."""
     if deterministic or rate == 0:
         return False
     if not 0 <= rate <= 1:
         raise LiftArgumentError(
             where,
-            f"dropout_rate is {rate}, and a probability lies between 0 and 1.",
-            "Pass the share to drop, such as `dropout_rate=0.1`.",
+            f"dropout_rate is {rate}, but a probability is between 0 and 1.",
+            "Pass the fraction to drop, such as `dropout_rate=0.1`.",
         )
     if rng is None:
         raise LiftArgumentError(
             where,
-            f"dropout_rate is {rate}, and there is no key to draw with.",
+            f"dropout_rate is {rate}, but there is no key to draw with.",
             "Pass `dropout_rng=key`, or `deterministic=True` to drop nothing.",
         )
     return True

@@ -1,4 +1,4 @@
-"""Axes and masks as layers take them: checked against the shape of the input, and counted from the front."""
+"""Axes and masks of layers: checks them against the shape of the inputs, and counts axes from the front."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["check_mask", "normalize_axes", "split_mask", "to_tuple"]
 
 
 def to_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
-    """One int, or some of them, as a tuple."""
+    """Returns one int, or several, as a tuple."""
     return tuple(value) if isinstance(value, Iterable) else (value,)
 
 
 def normalize_axes(where: str, name: str, axes: int | Iterable[int], ndim: int) -> tuple[int, ...]:
-    """Distinct axes in ascending order, none of them negative.
+    """Returns distinct axes in ascending order, counted from the front.
 
     Example:
         >>> normalize_axes("layer_norm at /", "reduction_axes", (-1, 1, 2), ndim=3)
@@ -31,32 +31,32 @@ def normalize_axes(where: str, name: str, axes: int | Iterable[int], ndim: int) 
         ndim: the number of dimensions of the array.
 
     Raises:
-        LiftArgumentError: where the array has no such axis.
+        LiftArgumentError: if the array has no such axis.
     """
     axes = to_tuple(axes)
     if any(not -ndim <= axis < ndim for axis in axes):
         legal = f"from {-ndim} to {ndim - 1}" if ndim else "none, since it is a scalar"
         raise LiftArgumentError(
             where,
-            f"{name} is {axes}, and the inputs have {ndim} dimensions (legal axes: {legal}).",
-            f"Check the shape of the inputs, or give other `{name}`.",
+            f"{name} is {axes}, but the inputs have {ndim} dimensions (valid axes: {legal}).",
+            f"Check the shape of the inputs, or pass other `{name}`.",
         )
     return tuple(sorted({axis % ndim for axis in axes}))
 
 
 def check_mask(where: str, mask: ArrayLike | None, shape: Shape) -> None:
-    """Checks that a mask over an array of that shape broadcasts to it.
+    """Checks that a mask broadcasts to an array of a shape.
 
     Example:
         >>> check_mask("layer_norm at /", jnp.ones((1, 3)), (2, 3))
 
     Args:
         where: the layer, for the error.
-        mask: the mask; None for none.
+        mask: the mask, or None.
         shape: the shape of the inputs.
 
     Raises:
-        LiftArgumentError: where it does not.
+        LiftArgumentError: if it does not.
     """
     if mask is None:
         return
@@ -65,22 +65,22 @@ def check_mask(where: str, mask: ArrayLike | None, shape: Shape) -> None:
     if len(given) > len(shape) or any(size not in (1, full) for size, full in sizes):
         raise LiftArgumentError(
             where,
-            f"the mask has shape {given}, which does not broadcast to that of the inputs, {tuple(shape)}.",
-            f"Pass a mask of shape {tuple(shape)}, or with 1 for each dimension along which it is the same.",
+            f"the mask has shape {given}, which does not broadcast to the shape of the inputs, {tuple(shape)}.",
+            f"Pass a mask of shape {tuple(shape)}, or with size 1 in dimensions along which it is constant.",
         )
 
 
 def split_mask(mask: ArrayLike | None, groups: int, size: int) -> ArrayLike | None:
-    """A mask for features, `(..., features)`, as one for groups of features, `(..., groups, size)`.
+    """Splits a mask for features, `(..., features)`, into groups of features, `(..., groups, size)`.
 
     Example:
         >>> split_mask(jnp.array([True, True, False, True]), groups=2, size=2).shape
         (2, 2)
 
     Args:
-        mask: the mask, which may also be a scalar, or have one element for all features; None for none.
+        mask: the mask, or None; it may also be a scalar, or have one element for all features.
         groups: the number of groups.
-        size: the features of each.
+        size: the number of features in each group.
     """
     shape = jnp.shape(mask) if mask is not None else ()
     if mask is None or not shape:

@@ -1,4 +1,4 @@
-"""Convolutional layers: one kernel of parameters, moved over the spatial dimensions of the inputs."""
+"""Convolutional layers: one kernel of parameters that moves over the spatial dimensions of the inputs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def conv(
     conv_general_dilated: Callable[..., Array] | None = None,
     out_sharding: Any = None,
 ) -> Array:
-    """A convolution, `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]` once `x` is padded.
+    """A convolution: `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]`, with `x` padded.
 
     Shapes: `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`; `batch` may be of any length.
     Parameters: `kernel`, `(*kernel_size, in / feature_group_count, features)`; `bias`, `(features,)`.
@@ -76,31 +76,32 @@ def conv(
         ((1, 4, 4, 4), {'params': {'bias': (4,), 'kernel': (3, 3, 3, 4)}})
 
     Args:
-        scope: where the parameters live.
-        inputs: channels last.
-        features: the size of the last dimension of the result.
-        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
-        strides: how far the window moves; None means 1, and one int counts for each dimension, as it does below.
-        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension, only before),
-            an int, or for each dimension an int or a pair `(low, high)`.
-        input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
+        scope: the scope of the parameters.
+        inputs: an array, channels last.
+        features: the size of the last axis of the result.
+        kernel_size: the kernel's size along each spatial axis; one int means one axis.
+        strides: the step of the window; None means 1. Here and below, one int applies to every axis.
+        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one axis, only before), an int,
+            or for each axis an int or a pair `(low, high)`.
+        input_dilation: the spacing of the inputs, with zeros between them; gives a transposed convolution of that
+            stride.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
         feature_group_count: the number of groups; each maps its share of `in` to its share of `features`.
-        mask: multiplied with the kernel, of the same shape.
+        mask: multiplied with the kernel; of the same shape.
         use_bias: whether there is a bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
-        conv_general_dilated: what convolves, called as `jax.lax.conv_general_dilated` is, which is the default.
+        conv_general_dilated: the convolution, called like `jax.lax.conv_general_dilated`, which is the default.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for the features from the kernel.
+            default it follows from the inputs and, for the features, from the kernel.
 
     Raises:
-        LiftArgumentError: where inputs, window, groups and mask do not fit together.
+        LiftArgumentError: if inputs, window, groups and mask do not match.
     """
     where = f"conv at {scope.path_text}"
     window = to_window(where, kernel_size, strides, padding, input_dilation, kernel_dilation)
@@ -150,7 +151,7 @@ def conv_local(
 ) -> Array:
     """A convolution with other weights at each place: `y[p, o] = Σ_q,i x[p + q, i] * kernel[p, i, q, o] + bias[p, o]`.
 
-    It is for inputs whose places mean different things, such as aligned faces: Taigman et al., "DeepFace", 2014.
+    Use it for inputs whose places mean different things, such as aligned faces: Taigman et al., "DeepFace", 2014.
 
     Shapes: `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`; `batch` may be of any length.
     Parameters: `kernel`, `(*other_spatial, in * prod(kernel_size), features)`; `bias`, `(*other_spatial, features)`.
@@ -162,30 +163,31 @@ def conv_local(
         ((1, 6, 4), {'params': {'bias': (6, 4), 'kernel': (6, 9, 4)}})
 
     Args:
-        scope: where the parameters live.
-        inputs: channels last.
-        features: the size of the last dimension of the result.
-        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
-        strides: how far the window moves; None means 1, and one int counts for each dimension.
-        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension, only before), an
-            int, or for each dimension an int or a pair `(low, high)`.
-        input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
+        scope: the scope of the parameters.
+        inputs: an array, channels last.
+        features: the size of the last axis of the result.
+        kernel_size: the kernel's size along each spatial axis; one int means one axis.
+        strides: the step of the window; None means 1. Here and below, one int applies to every axis.
+        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one axis, only before), an int,
+            or for each axis an int or a pair `(low, high)`.
+        input_dilation: the spacing of the inputs, with zeros between them; gives a transposed convolution of that
+            stride.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
         use_bias: whether there is a bias.
-        mask: multiplied with the kernel, of the same shape.
+        mask: multiplied with the kernel; of the same shape.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for the features from the kernel.
+            default it follows from the inputs and, for the features, from the kernel.
 
     Raises:
-        LiftArgumentError: where inputs, window and mask do not fit together.
-        ScopeParamShapeError: where the stored parameters are for inputs of another size, in space too.
+        LiftArgumentError: if inputs, window and mask do not match.
+        ScopeParamShapeError: if the stored parameters are for inputs of another size, which includes spatial sizes.
     """
     where = f"conv_local at {scope.path_text}"
     window = to_window(where, kernel_size, strides, padding, input_dilation, kernel_dilation)
@@ -214,7 +216,7 @@ def _convolve_locally(
     window: Window,
     precision: lax.PrecisionLike,
 ) -> Array:
-    """The convolution of padded inputs with one batch dimension."""
+    """Convolves padded inputs that have one batch dimension."""
     y = lax.conv_general_dilated_local(
         x,
         kernel,
@@ -250,15 +252,15 @@ def conv_transpose(
     preferred_element_type: Dtype | None = None,
     out_sharding: Any = None,
 ) -> Array:
-    """A convolution in which strides widen the inputs: each of them adds its multiple of the kernel to the result.
+    """A convolution in which strides enlarge the inputs: each input adds its multiple of the kernel to the result.
 
-    `y[m, o] = Σ_q,i x[p, i] * kernel[q, i, o] + bias[o]` where, up to the shift that padding makes, `m = stride * p -
-    dilation * q`; with `transpose_kernel`, `kernel[q, o, i]` where `m = stride * p + dilation * q`, as transposes do.
+    `y[m, o] = Σ_q,i x[p, i] * kernel[q, i, o] + bias[o]`, where, up to a shift from padding, `m = stride * p - dilation
+    * q`. With `transpose_kernel`, it is `kernel[q, o, i]` and `m = stride * p + dilation * q`: a transpose.
     Source: Zeiler et al., "Deconvolutional Networks", 2010; Dumoulin & Visin, https://arxiv.org/abs/1603.07285.
 
     Shapes: `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`; `batch` may be of any length.
-    Parameters: `kernel`, `(*kernel_size, in, features)` or transposed `(*kernel_size, features, in)`; `bias`,
-    `(features,)`.
+    Parameters: `kernel`, `(*kernel_size, in, features)`, or `(*kernel_size, features, in)` with `transpose_kernel`;
+    `bias`, `(features,)`.
 
     Example:
         >>> import jax, liftcore
@@ -268,31 +270,31 @@ def conv_transpose(
         ((1, 16, 16, 4), {'params': {'bias': (4,), 'kernel': (3, 3, 3, 4)}})
 
     Args:
-        scope: where the parameters live.
-        inputs: channels last.
-        features: the size of the last dimension of the result.
-        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
-        strides: how many times as large the result is in each spatial dimension.
-        padding: `"SAME"` gives `stride * size`; `"CIRCULAR"` as well, where what passes one end comes in at the other;
-            `"VALID"` all places that an input reaches; numbers pad the inputs once zeros are between them.
+        scope: the scope of the parameters.
+        inputs: an array, channels last.
+        features: the size of the last axis of the result.
+        kernel_size: the kernel's size along each spatial axis; one int means one axis.
+        strides: the factor by which each spatial axis grows; None means 1.
+        padding: `"SAME"` gives `stride * size`; so does `"CIRCULAR"`, which wraps around at the ends; `"VALID"` gives
+            all places that an input reaches; numbers pad the inputs after zeros were put between them.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
         use_bias: whether there is a bias.
-        mask: multiplied with the kernel, of the same shape.
+        mask: multiplied with the kernel; of the same shape.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        transpose_kernel: whether the kernel is that of the `conv` which this layer is the transpose of.
+        transpose_kernel: whether the kernel has the layout of the `conv` that this layer is the transpose of.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
-            default that of the operands.
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
+            default the dtype of the operands.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for the features from the kernel.
+            default it follows from the inputs and, for the features, from the kernel.
 
     Raises:
-        LiftArgumentError: where inputs, window and mask do not fit together, or the padding is another word.
+        LiftArgumentError: if inputs, window and mask do not match, or the padding is an unknown word.
     """
     where = f"conv_transpose at {scope.path_text}"
     window = to_spread_window(where, kernel_size, strides, padding, kernel_dilation)

@@ -1,4 +1,4 @@
-"""The cache of attention that decodes: the keys and values of the positions so far, taken one or many at a time."""
+"""The cache for decoding with attention: the keys and values of all positions so far, added one or many at a time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["DecodeCache", "Holder", "decode_cache"]
 
 
 class Holder(Protocol):
-    """What holds an array that is replaced: a variable of a scope, or another object with a `value`."""
+    """An object that holds a replaceable array: a variable of a scope, or another object with a `value`."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodeCache:
-    """Room for the keys and values of all positions; `decode_cache` makes one in a scope.
+    """Storage for the keys and values of all positions; `decode_cache` makes one in a scope.
 
     Example:
         >>> from types import SimpleNamespace as Box
@@ -38,13 +38,13 @@ class DecodeCache:
                             [1., 1., 0., 0., 0.]]], dtype=float32))
 
     Attributes:
-        key: those of the positions so far, `(*batch, room, heads, depth)`, zeros after them.
-        value: the same of values.
+        key: the keys of the positions so far, `(*batch, room, heads, depth)`, with zeros after them.
+        value: the values of the positions so far, in the same form.
         index: the next position, counted from 0: an `int32` scalar, or `(*batch,)`, one for each example.
         where: the place, for errors.
-        made_by: what makes a cache, with a noun that "of the greatest length" can follow, for errors.
-        casts: whether the dtype of the cache was chosen: keys and values are cast to it, and back to their own where
-            they are attended to. Without it another dtype is an error.
+        made_by: how to make a cache, a noun phrase that "of the greatest length" can follow, for errors.
+        casts: whether the dtype of the cache was chosen: keys and values are then cast to it, and cast back to their
+            own dtype for attention. Otherwise, another dtype is an error.
     """
 
     key: Holder
@@ -55,7 +55,7 @@ class DecodeCache:
     casts: bool = False
 
     def positions(self, number: int) -> Array:
-        """The positions that the next so many inputs have.
+        """Returns the positions of the next inputs.
 
         Example:
             >>> from types import SimpleNamespace as Box
@@ -65,10 +65,10 @@ class DecodeCache:
                    [4, 5, 6]], dtype=int32)
 
         Args:
-            number: how many.
+            number: the number of positions.
 
         Returns:
-            `(number,)`; with an index for each example `(*batch, number)`.
+            `(number,)`; with an index for each example, `(*batch, number)`.
         """
         index = jnp.asarray(self.index.value)
         return jnp.expand_dims(index, -1) + jnp.arange(number, dtype=index.dtype)
@@ -82,28 +82,29 @@ class DecodeCache:
         *,
         lengths: ArrayLike | None = None,
     ) -> tuple[Array, Array, Array, Array]:
-        """Adds positions, and gives what their queries attend to: the queries, all keys and values, and their mask.
+        """Adds positions; returns their queries, all keys and values, and the mask for these.
 
-        A query sees the keys of its own position and of those before it, so chunks of any sizes give what all
-        positions at once give. Where the room does not suffice and the index is known, that is an error. A traced
-        index cannot raise: then each query beyond the room is NaN, and so is what attention makes of it; its key and
-        value are dropped, and the index counts on.
+        A query attends to its own position and to earlier ones, so chunks of any size give the same results as all
+        positions at once. If there is not enough room and the index is known, that is an error. A traced index cannot
+        raise an error: each query beyond the room is NaN, and so is its result; its key and value are dropped, and the
+        index still increases.
 
         Args:
             query: `(*batch, positions, query heads, depth)`.
             key: `(*batch, positions, heads, depth)`.
-            value: the same of values.
-            mask: of the weights, `(*batch, query heads, positions, room)`, combined with that of the positions so far.
-            lengths: `(*batch,)` integers, for a cache with an index for each example: how many of the positions count;
-                less than none is none, and more than there are is all. Those after them are padding: they are not
-                kept, no other position sees them, and the example goes on at its own length.
+            value: `(*batch, positions, heads, depth)`.
+            mask: a mask of the weights, `(*batch, query heads, positions, room)`, combined with the mask of the
+                positions so far.
+            lengths: `(*batch,)` integers, for a cache with an index for each example: the number of valid positions.
+                Negative numbers mean none, too large ones mean all. The positions after them are padding: they are not
+                kept, no other position attends to them, and the example continues at its own length.
 
         Returns:
             The queries; keys and values, `(*batch, room, heads, depth)`; the mask.
 
         Raises:
-            LiftArgumentError: where shapes or dtypes are not those of the cache, the mask or the lengths do not fit,
-                or the room is known not to suffice.
+            LiftArgumentError: if shapes or dtypes differ from those of the cache, the mask or the lengths do not match,
+                or the room is known to be too small.
         """
         keys, values = self.key.value, self.value.value
         self._check(query, (key, keys), (value, values))
@@ -113,7 +114,7 @@ class DecodeCache:
         self._check_room(count, room)
         at = to = self.positions(number)
         fits = at < room
-        if lengths is not None:  # padding goes, as what is too much does, to a position that there is not
+        if lengths is not None:  # padding, like excess positions, goes to a position that does not exist
             is_padding = jnp.arange(number) >= jnp.expand_dims(count, -1)
             to, fits = jnp.where(is_padding, room, at), fits | is_padding
         self.key.value, self.value.value = keys, values = _put(keys, key, to), _put(values, value, to)
@@ -134,17 +135,17 @@ class DecodeCache:
                     self.where,
                     f"the cache takes a {name} of shape ({positions}) and dtype {kept.dtype}, and as many queries; "
                     f"given {new.shape} and {new.dtype}, with queries of shape {query.shape}.",
-                    "Pass inputs of the batch that the cache was made with. A dtype of its own for the cache is chosen "
-                    "where that is made: `dtype` of `decode_cache`, `cache_dtype` of a layer.",
+                    "Pass inputs of the batch that the cache was made with. To choose another dtype, set it when "
+                    "you make the cache: `dtype` of `decode_cache`, `cache_dtype` of a layer.",
                 )
 
     def _count(self, lengths: ArrayLike | None, batch: tuple[int, ...], number: int) -> Any:
-        """How many positions are added: a number, or with lengths one for each example."""
+        """Returns how many positions are added: one number, or with lengths one for each example."""
         shape = jnp.shape(self.index.value)
         if shape not in ((), batch):
             raise LiftArgumentError(
                 self.where,
-                f"the cache has an index of shape {shape}, and a batch of shape {batch}.",
+                f"the cache has an index of shape {shape}, but a batch of shape {batch}.",
                 f"Use one index for all, of shape (), or one for each example, of shape {batch}.",
             )
         if lengths is None:
@@ -168,7 +169,7 @@ class DecodeCache:
             example = f" of example {tuple(map(int, np.argwhere(last > room)[0]))}" if last.ndim else ""
             raise LiftArgumentError(
                 self.where,
-                f"the cache is full: it has room for {room} positions, and this would be number {last.max()}{example}.",
+                f"the cache is full: it has room for {room} positions, but this would be number {last.max()}{example}.",
                 f"Make a longer one: call {self.made_by} of the greatest length.",
             )
 
@@ -176,10 +177,10 @@ class DecodeCache:
 def decode_cache(
     scope: Scope, key: Array, value: Array, *, ragged: bool = False, dtype: Dtype | None = None
 ) -> DecodeCache | None:
-    """The cache of a scope, to decode with; where there is none yet, it is made, empty, and the result is None.
+    """Returns the cache of a scope, for decoding; if there is none, it makes an empty one and returns None.
 
-    It has room for as many positions as the keys have that it is made from: those of the longest inputs, then. After
-    that it takes inputs of any length: a whole prompt, chunks of it, one position after the other.
+    The cache has room for as many positions as the keys that it is made from, so make it from the longest inputs. After
+    that, it takes inputs of any length: a whole prompt, parts of it, or one position at a time.
 
     Collections: `cache`, with `cached_key` and `cached_value`, of the shapes of key and value, and `cache_index`, a
     scalar, or with `ragged` of shape `(*batch,)`.
@@ -201,25 +202,25 @@ def decode_cache(
 
     Args:
         scope: where the variables live.
-        key: `(*batch, length, heads, depth)`, as it would be cached; only shape and dtype count.
-        value: the same of values.
-        ragged: whether each example has an index of its own, for prompts of different lengths in one batch.
-        dtype: that of the cache, such as `bfloat16` for half the memory, whatever the computation has; by default that
-            of key and value.
+        key: `(*batch, length, heads, depth)`, in the form to cache; only its shape and dtype matter.
+        value: the values, in the same form.
+        ragged: whether each example has its own index, for prompts of different lengths in one batch.
+        dtype: the dtype of the cache, such as `bfloat16` for half the memory, independent of the computation; by
+            default the dtype of key and value.
 
     Raises:
-        ScopeVariableNotFoundError: where `apply` is to decode one position and was given no cache, or an immutable one.
+        ScopeVariableNotFoundError: if `apply` decodes one position without a cache, or with an immutable one.
     """
     where, exists = f"decode_cache at {scope.path_text}", scope.has_variable("cache", "cached_key")
-    if not exists and key.shape[-3] == 1 and not scope.is_initializing():  # it would be made anew at every step
+    if not exists and key.shape[-3] == 1 and not scope.is_initializing():  # it would be made again at every step
         raise ScopeVariableNotFoundError(
             where,
-            "this is one step of decoding, and there is no cache to decode with.",
+            "this is one step of decoding, but there is no cache to decode with.",
             'Make one with inputs of the greatest length, `cache = model.init(key, inputs)["cache"]`, then pass '
             '`{"params": params, "cache": cache}` and `mutable=["cache"]`.',
         )
     batch = key.shape[:-3] if ragged else ()
-    # On a mesh with Explicit axes the cache is sharded as the keys and values are that it is made from.
+    # On a mesh with Explicit axes, the cache has the sharding of the keys and values that it is made from.
     cached_key = scope.variable("cache", "cached_key", lambda: jnp.zeros_like(key, dtype))
     cached_value = scope.variable("cache", "cached_value", lambda: jnp.zeros_like(value, dtype))
     index = scope.variable("cache", "cache_index", lambda: jnp.zeros(batch, jnp.int32))
@@ -227,7 +228,7 @@ def decode_cache(
 
 
 def _put(kept: Array, new: Array, at: Array) -> Array:
-    """The kept array with new ones at their positions, `(*batch, positions)` or `(positions,)`, if it has these."""
+    """Returns the kept array with new values at their positions, `(*batch, positions)` or `(positions,)`."""
     new = new.astype(kept.dtype)
     if at.shape == (1,):
         return _put_one(kept, new, at[0])
@@ -242,8 +243,8 @@ def _put_many(kept: Array, new: Array, at: Array) -> Array:
 
 
 def _put_one(kept: Array, new: Array, index: Array) -> Array:
-    """The same for one position: a slice, which is faster than a scatter."""
-    zero = jnp.zeros_like(index)  # with 64-bit numbers on, a plain 0 would be of another dtype than the index
+    """Does the same for one position, with a slice, which is faster than a scatter."""
+    zero = jnp.zeros_like(index)  # with 64-bit numbers on, a plain 0 would have another dtype than the index
     starts = [*(zero for _ in kept.shape[:-3]), index, zero, zero]
-    there = lax.dynamic_slice(kept, starts, new.shape)  # what JAX would overwrite instead, since it clamps the position
+    there = lax.dynamic_slice(kept, starts, new.shape)  # JAX clamps the position, and would overwrite this
     return lax.dynamic_update_slice(kept, jnp.where(index < kept.shape[-3], new, there), starts)

@@ -1,4 +1,4 @@
-"""The dtype that a layer computes in: the one it is told, or else the one that its arrays promote to."""
+"""The dtype that a layer computes in: the requested one, or else the one that its arrays promote to."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["PromoteDtypeFn", "accumulation_dtype", "canonicalize_dtype", "promot
 
 
 def accumulation_dtype(dtype: Dtype) -> Dtype:
-    """The dtype to compute sums and averages of a dtype in: at least float32, whose error a long sum can bear.
+    """Returns the dtype for sums and averages of a dtype: at least float32, which is precise enough for long sums.
 
     Example:
         >>> accumulation_dtype(jnp.bfloat16), accumulation_dtype(jnp.int8), accumulation_dtype(jnp.complex64)
         (dtype('float32'), dtype('float32'), dtype('complex64'))
 
     Args:
-        dtype: the dtype of the terms. Integers become float32, as they do where JAX promotes them with it.
+        dtype: the dtype of the terms. Integers become float32, as when JAX promotes them with it.
     """
     found = jnp.dtype(dtype)
     is_wide = jnp.issubdtype(found, jnp.inexact) and found.itemsize >= 4
@@ -28,7 +28,7 @@ def accumulation_dtype(dtype: Dtype) -> Dtype:
 
 
 class PromoteDtypeFn(Protocol):
-    """What layers call to bring their inputs and parameters to one dtype; `promote_dtype` is one."""
+    """The type of functions that convert inputs and parameters to one dtype, such as `promote_dtype`."""
 
     def __call__(self, *args: ArrayLike | None, dtype: Dtype | None = None, inexact: bool = True) -> list[Any]:
         """Returns the arrays in one dtype, with None for None; see `promote_dtype`."""
@@ -36,7 +36,7 @@ class PromoteDtypeFn(Protocol):
 
 
 def canonicalize_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inexact: bool = True) -> Dtype:
-    """The dtype to compute in.
+    """Returns the dtype to compute in.
 
     Example:
         >>> import jax.numpy as jnp
@@ -46,12 +46,12 @@ def canonicalize_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inex
         (dtype('float32'), dtype('int32'))
 
     Args:
-        *args: the arrays; None counts for nothing.
-        dtype: the dtype to use whatever the arrays have; by default, what they promote to.
+        *args: the arrays; None is ignored.
+        dtype: the dtype to use, whatever the arrays have; by default, the dtype that they promote to.
         inexact: whether it must be floating or complex; integers then promote with `float32`.
 
     Raises:
-        LiftArgumentError: where `dtype` is neither floating nor complex, and `inexact` is True.
+        LiftArgumentError: if `dtype` is neither floating nor complex, and `inexact` is True.
     """
     if dtype is None:
         found = jnp.result_type(*[jnp.asarray(x) for x in args if x is not None])
@@ -59,14 +59,14 @@ def canonicalize_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inex
     if inexact and not jnp.issubdtype(dtype, jnp.inexact):
         raise LiftArgumentError(
             f"dtype={jnp.dtype(dtype).name}",
-            "expected a floating or complex dtype, since the layer takes products, means or roots.",
+            "expected a floating or complex dtype, since the layer computes products, means or roots.",
             "Pass `dtype=jnp.float32`, or None for that of the inputs and parameters.",
         )
     return dtype
 
 
 def promote_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inexact: bool = True) -> list[Any]:
-    """All arrays in the dtype that `canonicalize_dtype` finds for them; None stays None.
+    """Converts all arrays to the dtype that `canonicalize_dtype` returns for them; None stays None.
 
     Example:
         >>> import jax.numpy as jnp
@@ -74,8 +74,8 @@ def promote_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inexact: 
         [Array([0., 1.], dtype=float32), None, Array(1.5, dtype=float32)]
 
     Args:
-        *args: the arrays; None counts for nothing.
-        dtype: the dtype to use whatever the arrays have; by default, what they promote to.
+        *args: the arrays; None is ignored.
+        dtype: the dtype to use, whatever the arrays have; by default, the dtype that they promote to.
         inexact: whether it must be floating or complex; integers then promote with `float32`.
     """
     dtype = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)

@@ -1,4 +1,4 @@
-"""Equations of `einsum` with two operands, read as a label for each dimension and checked against shapes."""
+"""Equations of `einsum` with two operands: reads a label for each dimension, and checks the shapes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Equation(NamedTuple):
 
 
 def to_equation(where: str, text: str, left: Sequence[int], right: Sequence[int]) -> Equation:
-    """An equation such as `"...ab,bc->...ac"` for operands of given shapes.
+    """Reads an equation such as `"...ab,bc->...ac"` for operands of given shapes.
 
     Example:
         >>> to_equation("einsum at /", "...ab, bc -> ...ac", (2, 3, 4), (4, 5))
         Equation(left=(-1, 'a', 'b'), right=('b', 'c'), result=(-1, 'a', 'c'))
 
     Raises:
-        LiftArgumentError: where the text is no explicit equation of two operands, or the shapes do not fit it.
+        LiftArgumentError: if the text is not an explicit equation with two operands, or does not match the shapes.
     """
     operands, arrow, result = text.replace(" ", "").partition("->")
     if not arrow or operands.count(",") != 1:
         raise LiftArgumentError(
             where,
-            f'the equation is "{text}", and it is to have two operands, the inputs and the kernel, and a result.',
+            f'the equation is "{text}", but it must have two operands, the inputs and the kernel, and a result.',
             'Write it like `einsum_str="...a,ab->...b"`.',
         )
     first, second = operands.split(",")
@@ -53,7 +53,7 @@ def _labels(where: str, term: str, name: str, shape: Sequence[int]) -> tuple[Lab
     if len(labels) != len(shape):
         raise LiftArgumentError(
             where,
-            f'"{term}" labels {len(labels)} dimensions of {name}, whose shape is {tuple(shape)}.',
+            f'"{term}" labels {len(labels)} dimensions of {name}, but their shape is {tuple(shape)}.',
             "Give one letter for each dimension; `...` stands for any number of leading ones.",
         )
     return labels
@@ -63,7 +63,7 @@ def _letters(where: str, term: str, hidden: int) -> tuple[Label, ...]:
     before, dots, after = term.partition("...")
     if any(not letter.isalpha() for letter in before + after):
         raise LiftArgumentError(
-            where, f'"{term}" is no term of an equation.', "Use letters, and `...` at most once in each term."
+            where, f'"{term}" is not a term of an equation.', "Use letters, and `...` at most once in each term."
         )
     return (*before, *(range(-hidden, 0) if dots else ()), *after)
 
@@ -77,8 +77,8 @@ def _check_sizes(where: str, equation: Equation, left: Sequence[int], right: Seq
         shown = f'"{label}"' if isinstance(label, str) else "a dimension of `...`"
         raise LiftArgumentError(
             where,
-            f"{shown} is {other} and {size} long; the inputs have shape {tuple(left)}, the kernel {tuple(right)}.",
-            "Check the shape of the inputs, or make the kernel for it with another `shape`.",
+            f"{shown} has sizes {other} and {size}; the inputs have shape {tuple(left)}, the kernel {tuple(right)}.",
+            "Check the shape of the inputs, or pass another `shape` of the kernel.",
         )
 
 
@@ -88,5 +88,5 @@ def _check_result(where: str, text: str, equation: Equation) -> None:
         raise LiftArgumentError(
             where,
             f'the result of "{text}" has a letter twice, or one that no operand has.',
-            "Label each dimension of the result with a letter of its own, from the operands.",
+            "Label each dimension of the result with a different letter of the operands.",
         )

@@ -1,9 +1,9 @@
-"""Products of numbers in 8 bits, with scales that are learned from what was seen before: delayed scaling.
+"""Products of numbers in 8 bits, with scales that follow from earlier steps: delayed scaling.
 
 A number is stored as `x / scale`, rounded to one of the two formats of Micikevicius et al., "FP8 Formats for Deep
-Learning", https://arxiv.org/abs/2209.05433: `e4m3` forward, `e5m2`, of a wider range, for gradients. The scale is such
-that the largest number of the last steps fits. What comes out of a step is the new scale, as the *gradient* of the old
-one: a training loop overwrites it with that.
+Learning", https://arxiv.org/abs/2209.05433: `e4m3` forward, and `e5m2`, with a wider range, for gradients. The scale is
+chosen so that the largest number of the last steps fits. A step returns the new scale as the *gradient* of the old one:
+a training loop overwrites the scale with its gradient.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ DimensionNumbers = tuple[tuple[Any, Any], tuple[Any, Any]]
 
 
 class Fp8Meta(NamedTuple):
-    """What is known of an operand, or of a gradient.
+    """The scale and the history of an operand, or of a gradient.
 
     Attributes:
-        scale: what it is divided by, `(1,)`.
-        amax_history: its largest absolute values in the steps before, the last one first, `(length,)`.
+        scale: the number that it is divided by, `(1,)`.
+        amax_history: its largest absolute values in earlier steps, the last one first, `(length,)`.
     """
 
     scale: Array
@@ -38,13 +38,13 @@ class Fp8Meta(NamedTuple):
 
 
 class _Product(NamedTuple):
-    """A product of two arrays in 8 bits, but for the arrays.
+    """The options of a product of two arrays in 8 bits.
 
     Attributes:
-        contract, batch: axes of the two, as in `jax.lax.dot_general`.
-        operands, dtype: the dtype of both operands, and that of the result.
+        contract, batch: axes of both operands, as in `jax.lax.dot_general`.
+        operands, dtype: the dtype of both operands, and the dtype of the result.
         forward, backward: the formats.
-        simulated: whether numbers are only rounded to 8 bits, and multiplied in the dtype that they had.
+        simulated: whether numbers are only rounded to 8 bits, and multiplied in their own dtype.
     """
 
     contract: tuple[tuple[int, ...], tuple[int, ...]]
@@ -70,7 +70,7 @@ def fp8_dot_general(
     e5m2_dtype: Dtype = jnp.float8_e5m2,
     out_sharding: Any = None,
 ) -> Array:
-    """`jax.lax.dot_general` of 8-bit numbers, forward and backward; hardware that can multiplies them as they are.
+    """Computes `jax.lax.dot_general` with 8-bit numbers, forward and backward, directly on hardware that supports it.
 
     Example:
         >>> meta = Fp8Meta(jnp.ones(1), jnp.zeros(4))
@@ -84,21 +84,21 @@ def fp8_dot_general(
         Array([3.3, 0. , 0. , 0. ], dtype=float32)
 
     Args:
-        lhs: an array, which is computed with in the dtype of `rhs`.
+        lhs: an array, converted to the dtype of `rhs`.
         rhs: an array of a floating dtype.
-        dimension_numbers: which dimensions are summed over, and which are those of batches, as in
-            `jax.lax.dot_general`: `((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))`.
-        precision: must be None; the numbers have that of their format.
+        dimension_numbers: the dimensions to sum over, and those of batches, as in `jax.lax.dot_general`:
+            `((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))`.
+        precision: must be None; the numbers have the precision of their format.
         preferred_element_type: the dtype of the result; by default that of `rhs`.
-        lhs_meta: scale and history of `lhs`.
-        rhs_meta: those of `rhs`.
-        grad_meta: those of the gradient of the result.
+        lhs_meta: the scale and history of `lhs`.
+        rhs_meta: the scale and history of `rhs`.
+        grad_meta: the scale and history of the gradient of the result.
         e4m3_dtype: the format of the operands.
         e5m2_dtype: the format of the gradient.
         out_sharding: the sharding of the result, on a mesh of Explicit axes; by default it follows from the operands.
 
     Raises:
-        LiftArgumentError: where `rhs` is not floating, or a precision is given.
+        LiftArgumentError: if `rhs` is not floating, or a precision is given.
     """
     _check("fp8_dot_general", rhs, precision)
     dtypes = rhs.dtype, preferred_element_type or rhs.dtype, e4m3_dtype, e5m2_dtype
@@ -118,22 +118,22 @@ def fp8_simulated_dot_general(
     e5m2_dtype: Dtype = jnp.float8_e5m2,
     out_sharding: Any = None,
 ) -> Array:
-    """`jax.lax.dot_general` of numbers that are rounded to 8 bits and back; XLA may fuse that into a product of them.
+    """Computes `jax.lax.dot_general` with numbers rounded to 8 bits and back; XLA may fuse this into an 8-bit product.
 
     Args:
         lhs: an array of a floating dtype.
         rhs: an array of a floating dtype.
-        dimension_numbers: which dimensions are summed over, and which are those of batches, as in
-            `jax.lax.dot_general`: `((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))`.
-        lhs_meta: scale and history of `lhs`.
-        rhs_meta: those of `rhs`.
-        grad_meta: those of the gradient.
+        dimension_numbers: the dimensions to sum over, and those of batches, as in `jax.lax.dot_general`:
+            `((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))`.
+        lhs_meta: the scale and history of `lhs`.
+        rhs_meta: the scale and history of `rhs`.
+        grad_meta: the scale and history of the gradient of the result.
         e4m3_dtype: the format of the operands.
         e5m2_dtype: the format of the gradient.
         out_sharding: the sharding of the result, on a mesh of Explicit axes; by default it follows from the operands.
 
     Raises:
-        LiftArgumentError: where `rhs` is not floating.
+        LiftArgumentError: if `rhs` is not floating.
     """
     _check("fp8_simulated_dot_general", rhs, None)
     how = _to_product(dimension_numbers, rhs.dtype, rhs.dtype, e4m3_dtype, e5m2_dtype, True)
@@ -152,21 +152,22 @@ def fp8_einsum(
     e4m3_dtype: Dtype = jnp.float8_e4m3fn,
     e5m2_dtype: Dtype = jnp.float8_e5m2,
 ) -> Array:
-    """`jax.numpy.einsum` of two operands in 8 bits, forward and backward.
+    """Computes `jax.numpy.einsum` of two operands in 8 bits, forward and backward.
 
     Args:
-        equation: an explicit one, such as `"...a,ab->...b"`, without a letter twice in one operand.
+        equation: an explicit equation, such as `"...a,ab->...b"`, in which no operand has a letter twice.
         lhs: an array of a floating dtype.
         rhs: an array of a floating dtype.
         preferred_element_type: the dtype of the result.
-        lhs_meta: scale and history of `lhs`, summed over the dimensions that only it has.
-        rhs_meta: those of `rhs`.
-        grad_meta: those of the gradient.
+        lhs_meta: the scale and history of `lhs`, summed over the dimensions that only it has.
+        rhs_meta: the scale and history of `rhs`.
+        grad_meta: the scale and history of the gradient of the result.
         e4m3_dtype: the format of the operands.
         e5m2_dtype: the format of the gradient.
 
     Raises:
-        LiftArgumentError: where it is no such equation, or does not fit the shapes, or `rhs` is not floating.
+        LiftArgumentError: if the equation does not have this form or does not match the shapes, or `rhs` is not
+            floating.
     """
     _check("fp8_einsum", rhs, None)
     x = jnp.asarray(lhs, rhs.dtype)
@@ -174,7 +175,7 @@ def fp8_einsum(
     for labels in (left, right):
         if len({*labels}) < len(labels):
             raise LiftArgumentError(
-                "fp8_einsum", f'"{equation}" has a letter twice in one operand.', "Take the diagonal of it first."
+                "fp8_einsum", f'"{equation}" has a letter twice in one operand.', "Take its diagonal first."
             )
     sizes = dict(zip(left, x.shape, strict=True)), dict(zip(right, rhs.shape, strict=True))
     x, left = _summed(x, sizes[0], sizes[1], result)
@@ -199,7 +200,7 @@ def fp8_einsum(
 def _summed(
     x: Array, sizes: dict[Label, int], others: dict[Label, int], result: tuple[Label, ...]
 ) -> tuple[Array, tuple[Label, ...]]:
-    """An operand without the dimensions that only it has, or that are 1 long and broadcast to those of the other."""
+    """Sums an operand over dimensions that only it has, or that have size 1 and broadcast to the other operand."""
     alone = {label for label in sizes if label not in others and label not in result}
     gone = alone | {label for label, size in sizes.items() if size == 1 and others.get(label, 1) != 1}
     kept = tuple(label for label in sizes if label not in gone)
@@ -218,7 +219,7 @@ def _check(where: str, rhs: Array, precision: lax.PrecisionLike) -> None:
         )
     if precision is not None:
         raise LiftArgumentError(
-            where, f"numbers of 8 bits have no other precision, given {precision!r}.", "Pass `precision=None`."
+            where, f"8-bit numbers have only one precision, given {precision!r}.", "Pass `precision=None`."
         )
 
 
@@ -228,7 +229,7 @@ def _to_product(dimension_numbers: DimensionNumbers, *rest: Any) -> _Product:
 
 
 def _sharded(how: _Product, lhs: Array, rhs: Array, metas: tuple[Fp8Meta, ...], out_sharding: Any) -> Array:
-    """The product; where an operand is sharded by its type, what is inside it is sharded as the compiler decides."""
+    """Computes the product; if an operand is sharded by its type, the compiler shards the values inside."""
     left, right = sharding_entries(lhs), sharding_entries(rhs)
     batch = [left[i] or right[j] for i, j in zip(*how.batch, strict=True)]
     rest = [left[i] for i in range(lhs.ndim) if i not in (*how.contract[0], *how.batch[0])]
@@ -269,7 +270,7 @@ _multiply.defvjp(_forward, _backward)
 
 
 def _cotangent(how: _Product, grad: Array, ndim: int, other: Array, side: int) -> Array:
-    """The gradient with respect to one operand of the product: that of the result times the other operand."""
+    """Returns the gradient with respect to one operand: the gradient of the result times the other operand."""
     contract, batch = how.contract[side], how.batch[side]
     other_contract, other_batch = how.contract[1 - side], how.batch[1 - side]
     rest = [i for i in range(ndim) if i not in (*contract, *batch)]
@@ -291,14 +292,14 @@ def _cotangent(how: _Product, grad: Array, ndim: int, other: Array, side: int) -
 
 
 def _round(how: _Product, x: Array, q_dtype: Dtype, scale: Array, dtype: Dtype) -> Array:
-    """Numbers in 8 bits; in a simulation, what they stand for."""
+    """Rounds numbers to 8 bits; in a simulation, converts them back."""
     largest = _largest(q_dtype).astype(dtype)
     q = jnp.clip(x / scale.astype(dtype).reshape(()), -largest, largest).astype(q_dtype)
     return _scaled(q, x.dtype, scale) if how.simulated else q
 
 
 def _unscaled(how: _Product, y: Array, left: Array, right: Array) -> Array:
-    """What a product of two operands with scales stands for."""
+    """Multiplies a product of two scaled operands by their scales."""
     return y if how.simulated else _scaled(y, how.dtype, left * right)
 
 
@@ -311,7 +312,7 @@ def _scaled(x: Array, dtype: Dtype, scale: Array) -> Array:
 
 
 def _updated(x: Array, q_dtype: Dtype, meta: Fp8Meta) -> Fp8Meta:
-    """The scale for this step, from the steps before; and the history with this step."""
+    """Returns the scale for this step, from earlier steps, and the history with this step."""
     amax = jnp.max(meta.amax_history, axis=0)
     inverse = 1.0 / meta.scale
     wanted = _largest(q_dtype).astype(jnp.float32) / amax

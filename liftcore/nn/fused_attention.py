@@ -1,4 +1,4 @@
-"""Attention that JAX computes as a whole, with a kernel of the device where there is one."""
+"""Attention that JAX computes as a whole, with a kernel of the device if there is one."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ __all__ = ["check_unfused_options", "fused_attention"]
 
 
 def check_unfused_options(where: str, implementation: str, options: Mapping[str, Any]) -> None:
-    """Checks that nothing is asked for that needs the weights, or their products, to be computed by us.
+    """Checks that no option requires us to compute the weights, or the products of attention.
 
     Args:
         where: the function, for the error.
-        implementation: the one asked for.
-        options: such options by name; None is what was not asked for.
+        implementation: the requested implementation.
+        options: such options by name; None if not requested.
 
     Raises:
-        LiftArgumentError: where one of them is not None, or the implementation is unknown.
+        LiftArgumentError: if one of them is not None, or the implementation is unknown.
     """
     if implementation not in ("xla", "cudnn"):
         raise LiftArgumentError(
             where,
             f"there is no implementation {implementation!r}.",
-            'Pass `implementation="xla"` or `"cudnn"`, or None for products and a softmax of separate operations.',
+            'Pass `implementation="xla"` or `"cudnn"`, or None for separate products and a softmax.',
         )
     in_the_way = [f"`{name}`" for name, option in options.items() if option is not None]
     if in_the_way:
         raise LiftArgumentError(
             where,
-            f"implementation={implementation!r} computes attention as a whole, which cannot be done with "
+            f"implementation={implementation!r} computes attention as a whole, which does not support "
             f"{', '.join(in_the_way)}.",
             f"Leave out {', '.join(in_the_way)}, or pass `implementation=None`.",
         )
@@ -55,20 +55,20 @@ def fused_attention(
     mask: ArrayLike | None = None,
     is_causal: bool = False,
 ) -> Array:
-    """`jax.nn.dot_product_attention` over any number of batch dimensions; see `dot_product_attention`.
+    """Computes `jax.nn.dot_product_attention` over any number of batch dimensions; see `dot_product_attention`.
 
     Args:
         where: the function, for the error.
         implementation: `"xla"` or `"cudnn"`.
         query: `(*batch, queries, heads, depth)`.
         key: `(*batch, keys, kv_heads, depth)`.
-        value: as `key`.
+        value: `(*batch, keys, kv_heads, depth)`.
         bias: broadcast to `(*batch, heads, queries, keys)`.
-        mask: as `bias`; of any dtype.
-        is_causal: see there.
+        mask: of any dtype, broadcast like `bias`.
+        is_causal: whether query `i` ignores keys after the `i`-th.
 
     Raises:
-        LiftArgumentError: where values have another depth than keys, or mask or bias do not fit.
+        LiftArgumentError: if values have another depth than keys, or mask or bias do not match.
     """
     batch = query.shape[:-3]
     weights = (*batch, query.shape[-2], query.shape[-3], key.shape[-3])
@@ -77,7 +77,7 @@ def fused_attention(
     if value.shape[-1] != key.shape[-1]:
         raise LiftArgumentError(
             where,
-            f"implementation={implementation!r} needs values of the depth of keys, {key.shape[-1]}, given "
+            f"implementation={implementation!r} needs values with the depth of the keys, {key.shape[-1]}, given "
             f"{value.shape[-1]}.",
             "Pass `implementation=None`, or project values to as many features as keys.",
         )
@@ -111,7 +111,7 @@ def _attend(
 
 
 def _one_batch_axis(x: Array, batch: tuple[int, ...]) -> Array:
-    """The array with four dimensions: one for all of the batch, of size 1 where it is the same for all of it."""
+    """Reshapes an array to four dimensions: one for the whole batch, of size 1 if it is the same for all of it."""
     x = x.reshape((1,) * (len(batch) + 3 - x.ndim) + x.shape)
     given, rest = x.shape[:-3], x.shape[-3:]
     if math.prod(given) != 1:

@@ -1,4 +1,4 @@
-"""Convolutions as functions of arrays: what convolutional layers compute, once their parameters are at hand."""
+"""Convolutions as functions of arrays: what convolutional layers compute from their inputs and parameters."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def convolve(
     out_sharding: Any = None,
     where: str = "convolve",
 ) -> Array:
-    """What `conv` computes: `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]`, `x` padded.
+    """Computes `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]`, with `x` padded.
 
     Shapes: `inputs`, `(*batch, *spatial, in)`; `kernel`, `(*kernel_size, in / feature_group_count, features)`; `bias`,
     `(features,)`; the result, `(*batch, *other_spatial, features)`.
@@ -65,27 +65,28 @@ def convolve(
         Array([11., 13., 15.], dtype=float32)
 
     Args:
-        inputs: channels last; with any number of batch dimensions, which are made one meanwhile.
-        kernel: what moves over the spatial dimensions.
-        bias: what is added.
-        strides: how far the window moves; None means 1, and one int counts for each dimension, as it does below.
-        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension,
-            only before), an int, or for each dimension an int or a pair `(low, high)`.
-        input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
+        inputs: an array, channels last, with any number of batch dimensions.
+        kernel: the kernel, which moves over the spatial dimensions.
+        bias: added to the result.
+        strides: the step of the window; None means 1. Here and below, one int applies to every axis.
+        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one axis, only
+            before), an int, or for each axis an int or a pair `(low, high)`.
+        input_dilation: the spacing of the inputs, with zeros between them; gives a transposed convolution of that
+            stride.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
         feature_group_count: the number of groups; each maps its share of `in` to its share of `features`.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
-            default that of the operands.
-        conv_general_dilated: what convolves, called as `jax.lax.conv_general_dilated` is, which is the default.
-            `preferred_element_type` is passed on only where it was given.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
+            default the dtype of the operands.
+        conv_general_dilated: the convolution, called like `jax.lax.conv_general_dilated`, which is the default.
+            `preferred_element_type` is passed on only if it is given.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for the features from the kernel.
+            default it follows from the inputs and, for the features, from the kernel.
         where: the layer, for errors.
 
     Raises:
-        LiftArgumentError: where inputs, kernel, window and groups do not fit together.
+        LiftArgumentError: if inputs, kernel, window and groups do not match.
     """
     run = functools.partial(
         _convolve,
@@ -114,22 +115,22 @@ def sharded_convolution(
     groups: bool = False,
     out_sharding: Any = None,
 ) -> Array:
-    """A convolution `run(inputs, kernel, bias)`; where one of them is sharded by its type, so is the result.
+    """Runs a convolution `run(inputs, kernel, bias)`; if one of these is sharded by its type, so is the result.
 
-    The result is sharded as the inputs are, and its features as those of the kernel. JAX has a rule for that only where
-    nothing but one batch dimension is sharded, and XLA computes wrong gradients of groups of features on a mesh of more
-    than one axis, which `jax.vmap` makes too. So each device convolves its examples with its part of the kernel; only
-    where space is sharded, the compiler exchanges what lies at the borders.
+    The result has the sharding of the inputs, and its features that of the kernel. JAX has a rule for this only if a
+    single batch dimension is sharded and nothing else. XLA computes wrong gradients of feature groups on a mesh with
+    more than one axis, which `jax.vmap` makes, too. So each device convolves its examples with its part of the kernel;
+    only if spatial dimensions are sharded, the compiler exchanges the borders.
 
     Args:
         run: the convolution.
-        inputs: channels last.
+        inputs: an array, channels last.
         kernel: the kernel.
-        bias: what is added.
-        batch: how many dimensions of the result are those of the batch; by default as many as the kernel leaves.
-        axes: those of the kernel for the features of inputs and result.
+        bias: added to the result.
+        batch: the number of batch dimensions of the result; by default as many as the kernel leaves.
+        axes: the axes of the kernel for the features of inputs and result.
         groups: whether features are mapped in groups.
-        out_sharding: what the result's sharding is instead.
+        out_sharding: the sharding of the result, used instead of this one.
     """
     if out_sharding is None and not is_sharded(inputs, kernel, bias):
         return on_rest_axes(run, inputs, kernel, bias)
@@ -151,7 +152,7 @@ def _sharded(
     if any(space):
         y = on_auto_axes(run, to_spec(*lead, *space, new), inputs, kernel)
         return y
-    both = given if given == sharding_entries(inputs)[-1] else None  # else features of the inputs are gathered
+    both = given if given == sharding_entries(inputs)[-1] else None  # otherwise the inputs' features are gathered
     *rows, new, both = distinct([*lead, None if groups else new, None if groups else both])
     parts: list[Entry] = [None] * kernel.ndim
     parts[axes[0]], parts[axes[1]] = both, new
@@ -170,7 +171,7 @@ def _sharded(
     except Exception as error:
         if not is_sharding_error(error):
             raise
-        y = on_auto_axes(run, to_spec(*out), inputs, kernel)  # in a `jax.vmap` of what is sharded
+        y = on_auto_axes(run, to_spec(*out), inputs, kernel)  # in a `jax.vmap` of sharded arrays
         return y
     return place(y, out, inputs, kernel)
 
@@ -206,7 +207,7 @@ def _convolve(
         dimension_numbers=dimension_numbers(x.ndim),
         feature_group_count=feature_group_count,
         precision=precision,
-        **options,  # which a user's function may not know
+        **options,  # which a user's function may not accept
     )
     return with_bias(y, bias, batch)
 
@@ -225,7 +226,7 @@ def convolve_transpose(
     out_sharding: Any = None,
     where: str = "convolve_transpose",
 ) -> Array:
-    """What `conv_transpose` computes: strides widen the inputs, and each of them adds its multiple of the kernel.
+    """Computes `conv_transpose` with given parameters: each input adds its multiple of the kernel to the result.
 
     Source: Zeiler et al., "Deconvolutional Networks", 2010; Dumoulin & Visin, https://arxiv.org/abs/1603.07285.
 
@@ -238,24 +239,24 @@ def convolve_transpose(
         Array([1., 1., 2., 2.], dtype=float32)
 
     Args:
-        inputs: channels last; with any number of batch dimensions, which are made one meanwhile.
-        kernel: what each input is multiplied with.
-        bias: what is added.
-        strides: how many times as large the result is in each spatial dimension; None means 1.
-        padding: `"SAME"` gives `stride * size`; `"CIRCULAR"` as well, where what passes one end comes in at the other;
-            `"VALID"` all places that an input reaches; numbers pad the inputs once zeros are between them.
+        inputs: an array, channels last, with any number of batch dimensions.
+        kernel: the kernel that each input is multiplied with.
+        bias: added to the result.
+        strides: the factor by which each spatial axis grows; None means 1.
+        padding: `"SAME"` gives `stride * size`; so does `"CIRCULAR"`, which wraps around at the ends; `"VALID"` gives
+            all places that an input reaches; numbers pad the inputs after zeros were put between them.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
-        transpose_kernel: whether the kernel is that of the convolution which this is the transpose of.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
-            default that of the operands.
+        transpose_kernel: whether the kernel has the layout of the convolution that this is the transpose of.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
+            default the dtype of the operands.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for the features from the kernel.
+            default it follows from the inputs and, for the features, from the kernel.
         where: the layer, for errors.
 
     Raises:
-        LiftArgumentError: where inputs, kernel and window do not fit together, or the padding is another word.
+        LiftArgumentError: if inputs, kernel and window do not match, or the padding is an unknown word.
     """
     run = functools.partial(
         _convolve_transpose,
@@ -312,16 +313,16 @@ def to_spread_window(
     padding: PaddingLike,
     kernel_dilation: int | Iterable[int] | None,
 ) -> Window:
-    """The window of a transposed convolution, which knows fewer words for padding.
+    """Returns the window of a transposed convolution, which supports fewer words for padding.
 
     Raises:
-        LiftArgumentError: as `to_window` does.
+        LiftArgumentError: see `to_window`.
     """
     return to_window(where, kernel_size, strides, padding, 1, kernel_dilation, words=("SAME", "VALID", "CIRCULAR"))
 
 
 def _wound(y: Array, periods: list[int], more_after: bool) -> Array:
-    """The sum of what lies whole periods apart in `(batch, *spatial, features)`; the middle stays where it is."""
+    """Sums values that are whole periods apart in `(batch, *spatial, features)`; the middle keeps its place."""
     pads = [(0, 0)]
     for size, period in zip(y.shape[1:-1], periods, strict=True):
         lacking = -(size - period) % (2 * period)  # a whole number of periods on either side of the inputs
@@ -335,7 +336,7 @@ def _wound(y: Array, periods: list[int], more_after: bool) -> Array:
 
 
 def with_bias(y: Array, bias: Array | None, batch: tuple[int, ...]) -> Array:
-    """A result `(batch, *spatial, features)` with its bias, and with the batch dimensions that the inputs had."""
+    """Adds the bias to a result `(batch, *spatial, features)`, and restores the batch dimensions of the inputs."""
     y = y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - bias.ndim) + bias.shape)
     return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
 
@@ -344,13 +345,13 @@ def check_groups(where: str, given: int, features: int, groups: int) -> None:
     """Checks that features divide into groups.
 
     Raises:
-        LiftArgumentError: where those of the inputs, or those of the result, do not.
+        LiftArgumentError: if the features of the inputs, or of the result, do not.
     """
     for name, size in (("the inputs' features", given), ("features", features)):
         if groups < 1 or size % groups:
             raise LiftArgumentError(
                 where,
-                f"{name} are {size}, which do not divide into feature_group_count={groups} groups.",
+                f"{name} are {size}, which cannot be divided into feature_group_count={groups} groups.",
                 "Pass a `feature_group_count` that divides both the inputs' features and `features`.",
             )
 
@@ -359,12 +360,12 @@ def check_kernel_mask(where: str, mask: Array | None, shape: tuple[int, ...]) ->
     """Checks that a mask has the shape of the kernel.
 
     Raises:
-        LiftArgumentError: where it has another one.
+        LiftArgumentError: if it has another shape.
     """
     if mask is not None and jnp.shape(mask) != shape:
         raise LiftArgumentError(
             where,
-            f"the mask has shape {jnp.shape(mask)}, and the kernel that it is multiplied with {shape}.",
+            f"the mask has shape {jnp.shape(mask)}, but the kernel has shape {shape}.",
             f"Pass a mask of shape {shape}.",
         )
 
@@ -373,6 +374,6 @@ def _check_features(where: str, given: int, expected: int) -> None:
     if given != expected:
         raise LiftArgumentError(
             where,
-            f"the inputs have {given} features, and the kernel is for {expected}.",
-            "Features come last in the inputs: `(*batch, *spatial, features)`; or make the layer for that many.",
+            f"the inputs have {given} features, but the kernel is for {expected}.",
+            "Pass inputs with features last, `(*batch, *spatial, features)`, or make the layer for that number.",
         )

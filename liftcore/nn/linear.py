@@ -1,4 +1,4 @@
-"""Linear layers: products of inputs with an array of parameters, summed over some of the axes; on a scope or given."""
+"""Linear layers: products of inputs and parameters, summed over some axes; in a scope, or with given parameters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def dense(
     dot_general: Callable[..., Array] | None = None,
     out_sharding: Any = None,
 ) -> Array:
-    """An affine map of the last dimension: `inputs @ kernel + bias`.
+    """An affine map of the last axis: `inputs @ kernel + bias`.
 
     Shapes: `(..., in)` to `(..., features)`.
     Parameters: `kernel`, `(in, features)`; `bias`, `(features,)`.
@@ -54,30 +54,30 @@ def dense(
         ((2, 4), {'params': {'bias': (4,), 'kernel': (3, 4)}})
 
     Args:
-        scope: where the parameters live.
+        scope: the scope of the parameters.
         inputs: an array of one or more dimensions.
-        features: the size of the last dimension of the result.
+        features: the size of the last axis of the result.
         use_bias: whether there is a bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
-        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
+        dot_general: the multiplication, called like `jax.lax.dot_general`, which is the default.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for new axes from the kernel.
+            default it follows from the inputs and, for new axes, from the kernel.
 
     Raises:
-        LiftArgumentError: where the inputs are a scalar.
-        ScopeParamShapeError: where the stored parameters are for other sizes.
+        LiftArgumentError: if the inputs are a scalar.
+        ScopeParamShapeError: if the stored parameters are for other sizes.
     """
     if jnp.ndim(inputs) == 0:
         raise LiftArgumentError(
             f"dense at {scope.path_text}",
             "expected inputs of shape (..., in), given a scalar.",
-            "Give it a dimension: `inputs[None]`.",
+            "Add a dimension: `inputs[None]`.",
         )
     shape = (jnp.shape(inputs)[-1], features)
     kernel = param_for(inputs, "dense", scope, "kernel", kernel_init, shape, param_dtype)
@@ -104,14 +104,14 @@ def dense_general(
     dot_general: Callable[..., Array] | None = None,
     out_sharding: Any = None,
 ) -> Array:
-    """An affine map of any axes to any number of new ones, with one map for each index of the batch dimensions.
+    """An affine map of any axes to any number of new ones. Batch axes have separate maps.
 
     `y[b, r, f] = Σ_a inputs[b, r, a] * kernel[b, a, f] + bias[b, f]`, where each letter stands for any number of axes:
-    `b` for `batch_dims`, `a` for `axis`, which may lie anywhere in the inputs, `r` for the rest, `f` for `features`.
+    `b` for `batch_dims`, `a` for `axis`, anywhere in the inputs, `r` for the rest, and `f` for `features`.
 
     Shapes: `(*batch, *rest and axis, in any order)` to `(*batch, *rest, *features)`.
-    Parameters: `kernel`, `(*batch, *axis, *features)`; `bias`, `(*batch, *features)`. Their initializers are asked for
-    a matrix and a vector, `(batch * axis, features)` and `(batch * features,)`, so that they see fan-in and fan-out.
+    Parameters: `kernel`, `(*batch, *axis, *features)`; `bias`, `(*batch, *features)`. Their initializers get the shapes
+    of a matrix and a vector, `(batch * axis, features)` and `(batch * features,)`, so that they see fan-in and fan-out.
 
     Example:
         >>> import jax, liftcore
@@ -121,26 +121,27 @@ def dense_general(
         ((2, 6, 4, 5), {'params': {'bias': (4, 5), 'kernel': (3, 7, 4, 5)}})
 
     Args:
-        scope: where the parameters live.
+        scope: the scope of the parameters.
         inputs: the array.
         features: the sizes of the new axes, which come last.
-        axis: the axes that are summed over.
-        batch_dims: the leading axes for which parameters are not shared: `()`, `(0,)`, `(0, 1)` and so on.
+        axis: the axes to sum over.
+        batch_dims: the leading axes with separate parameters for each index: `()`, `(0,)`, `(0, 1)` and so on.
         use_bias: whether there is a bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
-        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
+        dot_general: the multiplication, called like `jax.lax.dot_general`, which is the default.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for new axes from the kernel.
+            default it follows from the inputs and, for new axes, from the kernel.
 
     Raises:
-        LiftArgumentError: where an axis does not exist or is a batch dimension as well, or those do not lead.
-        ScopeParamShapeError: where the stored parameters are for other sizes.
+        LiftArgumentError: if an axis does not exist or is a batch dimension as well, or batch dimensions are not the
+            leading ones.
+        ScopeParamShapeError: if the stored parameters are for other sizes.
     """
     where, shape = f"dense_general at {scope.path_text}", jnp.shape(inputs)
     features = to_tuple(features)
@@ -175,10 +176,10 @@ def einsum(
     preferred_element_type: Dtype | None = None,
     out_sharding: Any = None,
 ) -> Array:
-    """`einsum(einsum_str, inputs, kernel) + bias`, see `jax.numpy.einsum`.
+    """Computes `einsum(einsum_str, inputs, kernel) + bias`; see `jax.numpy.einsum`.
 
-    Shapes: those of the equation, of which `inputs` are the first operand and the kernel is the second.
-    Parameters: `kernel`, `shape`; `bias`, the sizes of those dimensions of the result that the kernel has too.
+    Shapes: as in the equation; `inputs` are the first operand and the kernel is the second.
+    Parameters: `kernel`, `shape`; `bias`, the sizes of the result's dimensions that the kernel also has.
 
     Example:
         >>> import jax, liftcore
@@ -188,27 +189,27 @@ def einsum(
         ((3, 4, 6, 7), {'params': {'bias': (6, 7), 'kernel': (5, 6, 7)}})
 
     Args:
-        scope: where the parameters live.
+        scope: the scope of the parameters.
         inputs: the array.
         shape: the shape of the kernel.
-        einsum_str: an explicit equation of two operands, such as `"...a,ab->...b"`. Dimensions of one letter have
-            the same size; those that `...` stands for broadcast.
+        einsum_str: an explicit equation with two operands, such as `"...a,ab->...b"`. Dimensions with the same letter
+            have the same size; those that `...` stands for broadcast.
         use_bias: whether there is a bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
-            default that of the operands.
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
+            default the dtype of the operands.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for new axes from the kernel.
+            default it follows from the inputs and, for new axes, from the kernel.
 
     Raises:
-        LiftArgumentError: where it is no such equation, or inputs and kernel do not fit it.
-        ScopeParamShapeError: where the stored parameters have other shapes.
+        LiftArgumentError: if the equation does not have this form, or inputs and kernel do not match it.
+        ScopeParamShapeError: if the stored parameters have other shapes.
     """
     where, shape = f"einsum at {scope.path_text}", tuple(shape)
     equation = to_equation(where, einsum_str, jnp.shape(inputs), shape)
@@ -236,7 +237,7 @@ def affine(
     out_sharding: Any = None,
     where: str = "affine",
 ) -> Array:
-    """What `dense` and `dense_general` compute: `inputs @ kernel + bias`, over any axes, with a kernel for each batch.
+    """Computes `inputs @ kernel + bias` over any axes, with a kernel for each index of the batch dimensions.
 
     Shapes: `inputs`, `(*batch, *rest and axis, in any order)`; `kernel`, `(*batch, *axis, *features)`; `bias`,
     `(*batch, *features)`; the result, `(*batch, *rest, *features)`.
@@ -247,22 +248,23 @@ def affine(
 
     Args:
         inputs: the array.
-        kernel: what it is multiplied with; its axes that are summed over are in the order of those of `inputs`.
-        bias: what is added.
-        axis: the axes of `inputs` that are summed over.
-        batch_dims: the leading axes, which `kernel` and `bias` begin with too.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
-            default that of the operands.
-        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default. Arguments by name that
+        kernel: the kernel; its axes that are summed over are in the order of those of `inputs`.
+        bias: added to the product.
+        axis: the axes of `inputs` to sum over.
+        batch_dims: the leading axes, with which `kernel` and `bias` also begin.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
+            default the dtype of the operands.
+        dot_general: the multiplication, called like `jax.lax.dot_general`, which is the default. Keyword arguments that
             were not given here are not passed on, except `precision`.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for new axes from the kernel.
+            default it follows from the inputs and, for new axes, from the kernel.
         where: the layer, for errors.
 
     Raises:
-        LiftArgumentError: where an axis does not exist, or the kernel does not fit the inputs, or the bias both.
+        LiftArgumentError: if an axis does not exist, or the kernel does not match the inputs, or the bias does not
+            match both.
     """
     shape, sizes = jnp.shape(inputs), jnp.shape(kernel)
     axes = normalize_axes(where, "axis", axis, len(shape))
@@ -293,7 +295,7 @@ def affine(
 
 
 def _labels(ndim: int, axes: Sequence[int], batch: Sequence[int], features: int) -> Labels:
-    """The dimensions of inputs, kernel and result by number; those of the inputs, and then the new ones."""
+    """Numbers the dimensions of inputs, kernel and result: first those of the inputs, then the new ones."""
     new = list(range(ndim, ndim + features))
     rest = [axis for axis in range(ndim) if axis not in axes and axis not in batch]
     return [*range(ndim)], [*batch, *axes, *new], [*batch, *rest, *new]
@@ -311,7 +313,7 @@ def affine_einsum(
     out_sharding: Any = None,
     where: str = "affine_einsum",
 ) -> Array:
-    """What `einsum` computes: the equation's product, and a bias with its dimensions that `kernel` has too.
+    """Computes the product of an equation, and adds a bias over the result's dimensions that `kernel` also has.
 
     Example:
         >>> y = affine_einsum("...a,ab->...b", jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.arange(4.0))
@@ -319,22 +321,22 @@ def affine_einsum(
         Array([3., 4., 5., 6.], dtype=float32)
 
     Args:
-        einsum_str: an explicit equation of two operands, such as `"...a,ab->...b"`.
+        einsum_str: an explicit equation with two operands, such as `"...a,ab->...b"`.
         inputs: its first operand.
         kernel: its second operand.
-        bias: what is added, in the order of the dimensions of the result.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
-            default that of the operands.
-        einsum_op: what multiplies, called as `jax.numpy.einsum` is, which is the default. Arguments by name that were
+        bias: added to the product, with its dimensions in the order of the result.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
+            default the dtype of the operands.
+        einsum_op: the multiplication, called like `jax.numpy.einsum`, which is the default. Keyword arguments that were
             not given here are not passed on, except `precision`.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for new axes from the kernel.
+            default it follows from the inputs and, for new axes, from the kernel.
         where: the layer, for errors.
 
     Raises:
-        LiftArgumentError: where it is no such equation, or the arrays do not fit it.
+        LiftArgumentError: if the equation does not have this form, or the arrays do not match it.
     """
     shape = jnp.shape(kernel)
     equation = to_equation(where, einsum_str, jnp.shape(inputs), shape)
@@ -349,12 +351,12 @@ def affine_einsum(
     sizes = dict(zip(equation.right, shape, strict=True))
     full = tuple(sizes.get(label, 1) for label in equation.result)
     fits = jnp.size(bias) == math.prod(full)
-    _fit(where, fits, f"expected a bias that can be shaped into {full}, given shape {jnp.shape(bias)}.")
+    _fit(where, fits, f"expected a bias that can be reshaped to {full}, given shape {jnp.shape(bias)}.")
     return y + align(reshape(bias, full), y)
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Those that are not None: functions that a user puts in need not know the others."""
+    """Returns the options that are not None: a user's function need not accept the others."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -364,11 +366,11 @@ def _fit(where: str, fits: bool, text: str) -> None:
 
 
 def _flat(init_fn: Initializer, flat: Shape) -> Initializer:
-    """An initializer that asks another one for a flat shape and folds what it makes; a box stays round it."""
+    """Wraps an initializer to see a flat shape; the value is folded, inside boxed metadata if there is any."""
 
     def init(key: Key, shape: Shape, dtype: Dtype) -> Any:
         made = init_fn(key, flat, dtype)
-        # In the box: taken out of it, the flat value would be sharded by the names of the folded axes.
+        # Inside the metadata: outside of it, the flat value would be sharded by the names of the folded axes.
         return jax.tree.map(lambda leaf: jnp.reshape(leaf, shape), made)
 
     return init
@@ -381,7 +383,7 @@ def _check_axes(
     if sorted(batch_dims) != list(range(len(batch_dims))):
         raise LiftArgumentError(
             where,
-            f"batch_dims are {batch_dims}, and only the leading axes, counted from the front, can be batch dimensions.",
+            f"batch_dims are {batch_dims}, but only the leading axes, counted from the front, can be batch dimensions.",
             f"Move them to the front, and pass `batch_dims={tuple(range(len(batch_dims)))}`.",
         )
     if len(axis) != len(axes) or {*batch} & {*axes}:

@@ -1,4 +1,4 @@
-"""Embeddings: a table with a vector for each integer, read by index or compared with vectors."""
+"""Embeddings: a table with a vector for each integer, to look up vectors or to compare vectors with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNIT_VECTORS = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=
 
 @dataclass
 class Embedding:
-    """A table of vectors, with the two ways to use it.
+    """A table of vectors, and two ways to use it.
 
     Example:
         >>> table = Embedding(jnp.array([[1.0, 0.0], [0.0, 2.0]]))
@@ -34,7 +34,7 @@ class Embedding:
     Attributes:
         table: `(num_embeddings, features)`.
         dtype: the dtype of the results; by default that of the table, and for `attend` what table and query promote to.
-        promote_dtype: brings table and query to that dtype.
+        promote_dtype: converts table and query to one dtype.
         where: the place, for errors.
     """
 
@@ -44,17 +44,18 @@ class Embedding:
     where: str = field(pytree_node=False, default="embedding")
 
     def lookup(self, indices: ArrayLike, out_sharding: Any = None) -> Array:
-        """The vectors at integer indices: `(...)` to `(..., features)`.
+        """Looks up the vectors at integers: `(...)` to `(..., features)`.
 
-        Negative indices count from the end, and those past it give NaN; a table of one vector gives that one always.
+        Negative indices count from the end, and an index out of range gives NaN; a table of one vector always gives
+        that vector.
 
         Args:
-            indices: any integers.
+            indices: integers of any shape.
             out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`.
-                By default that of the indices, and for the features that of the table.
+                By default it follows from the indices and, for the features, from the table.
 
         Raises:
-            LiftArgumentError: where the indices are no integers.
+            LiftArgumentError: if the indices are not integers.
         """
         indices = jnp.asarray(indices)
         if not jnp.issubdtype(indices.dtype, jnp.integer):
@@ -70,22 +71,22 @@ class Embedding:
         return found
 
     def attend(self, query: ArrayLike, out_sharding: Any = None) -> Array:
-        """The inner products with all vectors, `query @ table.T`: `(..., features)` to `(..., num_embeddings)`.
+        """Computes the products with all vectors, `query @ table.T`: `(..., features)` to `(..., num_embeddings)`.
 
         Args:
             query: vectors to compare with those of the table.
             out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`.
-                By default that of the query, and for the new axis that of the table.
+                By default it follows from the query and, for the new axis, from the table.
 
         Raises:
-            LiftArgumentError: where the last dimension of the query is not `features`.
+            LiftArgumentError: if the last axis of the query does not have size `features`.
         """
         features = self.table.shape[-1]
         if jnp.shape(query)[-1:] != (features,):
             raise LiftArgumentError(
                 f"attend of {self.where}",
                 f"expected a query of shape (..., {features}), given {jnp.shape(query)}.",
-                f"Bring it to the size of the table first, such as with `dense(scope, query, {features})`.",
+                f"Map it to the size of the table first, for example with `dense(scope, query, {features})`.",
             )
         x, table = self.promote_dtype(query, self.table, dtype=self.dtype)
         if out_sharding is None:
@@ -99,7 +100,7 @@ def _take(table: Array, indices: Array) -> Array:
 
 
 def _broadcast(table: Array, indices: Array) -> Array:
-    """The one vector of a table, for each index."""
+    """Returns the one vector of a table, for each index."""
     return jnp.broadcast_to(table, (*indices.shape, table.shape[-1]))
 
 
@@ -113,7 +114,7 @@ def embedding(
     embedding_init: Initializer = _UNIT_VECTORS,
     promote_dtype: PromoteDtypeFn = promote_dtype,
 ) -> Embedding:
-    """A table that turns the integers from 0 to `num_embeddings - 1` into vectors.
+    """A table that maps the integers from 0 to `num_embeddings - 1` to vectors.
 
     Sharing it between the first and the last layer of a language model is the weight tying of Press & Wolf, "Using the
     Output Embedding to Improve Language Models" (https://arxiv.org/abs/1608.05859).
@@ -130,20 +131,20 @@ def embedding(
         ((1, 2, 5), {'params': {'words': {'embedding': (5, 3)}}})
 
     Args:
-        scope: where the parameter lives.
+        scope: the scope of the table.
         num_embeddings: the number of vectors.
-        features: the size of each.
+        features: the size of each vector.
         dtype: the dtype of the results; by default that of the table, and for `attend` what table and query promote to.
-        param_dtype: the dtype of a new table.
+        param_dtype: the dtype of the table.
         embedding_init: makes the table.
-        promote_dtype: brings table and query to that dtype: called as `promote_dtype(table, dtype=dtype)`, or with
+        promote_dtype: converts table and query to one dtype: called as `promote_dtype(table, dtype=dtype)`, or with
             both.
 
     Returns:
-        The table as an `Embedding`, to `lookup` indices or to `attend` to vectors.
+        The table as an `Embedding`, with `lookup` for indices and `attend` for vectors.
 
     Raises:
-        ScopeParamShapeError: where the stored table has other sizes.
+        ScopeParamShapeError: if the stored table has other sizes.
     """
     table = scope.param("embedding", embedding_init, (num_embeddings, features), param_dtype)
     return Embedding(table, dtype, promote_dtype, f"embedding at {scope.path_text}")

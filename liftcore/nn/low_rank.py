@@ -1,4 +1,4 @@
-"""Low-rank updates of kernels: `a @ b` beside a kernel, made and applied without ever computing a changed kernel.
+"""Low-rank updates of kernels: `a @ b` beside a kernel, made and applied without computing the changed kernel.
 
 Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", https://arxiv.org/abs/2106.09685.
 """
@@ -25,13 +25,13 @@ from .params import check_stored, param_for
 __all__ = ["LORA", "Update", "factor_names", "lora", "lora_scale"]
 
 LORA = "lora"
-"""The collection of the updates, by default. A filter `"lora"` takes exactly them."""
+"""The default collection of the updates. The filter `"lora"` matches exactly these."""
 
 _HE_UNIFORM = initializers.he_uniform()
 
 
 def factor_names(collection: str) -> tuple[str, str]:
-    """What the two factors of an update are called: among the parameters their names say what they are.
+    """Returns the names of the two factors of an update; among the parameters, their names say what they are.
 
     Example:
         >>> factor_names("lora"), factor_names("params")
@@ -41,20 +41,20 @@ def factor_names(collection: str) -> tuple[str, str]:
 
 
 def lora_scale(alpha: float | None, rank: int) -> float:
-    """What an update is multiplied by: `alpha / rank`, or 1 without an alpha."""
+    """Returns the factor of an update: `alpha / rank`, or 1 without an alpha."""
     return 1.0 if alpha is None else alpha / rank
 
 
 class Update(NamedTuple):
-    """An update in the making: where its factors are kept, and how new ones are made.
+    """The place of an update, and the initializers of its factors.
 
     Attributes:
-        layer: what is called, for errors.
-        scope: where the update lives.
-        rank: that of the update.
-        collection: where the factors are kept.
-        param_dtype: the dtype of new ones.
-        a_init, b_init: make them.
+        layer: the name of the function, for errors.
+        scope: the scope of the update.
+        rank: the rank of the update.
+        collection: the collection of the factors.
+        param_dtype: the dtype of the factors.
+        a_init, b_init: make the factors.
     """
 
     layer: str
@@ -79,13 +79,13 @@ class Update(NamedTuple):
     def factors(
         self, inputs: ArrayLike | None, a_shape: tuple[int, ...], b_shape: tuple[int, ...], fan_in: int
     ) -> tuple[Array, Array]:
-        """Both factors; `a_init` is asked for a matrix with `fan_in` rows, which it divides by as a rule."""
+        """Makes both factors; `a_init` gets the shape of a matrix with `fan_in` rows, by which it usually divides."""
         a_name, b_name = factor_names(self.collection)
         flat = (fan_in, math.prod(a_shape) // fan_in if fan_in else self.rank)
 
         def new_a(key: Key, shape: Shape, dtype: Dtype) -> Any:
             made = self.a_init(key, flat, dtype)
-            # In the box: taken out of it, the flat value would be sharded by the names of the folded axes.
+            # Inside the metadata: outside of it, the flat value would be sharded by the names of the folded axes.
             return jax.tree.map(lambda leaf: jnp.reshape(leaf, shape), made)
 
         return self._factor(inputs, a_name, new_a, a_shape), self._factor(inputs, b_name, self.b_init, b_shape)
@@ -121,12 +121,12 @@ def lora(
     b_init: Initializer = initializers.zeros,
     promote_dtype: PromoteDtypeFn = promote_dtype,
 ) -> Array:
-    """`(alpha / rank) * inputs @ a @ b`: what a kernel changed by `(alpha / rank) * a @ b` adds to its product.
+    """Computes `(alpha / rank) * inputs @ a @ b`: the contribution of an update `(alpha / rank) * a @ b` of a kernel.
 
-    As `b` begins with zeros, the result does too. The update has `rank * (in + features)` numbers instead of
+    `b` starts with zeros, so the result is zero at first. The update has `rank * (in + features)` numbers instead of
     `in * features`. Source: Hu et al., https://arxiv.org/abs/2106.09685.
 
-    Shapes: `(..., in)` to `(..., features)`; with several axes, batch dimensions and features those of `dense_general`.
+    Shapes: `(..., in)` to `(..., features)`; several axes, batch dimensions and features work as in `dense_general`.
     Collection `lora`: `a`, `(*batch, *in, rank)`; `b`, `(*batch, rank, *features)`. RNG streams: `params`, for `a`.
 
     Example:
@@ -136,25 +136,25 @@ def lora(
         (True, {'lora': {'a': (3, 1), 'b': (1, 4)}})
 
     Args:
-        scope: where the update lives.
+        scope: the scope of the update.
         inputs: the array.
         features: the sizes of the new axes, which come last.
-        rank: that of the update, at least 1.
-        axis: the axes that are summed over.
-        batch_dims: the leading axes for which updates are not shared.
-        alpha: the factor is `alpha / rank`; by default it is 1.
-        collection: where the update is kept; in `"params"`, the two are called `lora_a` and `lora_b`.
+        rank: the rank of the update, at least 1.
+        axis: the axes to sum over.
+        batch_dims: the leading axes with separate updates for each index.
+        alpha: the update is multiplied by `alpha / rank`; by default by 1.
+        collection: the collection of the update; in `"params"`, the two factors are called `lora_a` and `lora_b`.
         dtype: the dtype of the computation; by default, what inputs and update promote to.
-        param_dtype: the dtype of a new update.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
-        a_init: makes `a`; asked for a matrix `(batch * in, rank)`.
-        b_init: makes `b`; asked for its shape.
+        param_dtype: the dtype of the update.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        a_init: makes `a`; gets the shape `(batch * in, rank)`.
+        b_init: makes `b`; gets the shape of `b`.
         promote_dtype: called as `promote_dtype(inputs, a, b, dtype=dtype)`.
 
     Raises:
-        LiftArgumentError: where the rank is not positive, or an axis does not exist.
-        ScopeParamShapeError: where the stored update is for other sizes.
+        LiftArgumentError: if the rank is not positive, or an axis does not exist.
+        ScopeParamShapeError: if the stored update is for other sizes.
     """
     update = Update("lora", scope, rank, collection, param_dtype, a_init, b_init)
     update.check()

@@ -46,11 +46,11 @@ def lora_einsum(
     b_init: Initializer = initializers.zeros,
     promote_dtype: PromoteDtypeFn = promote_dtype,
 ) -> Array:
-    """What a low-rank update of its kernel adds to the product of `einsum`; see `lora`.
+    """Computes the contribution of a low-rank update of the kernel to the product of `einsum`; see `lora`.
 
-    Both factors have one dimension for each of the kernel, in its order, and the rank last. Dimensions that the inputs
-    do not have are 1 in `a`, those that the result does not have are 1 in `b`; the update is the sum of `a * b` over
-    the rank.
+    Both factors have one dimension for each dimension of the kernel, in its order, and the rank last. Dimensions that
+    the inputs lack have size 1 in `a`; those that the result lacks have size 1 in `b`. The update is the sum of `a * b`
+    over the rank.
 
     Example:
         >>> import jax, liftcore
@@ -61,24 +61,24 @@ def lora_einsum(
         ((5, 4, 2), {'lora': {'a': (1, 3, 1, 1), 'b': (4, 1, 2, 1)}})
 
     Args:
-        scope: where the update lives.
+        scope: the scope of the update.
         inputs: the first operand.
         shape: the shape of the kernel, the second operand.
-        einsum_str: an explicit equation of two operands, such as `"...a,ab->...b"`.
-        rank: that of the update, at least 1.
-        alpha: the factor is `alpha / rank`; by default it is 1.
-        collection: where the update is kept; in `"params"`, the two are called `lora_a` and `lora_b`.
+        einsum_str: an explicit equation with two operands, such as `"...a,ab->...b"`.
+        rank: the rank of the update, at least 1.
+        alpha: the update is multiplied by `alpha / rank`; by default by 1.
+        collection: the collection of the update; in `"params"`, the two factors are called `lora_a` and `lora_b`.
         dtype: the dtype of the computation; by default, what inputs and update promote to.
-        param_dtype: the dtype of a new update.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
-        a_init: makes `a`; asked for a matrix with `rank` columns.
-        b_init: makes `b`; asked for its shape.
+        param_dtype: the dtype of the update.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        a_init: makes `a`; gets the shape of a matrix with `rank` columns.
+        b_init: makes `b`; gets the shape of `b`.
         promote_dtype: called as `promote_dtype(inputs, a, b, dtype=dtype)`.
 
     Raises:
-        LiftArgumentError: where the rank is not positive, or it is no such equation.
-        ScopeParamShapeError: where the stored update is for other sizes.
+        LiftArgumentError: if the rank is not positive, or the equation does not have this form.
+        ScopeParamShapeError: if the stored update is for other sizes.
     """
     update = Update("lora_einsum", scope, rank, collection, param_dtype, a_init, b_init)
     update.check()
@@ -126,7 +126,7 @@ def lora_conv(
     b_init: Initializer = initializers.zeros,
     promote_dtype: PromoteDtypeFn = promote_dtype,
 ) -> Array:
-    """What a low-rank update of its kernel adds to the result of `conv`: a convolution to `rank` channels, and a map.
+    """Computes the contribution of a low-rank update to `conv`: a convolution to `rank` channels, and a map of these.
 
     Shapes: `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`; `batch` may be of any length.
     Collection `lora`: `a`, `(*kernel_size, in / feature_group_count, rank)`; `b`, `(rank, features)`. See `lora`.
@@ -138,30 +138,30 @@ def lora_conv(
         ((1, 8, 8, 4), {'lora': {'a': (3, 3, 3, 2), 'b': (2, 4)}})
 
     Args:
-        scope: where the update lives.
-        inputs: channels last.
-        features: the size of the last dimension of the result.
-        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
-        rank: that of the update, at least 1.
-        strides: how far the window moves; None means 1, and one int counts for each dimension, as it does below.
-        padding: that of `conv`.
-        input_dilation: the spacing of the inputs, with zeros between.
+        scope: the scope of the update.
+        inputs: an array, channels last.
+        features: the size of the last axis of the result.
+        kernel_size: the kernel's size along each spatial axis; one int means one axis.
+        rank: the rank of the update, at least 1.
+        strides: the step of the window; None means 1. Here and below, one int applies to every axis.
+        padding: the padding, as in `conv`.
+        input_dilation: the spacing of the inputs, with zeros between them.
         kernel_dilation: the spacing of the kernel's elements.
         feature_group_count: the number of groups; all have the same `a`.
-        mask: multiplied with the update too, which has to be computed for that.
-        alpha: the factor is `alpha / rank`; by default it is 1.
-        collection: where the update is kept; in `"params"`, the two are called `lora_a` and `lora_b`.
+        mask: multiplied with the update as well, which must then be computed.
+        alpha: the update is multiplied by `alpha / rank`; by default by 1.
+        collection: the collection of the update; in `"params"`, the two factors are called `lora_a` and `lora_b`.
         dtype: the dtype of the computation; by default, what inputs and update promote to.
-        param_dtype: the dtype of a new update.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
-        a_init: makes `a`; asked for a matrix `(prod(kernel_size) * in / feature_group_count, rank)`.
-        b_init: makes `b`; asked for its shape.
+        param_dtype: the dtype of the update.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        a_init: makes `a`; gets the shape `(prod(kernel_size) * in / feature_group_count, rank)`.
+        b_init: makes `b`; gets the shape of `b`.
         promote_dtype: called as `promote_dtype(inputs, a, b, dtype=dtype)`.
 
     Raises:
-        LiftArgumentError: where the rank is not positive, or inputs, window, groups and mask do not fit together.
-        ScopeParamShapeError: where the stored update is for other sizes.
+        LiftArgumentError: if the rank is not positive, or inputs, window, groups and mask do not match.
+        ScopeParamShapeError: if the stored update is for other sizes.
     """
     update = Update("lora_conv", scope, rank, collection, param_dtype, a_init, b_init)
     update.check()
@@ -171,7 +171,7 @@ def lora_conv(
     check_kernel_mask(update.where, mask, (*lead, features))
     a, b = update.factors(inputs, (*lead, rank), (rank, features), math.prod(lead))
     x, a, b = promote_dtype(inputs, a, b, dtype=dtype)
-    # A masked update is not of low rank: its kernel is needed. Otherwise each group gets `rank` channels of its own.
+    # A masked update does not have low rank: its kernel is needed. Otherwise each group gets its own `rank` channels.
     kernel = jnp.tile(a, groups) if mask is None else jnp.matmul(a, b, precision=precision) * mask
     y = convolve(
         x,
@@ -197,7 +197,7 @@ def lora_conv(
 
 @dataclass
 class LowRankEmbedding:
-    """What a low-rank update of its table adds to the results of an `Embedding`.
+    """The contribution of a low-rank update of a table to the results of an `Embedding`.
 
     Example:
         >>> update = LowRankEmbedding(jnp.array([[1.0], [2.0]]), jnp.array([[0.0, 3.0]]))
@@ -207,9 +207,9 @@ class LowRankEmbedding:
     Attributes:
         a: `(num_embeddings, rank)`.
         b: `(rank, features)`.
-        scale: what `a @ b` is multiplied by.
+        scale: the factor of `a @ b`.
         dtype: the dtype of the computation; by default what the arrays promote to.
-        promote_dtype: brings arrays to that dtype.
+        promote_dtype: converts arrays to one dtype.
     """
 
     a: Array
@@ -219,7 +219,7 @@ class LowRankEmbedding:
     promote_dtype: PromoteDtypeFn = field(pytree_node=False, default=promote_dtype)
 
     def lookup(self, indices: ArrayLike) -> Array:
-        """Of the vectors at integer indices, what the update adds: `(...)` to `(..., features)`.
+        """Returns the contribution to the vectors at integers: `(...)` to `(..., features)`.
 
         Args:
             indices: integers, `(...)`.
@@ -228,7 +228,7 @@ class LowRankEmbedding:
         return affine(found * self.scale, b)
 
     def attend(self, query: ArrayLike) -> Array:
-        """Of the inner products with all vectors, what it adds: `(..., features)` to `(..., num_embeddings)`.
+        """Returns the contribution to the products with all vectors: `(..., features)` to `(..., num_embeddings)`.
 
         Args:
             query: `(..., features)`.
@@ -264,24 +264,24 @@ def lora_embedding(
         ((1, 2, 3), {'lora': {'a': (5, 1), 'b': (1, 3)}})
 
     Args:
-        scope: where the update lives.
+        scope: the scope of the update.
         num_embeddings: the number of vectors.
-        features: the size of each.
-        rank: that of the update, at least 1.
-        alpha: the factor is `alpha / rank`; by default it is 1.
-        collection: where the update is kept; in `"params"`, the two are called `lora_a` and `lora_b`.
+        features: the size of each vector.
+        rank: the rank of the update, at least 1.
+        alpha: the update is multiplied by `alpha / rank`; by default by 1.
+        collection: the collection of the update; in `"params"`, the two factors are called `lora_a` and `lora_b`.
         dtype: the dtype of the computation; by default, what inputs and update promote to.
-        param_dtype: the dtype of a new update.
-        a_init: makes `a`; asked for a matrix `(1, num_embeddings * rank)`, as one row is used for each index.
-        b_init: makes `b`; asked for its shape.
-        promote_dtype: called with inputs, or what was looked up, and factors.
+        param_dtype: the dtype of the update.
+        a_init: makes `a`; gets the shape `(1, num_embeddings * rank)`, since each index uses one row.
+        b_init: makes `b`; gets the shape of `b`.
+        promote_dtype: called with the inputs, or the rows that were looked up, and the factors.
 
     Returns:
-        The update, to `lookup` indices or to `attend` to vectors.
+        The update, with `lookup` for indices and `attend` for vectors.
 
     Raises:
-        LiftArgumentError: where the rank is not positive.
-        ScopeParamShapeError: where the stored update has other sizes.
+        LiftArgumentError: if the rank is not positive.
+        ScopeParamShapeError: if the stored update has other sizes.
     """
     update = Update("lora_embedding", scope, rank, collection, param_dtype, a_init, b_init)
     update.check()

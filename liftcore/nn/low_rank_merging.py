@@ -1,4 +1,4 @@
-"""Low-rank updates merged into the kernels that they change, and taken out again.
+"""Merges low-rank updates into the kernels that they change, and takes them out again.
 
 Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", https://arxiv.org/abs/2106.09685.
 """
@@ -20,10 +20,10 @@ __all__ = ["merge_lora", "unmerge_lora"]
 
 
 def merge_lora(variables: Variables, *, alpha: float | None, collection: str = LORA) -> Variables:
-    """The variables of the layer or model itself, with each update added to its kernel: it then costs nothing.
+    """Returns the variables of the model, with each update added to its kernel, so that it needs no extra computation.
 
-    The sum is computed in `float32` at least and rounded to the dtype of the kernel. The updates may be stacked along
-    leading axes, as a lifted `scan` does it, if the kernels are too.
+    The sum is computed in at least `float32`, and rounded to the dtype of the kernel. Updates may be stacked along
+    leading axes, as a lifted `scan` does it, if the kernels are stacked, too.
 
     Example:
         >>> kernel, a, b = jnp.ones((2, 2)), jnp.array([[1.0], [0.0]]), jnp.array([[0.0, 3.0]])
@@ -34,15 +34,15 @@ def merge_lora(variables: Variables, *, alpha: float | None, collection: str = L
                [1., 1.]], dtype=float32)}}}
 
     Args:
-        variables: with the collection `params` and that of the updates.
-        alpha: that of the layers, which is not stored: it must be said again.
-        collection: that of the updates; `"params"` where they are among the parameters.
+        variables: variables with the collection `params` and the collection of the updates.
+        alpha: the `alpha` of the layers. It is not stored, so it must be given again.
+        collection: the collection of the updates; `"params"` if they are among the parameters.
 
     Returns:
         All variables but the updates.
 
     Raises:
-        LiftArgumentError: where there are no updates, or one has no kernel that it fits.
+        LiftArgumentError: if there are no updates, or an update has no kernel that it fits.
     """
     names, updates, rest = factor_names(collection), variables.get(collection, {}), dict(variables)
     if not any(True for _ in _pairs(updates, names, ())):
@@ -50,7 +50,7 @@ def merge_lora(variables: Variables, *, alpha: float | None, collection: str = L
             "merge_lora",
             f'expected updates in the collection "{collection}", given {sorted(variables)}.',
             f"Pass what `init` of the layer with updates made, or add them: `variables | {{'{collection}': updates}}`. "
-            'Updates that are parameters are merged by `collection="params"`.',
+            'If the updates are parameters, pass `collection="params"`.',
         )
     params = _without(rest["params"], names) if collection == "params" else rest["params"]
     rest.pop(collection)
@@ -60,9 +60,9 @@ def merge_lora(variables: Variables, *, alpha: float | None, collection: str = L
 def unmerge_lora(
     variables: Variables, updates: Mapping[str, Any], *, alpha: float | None, collection: str = LORA
 ) -> Variables:
-    """The inverse of `merge_lora`: kernels without the updates, and the updates beside them.
+    """Returns kernels without the updates, and the updates beside them: the inverse of `merge_lora`.
 
-    Each of the two rounds once, so a kernel comes back within the last place of the larger of it and the merged one.
+    Both functions round once, so a kernel comes back within the last place of the larger of it and the merged one.
 
     Example:
         >>> updates = {"dense": {"a": jnp.array([[1.0]]), "b": jnp.array([[3.0]])}}
@@ -70,13 +70,13 @@ def unmerge_lora(
         {'dense': {'kernel': Array([[2.]], dtype=float32)}}
 
     Args:
-        variables: what `merge_lora` returned.
-        updates: the collection `lora` that it was given; of `"params"`, at least the `lora_a` and `lora_b`.
-        alpha: that of the layers, which is not stored: it must be said again.
-        collection: that of the updates.
+        variables: the variables that `merge_lora` returned.
+        updates: the collection of updates that `merge_lora` got; of `"params"`, at least the `lora_a` and `lora_b`.
+        alpha: the `alpha` of the layers. It is not stored, so it must be given again.
+        collection: the collection of the updates.
 
     Raises:
-        LiftArgumentError: where an update has no kernel that it fits.
+        LiftArgumentError: if an update has no kernel that it fits.
     """
     names = factor_names(collection)
     moved = _moved("unmerge_lora", variables["params"], updates, names, alpha, jnp.subtract)
@@ -98,7 +98,7 @@ def _moved(
     alpha: float | None,
     by: Callable[..., Array],
 ) -> Any:
-    """Parameters with each kernel that has an update moved by it; those without stay the same objects."""
+    """Changes each kernel of the parameters that has an update by it; the other kernels stay the same objects."""
     result = dict(params)
     for path, *factors in _pairs(updates, names, ()):
         node = result
@@ -110,7 +110,7 @@ def _moved(
         if kernel_name is None:
             raise LiftArgumentError(
                 where,
-                f'"lora/{"/".join(path)}" is the update of no kernel: "params" has none there.',
+                f'"lora/{"/".join(path)}" is an update without a kernel: "params" has none there.',
                 "Pass the parameters of the model that the updates were made for.",
             )
         kernel, (a, b) = meta.unbox(node[kernel_name]), map(meta.unbox, factors)
@@ -122,7 +122,7 @@ def _moved(
 
 
 def _pairs(updates: Mapping[str, Any], names: tuple[str, str], path: Path) -> Iterator[tuple[Path, Any, Any]]:
-    """The updates below a path, each with the path of its layer."""
+    """Yields the updates below a path, each with the path of its layer."""
     a, b = names
     if a in updates and not isinstance(updates[a], Mapping):
         yield path, updates[a], updates[b]
@@ -132,15 +132,15 @@ def _pairs(updates: Mapping[str, Any], names: tuple[str, str], path: Path) -> It
 
 
 def _without(params: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """The parameters that are no factors of updates."""
+    """Returns the parameters that are not factors of updates."""
     kept = {name: value for name, value in params.items() if name not in names or isinstance(value, Mapping)}
     return {name: _without(value, names) if isinstance(value, Mapping) else value for name, value in kept.items()}
 
 
 def _product(where: str, path: Path, kernel: Array, a: Array, b: Array) -> Array:
-    """`a @ b` in the shape of the kernel, for each index of the leading axes that all three share.
+    """Computes `a @ b` in the shape of the kernel, for each index of the leading axes that all three share.
 
-    The factors of an equation have all dimensions of the kernel, some of them 1, and are multiplied as they are.
+    The factors of an equation have all dimensions of the kernel, some with size 1, and are multiplied directly.
     """
     n = a.ndim + b.ndim - 2 - kernel.ndim
     lead, rank = a.shape[: max(n, 0)], a.shape[-1]
@@ -150,7 +150,7 @@ def _product(where: str, path: Path, kernel: Array, a: Array, b: Array) -> Array
         raise LiftArgumentError(
             where,
             f"the update at {'/'.join(path)} has shapes {a.shape} and {b.shape}, which do not make {kernel.shape}.",
-            "Updates and kernels must be stacked alike, and along leading axes.",
+            "Stack updates and kernels in the same way, along leading axes.",
         )
     left = a.reshape(*lead, math.prod(a.shape[n:-1]), rank)
     right = b.reshape(*lead, rank, math.prod(b.shape[n + 1 :]))
@@ -158,7 +158,7 @@ def _product(where: str, path: Path, kernel: Array, a: Array, b: Array) -> Array
 
 
 def _spans(shape: Shape, a: Shape, b: Shape) -> bool:
-    """Whether two shapes with as many dimensions as a third one broadcast to it."""
+    """Returns whether two shapes with as many dimensions as a third one broadcast to it."""
     if not len(a) == len(b) == len(shape):
         return False
     return all({size} <= {i, j} <= {size, 1} for size, i, j in zip(shape, a, b, strict=True))

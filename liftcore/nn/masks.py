@@ -1,4 +1,4 @@
-"""Masks of attention: which query may see which key."""
+"""Masks for attention: they say which queries may attend to which keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_attention_mask(
     extra_batch_dims: int = 0,
     dtype: Dtype = jnp.float32,
 ) -> Array:
-    """`mask[…, 0, q, k] = pairwise_fn(query_input[…, q], key_input[…, k])`, with an axis of size 1 for the heads.
+    """Returns `mask[…, 0, q, k] = pairwise_fn(query_input[…, q], key_input[…, k])`, with an axis of size 1 for heads.
 
     Shapes: `(*batch, queries)` and `(*batch, keys)` to `(*extra, *batch, 1, queries, keys)`, `extra` all 1.
 
@@ -33,21 +33,21 @@ def make_attention_mask(
                 [False, False, False]]], dtype=bool)
 
     Args:
-        query_input: a number for each query, such as whether it is no padding, its position or its segment.
-        key_input: the same for each key.
-        pairwise_fn: compares the two; broadcasts them.
-        extra_batch_dims: how many axes of size 1 to put first.
-        dtype: that of the mask; what is not zero means that the key is seen.
+        query_input: a number for each query, such as its position, its segment, or whether it is not padding.
+        key_input: a number for each key.
+        pairwise_fn: compares the two, with broadcasting.
+        extra_batch_dims: the number of axes of size 1 to put first.
+        dtype: the dtype of the mask; a nonzero value means that the query may attend to the key.
 
     Raises:
-        LiftArgumentError: where one of them is a scalar, or their batch dimensions do not agree.
+        LiftArgumentError: if one of them is a scalar, or their batch dimensions differ.
     """
     queries, keys = jnp.shape(query_input), jnp.shape(key_input)
     if not queries or not keys or not _agree(queries[:-1], keys[:-1]):
         raise LiftArgumentError(
             "make_attention_mask",
             f"expected inputs of shapes (*batch, queries) and (*batch, keys), given {queries} and {keys}.",
-            "Pass one number for each position, `tokens > 0` say, with the same batch dimensions.",
+            "Pass one number for each position, such as `tokens > 0`, with the same batch dimensions.",
         )
     mask = pairwise_fn(jnp.expand_dims(query_input, -1), jnp.expand_dims(key_input, -2))
     mask = jnp.expand_dims(mask, (*range(extra_batch_dims), mask.ndim + extra_batch_dims - 2))
@@ -55,7 +55,7 @@ def make_attention_mask(
 
 
 def make_causal_mask(x: ArrayLike, extra_batch_dims: int = 0, dtype: Dtype = jnp.float32) -> Array:
-    """The mask by which each position sees itself and those before it.
+    """Returns the mask with which each position attends to itself and to the earlier positions.
 
     Shapes: `(*batch, length)` to `(*extra, *batch, 1, length, length)`, `extra` all 1.
 
@@ -66,12 +66,12 @@ def make_causal_mask(x: ArrayLike, extra_batch_dims: int = 0, dtype: Dtype = jnp
                 [1., 1., 1.]]], dtype=float32)
 
     Args:
-        x: any array of that shape; only its shape counts.
-        extra_batch_dims: how many axes of size 1 to put first.
-        dtype: that of the mask.
+        x: any array of that shape; its values do not matter.
+        extra_batch_dims: the number of axes of size 1 to put first.
+        dtype: the dtype of the mask.
 
     Raises:
-        LiftArgumentError: where `x` is a scalar.
+        LiftArgumentError: if `x` is a scalar.
     """
     shape = jnp.shape(x)
     if not shape:
@@ -85,18 +85,18 @@ def make_causal_mask(x: ArrayLike, extra_batch_dims: int = 0, dtype: Dtype = jnp
 
 
 def combine_masks(*masks: ArrayLike | None, dtype: Dtype = jnp.float32) -> Array | None:
-    """The mask that lets through what all of them let through; without any, None.
+    """Returns the mask that allows what all of them allow; None without any mask.
 
     Example:
         >>> combine_masks(jnp.array([[1, 0, 1]]), None, jnp.array([[1, 1, 0]]), dtype=bool)
         Array([[ True, False, False]], dtype=bool)
 
     Args:
-        *masks: masks of one rank, broadcast to each other; None counts for nothing.
-        dtype: that of the result.
+        *masks: masks with the same number of dimensions, broadcast to each other; None is ignored.
+        dtype: the dtype of the result.
 
     Raises:
-        LiftArgumentError: where their ranks or shapes do not agree.
+        LiftArgumentError: if their numbers of dimensions differ, or their shapes do not broadcast.
     """
     given = [mask for mask in masks if mask is not None]
     if not given:
@@ -105,8 +105,8 @@ def combine_masks(*masks: ArrayLike | None, dtype: Dtype = jnp.float32) -> Array
     if len({len(shape) for shape in shapes}) > 1 or not _agree(*shapes):
         raise LiftArgumentError(
             "combine_masks",
-            f"masks of shapes {', '.join(map(str, shapes))} do not go together.",
-            "Give all of them as many dimensions, with size 1 where a mask is the same along one: `mask[:, None]`.",
+            f"masks of shapes {', '.join(map(str, shapes))} cannot be combined.",
+            "Give all of them as many dimensions, of size 1 if a mask is constant along one: `mask[:, None]`.",
         )
     combined, *others = given
     for mask in others:
@@ -121,10 +121,10 @@ def check_attention_mask(where: str, name: str, mask: ArrayLike | None, shape: S
         where: the layer, for the error.
         name: the argument, for the error.
         mask: the array.
-        shape: that of the weights, `(*batch, heads, queries, keys)`.
+        shape: the shape of the weights, `(*batch, heads, queries, keys)`.
 
     Raises:
-        LiftArgumentError: where it does not.
+        LiftArgumentError: if it does not.
     """
     if mask is None:
         return
@@ -132,15 +132,15 @@ def check_attention_mask(where: str, name: str, mask: ArrayLike | None, shape: S
     if not broadcasts(given, shape):
         raise LiftArgumentError(
             where,
-            f"the {name} has shape {given}, which does not broadcast to that of the weights, "
+            f"the {name} has shape {given}, which does not broadcast to the shape of the weights, "
             f"(*batch, heads, queries, keys) = {tuple(shape)}.",
-            f"Give the {name} an axis for the heads, `{name}[..., None, :, :]`, and size 1 for each other dimension "
-            "along which it is the same.",
+            f"Give the {name} an axis for the heads, `{name}[..., None, :, :]`, and size 1 in each other dimension "
+            "along which it is constant.",
         )
 
 
 def broadcasts(given: Shape, shape: Shape) -> bool:
-    """Whether an array of one shape broadcasts to another one.
+    """Returns whether an array of one shape broadcasts to another shape.
 
     Example:
         >>> broadcasts((1, 3), (2, 4, 3)), broadcasts((2, 4, 3), (1, 3))

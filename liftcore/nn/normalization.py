@@ -1,4 +1,4 @@
-"""Normalisation layers: each takes mean and variance over some axes, and learns a scale and a bias for others."""
+"""Normalization layers: each computes mean and variance over some axes, and learns a scale and a bias along others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"
 
 
 class _Recipe(NamedTuple):
-    """What the layers here are told alike; no initializer for a parameter that there is not."""
+    """The options that all layers here have; None instead of an initializer for a parameter that does not exist."""
 
     layer: str
     epsilon: float
@@ -35,22 +35,22 @@ class _Recipe(NamedTuple):
     force_float32: bool
 
     def moments(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> tuple[Array, Array]:
-        """Mean and variance over axes."""
+        """Returns mean and variance over axes."""
         x, average = self._averaged(scope, x, axes, mask)
         return moments(x, axes, average, self.use_fast_variance)
 
     def mean_square(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> Array:
-        """The mean of `|x|²` over axes."""
+        """Returns the mean of `|x|²` over axes."""
         x, average = self._averaged(scope, x, axes, mask)
         return average(abs_square(x))[0]
 
     def _averaged(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> tuple[Array, Average]:
-        """The array in the dtype of its statistics, and what averages it."""
+        """Returns the array in the dtype of its statistics, and a function that averages it."""
         if not scope.is_initializing() and any(x.shape[axis] == 0 for axis in axes):
             raise LiftArgumentError(
                 f"{self.layer} at {scope.path_text}",
-                f"there is nothing to average over: the inputs have shape {x.shape}, and axes {(*axes,)} are reduced.",
-                "Leave empty batches out: their mean would be NaN, and so would all that is computed with it.",
+                f"there is nothing to average over: the inputs have shape {x.shape}, the reduced axes are {(*axes,)}.",
+                "Skip empty batches: their mean would be NaN, and so would everything computed from it.",
             )
         average = averager(axes, mask, self.axis_name, self.axis_index_groups)
         return to_reduction_dtype(x, self.dtype, self.force_float32), average
@@ -64,7 +64,7 @@ class _Recipe(NamedTuple):
         axes: Sequence[int],
         feature_axes: tuple[int, ...],
     ) -> Array:
-        """The result of the layer, with statistics that lack some axes, and parameters along others."""
+        """Returns the result of the layer, from statistics that lack some axes, and parameters along others."""
 
         def param(name: str, init_fn: Initializer | None) -> Array | None:
             if init_fn is None:
@@ -98,12 +98,12 @@ def batch_norm(
     force_float32_reductions: bool = True,
     mask: ArrayLike | None = None,
 ) -> Array:
-    """`(x - mean) / sqrt(var + epsilon) * scale + bias`, with moments over all axes but `axis`: those of the batch.
+    """Computes `(x - mean) / sqrt(var + epsilon) * scale + bias`, with moments over all axes but `axis`.
 
-    It also moves the running ones, `r = momentum * r + (1 - momentum) * batch`, or uses them instead; an `init` leaves
-    them at 0 and 1 and needs no `axis_name`. Source: Ioffe & Szegedy, https://arxiv.org/abs/1502.03167.
+    It also updates the running averages, `r = momentum * r + (1 - momentum) * batch`, or uses them instead. `init`
+    leaves them at 0 and 1, and needs no `axis_name`. Source: Ioffe & Szegedy, https://arxiv.org/abs/1502.03167.
 
-    Shapes: any, unchanged; with `features` the sizes of `axis`, one number by default:
+    Shapes: any, unchanged; `features` are the sizes of `axis`, one number by default.
     Parameters: `scale` and `bias`, `(*features)`. Collection `batch_stats`: `mean` and `var`, `(*features)`.
 
     Example:
@@ -115,35 +115,34 @@ def batch_norm(
         Array([1., 2.], dtype=float32)
 
     Args:
-        scope: where parameters and running statistics live.
+        scope: the scope of the parameters and of the running averages.
         inputs: the array.
-        use_running_average: whether to normalise with the running statistics, as when the model is evaluated.
+        use_running_average: whether to normalize with the running averages, as in evaluation.
         axis: the axes that are not averaged over.
-        momentum: how much of the running statistics stays.
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        momentum: the weight of the old running averages.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        axis_name: a mapped axis to average over as well, such as that of a batch over devices.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
-        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
-        mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+        axis_name: a mapped axis to average over as well, such as the axis of devices that share a batch.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
+        force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
+        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
     Raises:
-        LiftArgumentError: where `use_running_average` is missing, or an axis or the mask does not fit the inputs.
-        ModifyScopeVariableError: where the running statistics are to move and are immutable.
+        LiftArgumentError: if `use_running_average` is missing, or an axis or the mask does not match the inputs.
+        ModifyScopeVariableError: if the running averages must be updated, but are immutable.
     """
     where = f"batch_norm at {scope.path_text}"
     if use_running_average is None:
         raise LiftArgumentError(
             where,
-            "`use_running_average` is missing, so it is open which statistics to use.",
+            "`use_running_average` is missing; it selects the averages to use.",
             "Pass `use_running_average=not train`.",
         )
     feature_axes = normalize_axes(where, "axis", axis, inputs.ndim)
@@ -173,7 +172,7 @@ def batch_norm(
         mean, var = recipe.moments(scope, inputs, axes, mask)
         if not scope.is_initializing():
             for running, new in ((running_mean, mean), (running_var, var)):
-                old = running.value  # which keeps its sharding, as what a loop carries must
+                old = running.value  # keeps its sharding, as a value that a loop carries must
                 running.value = momentum * old + (1 - momentum) * shard_like(new, old)
     return recipe.standardize(scope, inputs, mean, var, axes, feature_axes)
 
@@ -181,7 +180,7 @@ def batch_norm(
 def _running(
     inputs: Array, scope: Scope, name: str, init_fn: Initializer, shape: tuple[int, ...], dtype: Dtype
 ) -> Variable:
-    """A running statistic, which must not broadcast to the inputs silently."""
+    """Returns a running average, which must not broadcast to the inputs silently."""
     found = scope.variable("batch_stats", name, init_fn, shape, dtype)
     check_stored(inputs, "batch_norm", scope, f"batch_stats/{name}", found.value, shape)
     return found
@@ -206,7 +205,7 @@ def layer_norm(
     force_float32_reductions: bool = True,
     mask: ArrayLike | None = None,
 ) -> Array:
-    """`(x - mean) / sqrt(var + epsilon) * scale + bias`, with moments over `reduction_axes`: those of each example.
+    """Computes `(x - mean) / sqrt(var + epsilon) * scale + bias`, with moments over `reduction_axes`, of each example.
 
     Source: Ba, Kiros & Hinton, https://arxiv.org/abs/1607.06450.
 
@@ -219,27 +218,26 @@ def layer_norm(
         (Array([[-1.,  1.]], dtype=float32), {'params': {'bias': (2,), 'scale': (2,)}})
 
     Args:
-        scope: where the parameters live.
+        scope: the scope of the parameters.
         inputs: the array.
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        reduction_axes: the axes that are averaged over.
-        feature_axes: the axes for which scale and bias have values of their own.
-        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
-        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
-        mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+        reduction_axes: the axes to average over.
+        feature_axes: the axes along which scale and bias have separate values.
+        axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
+        force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
+        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
     Raises:
-        LiftArgumentError: where an axis or the mask does not fit the inputs.
+        LiftArgumentError: if an axis or the mask does not match the inputs.
     """
     where = f"layer_norm at {scope.path_text}"
     axes = normalize_axes(where, "reduction_axes", reduction_axes, inputs.ndim)
@@ -277,7 +275,7 @@ def rms_norm(
     force_float32_reductions: bool = True,
     mask: ArrayLike | None = None,
 ) -> Array:
-    """`x / sqrt(mean(|x|²) + epsilon) * scale`, with the mean over `reduction_axes`: nothing is centred.
+    """Computes `x / sqrt(mean(|x|²) + epsilon) * scale`, with the mean over `reduction_axes`, without centering.
 
     Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", https://arxiv.org/abs/1910.07467.
 
@@ -290,23 +288,22 @@ def rms_norm(
         (Array([[2., 0., 0., 0.]], dtype=float32), {'params': {'scale': (4,)}})
 
     Args:
-        scope: where the parameter lives.
+        scope: the scope of the scale.
         inputs: the array.
-        epsilon: is added to the mean square, so that zeros give zeros.
+        epsilon: added to the mean square, so that zeros give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
-        param_dtype: the dtype of a new scale.
+        param_dtype: the dtype of the scale.
         use_scale: whether there is a scale.
         scale_init: makes the scale.
-        reduction_axes: the axes that are averaged over.
-        feature_axes: the axes for which the scale has values of their own.
-        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        force_float32_reductions: whether the mean square is at least `float32`, where inputs or `dtype` are less.
-        mask: which elements count for the mean square, broadcast to the inputs; all are normalised.
+        reduction_axes: the axes to average over.
+        feature_axes: the axes along which the scale has separate values.
+        axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        force_float32_reductions: whether to compute the mean square in at least `float32`, whatever the dtypes.
+        mask: the elements to use for the mean square, broadcast to the inputs; all elements are normalised.
 
     Raises:
-        LiftArgumentError: where an axis or the mask does not fit the inputs.
+        LiftArgumentError: if an axis or the mask does not match the inputs.
     """
     where = f"rms_norm at {scope.path_text}"
     axes = normalize_axes(where, "reduction_axes", reduction_axes, inputs.ndim)
@@ -346,7 +343,7 @@ def instance_norm(
     force_float32_reductions: bool = True,
     mask: ArrayLike | None = None,
 ) -> Array:
-    """`layer_norm` over all axes but the first and `feature_axes`: by the moments of each feature in each example.
+    """`layer_norm` over all axes but the first and `feature_axes`: with the moments of each feature in each example.
 
     Source: Ulyanov, Vedaldi & Lempitsky, "Instance Normalization", https://arxiv.org/abs/1607.08022.
 
@@ -361,34 +358,34 @@ def instance_norm(
                 [ 1.,  1.]]], dtype=float32), {'params': {'bias': (2,), 'scale': (2,)}})
 
     Args:
-        scope: where the parameters live.
+        scope: the scope of the parameters.
         inputs: the array.
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        feature_axes: the axes with moments, scale and bias of their own; not the first, which is that of examples.
-        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
-        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
-        mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+        feature_axes: the axes that are not averaged over; scale and bias have separate values along them. The batch
+            axis, the first one, is not among them.
+        axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
+        force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
+        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
     Raises:
-        LiftArgumentError: where an axis or the mask does not fit the inputs, or the first axis is one of features.
+        LiftArgumentError: if an axis or the mask does not match the inputs, or the first axis is a feature axis.
     """
     where = f"instance_norm at {scope.path_text}"
     feature_axes = normalize_axes(where, "feature_axes", feature_axes, inputs.ndim)
     if 0 in feature_axes:
         raise LiftArgumentError(
             where,
-            f"feature_axes are {feature_axes} of inputs of shape {inputs.shape}, and the first axis is of examples.",
-            "Leave it out, or put an axis before it: `inputs[None]`.",
+            f"feature_axes are {feature_axes} for inputs of shape {inputs.shape}; the first axis is the batch.",
+            "Leave the first axis out, or add an axis before it: `inputs[None]`.",
         )
     check_mask(where, mask, inputs.shape)
     axes = tuple(i for i in range(1, inputs.ndim) if i not in feature_axes)
@@ -428,7 +425,7 @@ def group_norm(
     force_float32_reductions: bool = True,
     mask: ArrayLike | None = None,
 ) -> Array:
-    """`layer_norm` of groups of features: by the moments over all axes but the first, of those of one group together.
+    """`layer_norm` of groups of features: with the moments of each group, over all axes but the first.
 
     Source: Wu & He, "Group Normalization", https://arxiv.org/abs/1803.08494.
 
@@ -441,30 +438,29 @@ def group_norm(
         (Array([[-1.,  1., -1.,  1.]], dtype=float32), {'params': {'bias': (4,), 'scale': (4,)}})
 
     Args:
-        scope: where the parameters live.
+        scope: the scope of the parameters.
         inputs: the array.
-        num_groups: the number of groups; None where their size is given.
-        group_size: the number of features in a group; None where the number of groups is given.
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        num_groups: the number of groups; None if `group_size` is given.
+        group_size: the number of features in a group; None if `num_groups` is given.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        reduction_axes: the axes that are averaged over, the last one, of features, among them; by default all but the
-            first. Give them where there may be other than one batch dimension.
-        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
-        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
-        mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+        reduction_axes: the axes to average over, including the last one, the features; by default all but the first.
+            Set it if there is not exactly one batch dimension.
+        axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
+        force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
+        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
     Raises:
-        LiftArgumentError: where an axis or the mask does not fit the inputs, the last axis is not averaged over, or the
-            features do not divide into groups.
+        LiftArgumentError: if an axis or the mask does not match the inputs, the last axis is not averaged over, or the
+            features cannot be divided into groups.
     """
     where = f"group_norm at {scope.path_text}"
     last = normalize_axes(where, "the axis of features", -1, inputs.ndim)
@@ -498,11 +494,11 @@ def group_norm(
 def _groups(
     where: str, axes: tuple[int, ...], shape: tuple[int, ...], num_groups: int | None, group_size: int | None
 ) -> tuple[int, int]:
-    """The number of groups and their size."""
+    """Returns the number of groups and their size."""
     if len(shape) - 1 not in axes:
         raise LiftArgumentError(
             where,
-            f"reduction_axes are {axes} of inputs of shape {shape}, and lack the last axis, that of features.",
+            f"reduction_axes are {axes} for inputs of shape {shape}; the last axis, the features, is missing.",
             f"Add it: `reduction_axes={(*axes, -1)}`.",
         )
     if (num_groups is None) == (group_size is None):
@@ -515,7 +511,7 @@ def _groups(
     if given is None or given < 1 or shape[-1] % given:
         raise LiftArgumentError(
             where,
-            f"the inputs have {shape[-1]} features, which do not divide by {name}={given}.",
+            f"the inputs have {shape[-1]} features, which cannot be divided by {name}={given}.",
             f"Pass a `{name}` that divides {shape[-1]}.",
         )
     other = shape[-1] // given

@@ -1,4 +1,4 @@
-"""Parameters of layers: made or found; where they do not fit, the error also tells the shape of the inputs."""
+"""Parameters of layers: makes or finds them; if they do not match, the error also gives the shape of the inputs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def param_for(
     shape: tuple[int, ...],
     dtype: Dtype,
 ) -> Any:
-    """`scope.param(name, init_fn, shape, dtype)`, where the shape depends on that of the inputs, if any are given.
+    """Returns `scope.param(name, init_fn, shape, dtype)`, for a shape that depends on the inputs, if any are given.
 
-    Inputs without features need a kernel without elements: of those an initializer that divides by fan-in is not asked.
+    Inputs without features need a kernel without elements; an initializer that divides by fan-in is not called then.
 
     Raises:
-        ScopeParamShapeError: where the stored parameter has another shape; a note to it says what the inputs were.
+        ScopeParamShapeError: if the stored parameter has another shape; a note gives the shape of the inputs.
     """
     try:
         return scope.param(name, _of_nothing(init_fn) if 0 in shape else init_fn, shape, dtype)
@@ -49,10 +49,10 @@ def _of_nothing(init_fn: Initializer) -> Initializer:
 def check_stored(
     inputs: ArrayLike | None, layer: str, scope: Scope, name: str, value: ArrayLike, shape: tuple[int, ...]
 ) -> None:
-    """Checks that a variable which is no parameter has the shape that the inputs ask for.
+    """Checks that a variable that is not a parameter has the shape that the inputs require.
 
     Raises:
-        ScopeParamShapeError: where it has another one, as if it were a parameter.
+        ScopeParamShapeError: if it has another shape, as for a parameter.
     """
     if jnp.shape(value) != shape:
         error = ScopeParamShapeError(

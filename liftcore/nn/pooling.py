@@ -29,8 +29,8 @@ def pool(
 ) -> Array:
     """Combines the elements of each window: `reduce_fn(... reduce_fn(init, x[0]) ..., x[n])`.
 
-    Shapes: `(*batch, *spatial, features)`, with any number of batch dimensions, to the same with other spatial sizes.
-    A differentiable `reduce_fn` does not make the result differentiable; that of the functions below is.
+    Shapes: `(*batch, *spatial, features)`, with any number of batch dimensions, to the same with other spatial sizes. A
+    differentiable `reduce_fn` does not make the result differentiable; the results of the functions below are.
 
     Example:
         >>> x = jnp.arange(6.0).reshape(1, 6, 1)
@@ -38,16 +38,16 @@ def pool(
         Array([ 0.,  6., 20.], dtype=float32)
 
     Args:
-        inputs: channels last.
-        init: what the combination starts from, and what padding counts as.
-        reduce_fn: combines two values; associative and commutative.
-        window_shape: the size of the window in each spatial dimension.
-        strides: how far the window moves in each spatial dimension; by default 1.
-        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial dimension.
+        inputs: an array, channels last.
+        init: the initial value of the combination, and the value of padding.
+        reduce_fn: combines two values; must be associative and commutative.
+        window_shape: the size of the window along each spatial axis.
+        strides: the step of the window along each spatial axis; by default 1.
+        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial axis.
 
     Raises:
-        LiftArgumentError: where the inputs have too few dimensions, a size is not positive, or strides or padding do
-            not fit the window.
+        LiftArgumentError: if the inputs have too few dimensions, a size is not positive, or strides or padding do not
+            match the window.
     """
     window = _sizes("window_shape", window_shape)
     steps = _sizes("strides", strides or (1,) * len(window))
@@ -61,7 +61,7 @@ def pool(
     sizes = (*batch, *window, 1), (*batch, *steps, 1)
     reduce = functools.partial(_reduce_window, init=init, reduce_fn=reduce_fn, sizes=sizes, padding=pads)
     spec = to_spec(*sharding_entries(x))
-    # Padded windows over what is sharded are more than XLA's partitioner can do.
+    # XLA's partitioner cannot handle padded windows over sharded dimensions.
     y: Array = on_auto_axes(reduce, spec, gather(x, range(len(batch), x.ndim - 1)))
     return jnp.squeeze(y, axis=0) if single else y
 
@@ -74,7 +74,7 @@ def _reduce_window(x: Array, init: float, reduce_fn: Any, sizes: tuple[Any, Any]
 def max_pool(
     inputs: Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Array:
-    """The largest element of each window; padding never is.
+    """Returns the largest element of each window; padding does not count.
 
     Example:
         >>> max_pool(jnp.arange(6.0).reshape(1, 6, 1), (2,), (2,))[0, :, 0]
@@ -82,9 +82,9 @@ def max_pool(
 
     Args:
         inputs: an array, channels last.
-        window_shape: the size of the window in each spatial dimension.
-        strides: how far the window moves in each spatial dimension; by default 1.
-        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial dimension.
+        window_shape: the size of the window along each spatial axis.
+        strides: the step of the window along each spatial axis; by default 1.
+        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial axis.
     """
     return pool(inputs, -jnp.inf, lax.max, window_shape, strides, padding)
 
@@ -92,7 +92,7 @@ def max_pool(
 def min_pool(
     inputs: Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Array:
-    """The smallest element of each window; padding never is.
+    """Returns the smallest element of each window; padding does not count.
 
     Example:
         >>> min_pool(jnp.arange(6.0).reshape(1, 6, 1), (2,), (2,))[0, :, 0]
@@ -100,9 +100,9 @@ def min_pool(
 
     Args:
         inputs: an array, channels last.
-        window_shape: the size of the window in each spatial dimension.
-        strides: how far the window moves in each spatial dimension; by default 1.
-        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial dimension.
+        window_shape: the size of the window along each spatial axis.
+        strides: the step of the window along each spatial axis; by default 1.
+        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial axis.
     """
     return pool(inputs, jnp.inf, lax.min, window_shape, strides, padding)
 
@@ -114,7 +114,7 @@ def avg_pool(
     padding: Padding = "VALID",
     count_include_pad: bool = True,
 ) -> Array:
-    """The mean of each window.
+    """Returns the mean of each window.
 
     Example:
         >>> x = jnp.ones((1, 3, 1))
@@ -125,21 +125,21 @@ def avg_pool(
 
     Args:
         inputs: an array, channels last.
-        window_shape: the size of the window in each spatial dimension.
-        strides: how far the window moves in each spatial dimension; by default 1.
-        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial dimension.
-        count_include_pad: whether the mean is over the padding too, which counts as zeros.
+        window_shape: the size of the window along each spatial axis.
+        strides: the step of the window along each spatial axis; by default 1.
+        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial axis.
+        count_include_pad: whether the mean includes the padding, which counts as zeros.
     """
     total = pool(inputs, 0.0, lax.add, window_shape, strides, padding)
     if count_include_pad:
-        return total / np.prod(window_shape)  # an integer of NumPy: it decides what integers promote to
+        return total / np.prod(window_shape)  # a NumPy integer: it decides what integers promote to
     batch = inputs.ndim - len(window_shape) - 1
     ones = jnp.ones((*(1 for _ in range(batch)), *inputs.shape[batch:-1], 1))
     return total / pool(ones, 0.0, lax.add, window_shape, strides, padding)
 
 
 def _sizes(name: str, given: Sequence[int]) -> tuple[int, ...]:
-    """One positive size for each spatial dimension, as a tuple."""
+    """Checks that there is one positive size for each spatial dimension, and returns them as a tuple."""
     sizes = tuple(given) if isinstance(given, Sequence) else ()
     if not sizes or min(sizes) < 1:
         raise LiftArgumentError(

@@ -1,4 +1,4 @@
-"""Weights that are rescaled before they are used: to length 1, or to a largest singular value of 1."""
+"""Weights that are rescaled before use: to length 1, or to a largest singular value of 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["spectral_normalize", "unit_norm"]
 
 
 def unit_norm(x: Array, axes: int | Sequence[int] | None = None, epsilon: float = 1e-12) -> Array:
-    """Vectors of length 1, laid along axes: `x / √(Σ x² + epsilon)`.
+    """Scales vectors along axes to length 1: `x / √(Σ x² + epsilon)`.
 
     Example:
         >>> unit_norm(jnp.array([[3.0, 4.0], [0.0, 0.0]]), axes=-1).round(3)
@@ -25,8 +25,8 @@ def unit_norm(x: Array, axes: int | Sequence[int] | None = None, epsilon: float 
 
     Args:
         x: the array.
-        axes: the axes that make one vector; None for all.
-        epsilon: is added to the squared length, so that zeros stay zeros.
+        axes: the axes that form one vector; None means all.
+        epsilon: added to the squared length, so that zeros stay zeros.
     """
     axes = tuple(axes) if isinstance(axes, Sequence) else axes
     return x * lax.rsqrt((x * x).sum(axes, keepdims=True) + epsilon)
@@ -35,9 +35,9 @@ def unit_norm(x: Array, axes: int | Sequence[int] | None = None, epsilon: float 
 def spectral_normalize(
     weights: Array, u: Array, n_steps: int = 1, epsilon: float = 1e-12, dtype: Dtype | None = None
 ) -> tuple[Array, Array, Array]:
-    """Weights divided by their largest singular value `σ = v W uᵀ`, which a power iteration finds.
+    """Divides weights by their largest singular value `σ = v W uᵀ`, which a power iteration finds.
 
-    All axes but the last count as one. The gradient takes the singular vectors `u` and `v` for constants.
+    All axes but the last are merged. The gradient treats the singular vectors `u` and `v` as constants.
     Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", https://arxiv.org/abs/1802.05957.
 
     Example:
@@ -48,13 +48,13 @@ def spectral_normalize(
 
     Args:
         weights: `(..., features)`, of at least two axes.
-        u: where the power iteration begins, `(1, features)`.
-        n_steps: how many steps it takes, at least one.
-        epsilon: is added to the squared length of a vector before the vector is divided by that.
+        u: the start of the power iteration, `(1, features)`.
+        n_steps: the number of its steps, at least one.
+        epsilon: added to the squared length of a vector before dividing by it.
         dtype: the dtype of the divided weights; by default what they and `u` promote to.
 
     Returns:
-        The weights; the singular vector that was found, to begin with next time; and the singular value.
+        The weights; the singular vector that was found, to start from next time; and the singular value.
     """
     specs = to_spec(*sharding_entries(weights)), to_spec(*sharding_entries(u)), to_spec()
     found: tuple[Array, Array, Array] = on_auto_axes(

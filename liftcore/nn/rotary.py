@@ -1,4 +1,4 @@
-"""Positions as rotations: what the product of a query and a key knows of them is how far they are apart."""
+"""Positions as rotations: the product of a query and a key depends only on the distance of their positions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def rotary_embedding(
     features: int | None = None,
     interleaved: bool = True,
 ) -> Array:
-    """Turns the i-th pair of features, `(a, b)` to `(a cos t - b sin t, a sin t + b cos t)`, by an angle `t`.
+    """Rotates the i-th pair of features, `(a, b)` to `(a cos t - b sin t, a sin t + b cos t)`, by an angle `t`.
 
-    The angle is `t = position / base ** (2 * i / features)`, so that `<turn(q, m), turn(k, n)>` is a function of `q`,
-    `k` and `m - n`. Source: Su et al., "RoFormer", https://arxiv.org/abs/2104.09864.
+    The angle is `t = position / base ** (2 * i / features)`, so that `<rotate(q, m), rotate(k, n)>` is a function of
+    `q`, `k` and `m - n`. Source: Su et al., "RoFormer", https://arxiv.org/abs/2104.09864.
 
     Shapes: `(*batch, length, heads, depth)`, unchanged; the dtype too, with angles of at least `float32`.
 
@@ -42,13 +42,13 @@ def rotary_embedding(
     Args:
         x: queries or keys; integers become floating.
         positions: `(*batch, length)`, or broadcast to it.
-        base: how slowly the last pairs turn.
-        features: how many of the features are turned, the first ones; by default all, `depth`.
-        interleaved: whether neighbours are a pair, `(0, 1), (2, 3), …` as in the source, or else those of the first
-            and the second half, `(0, features / 2), …`, as in GPT-NeoX, Llama and Gemma.
+        base: the larger it is, the more slowly the last pairs rotate.
+        features: the number of features to rotate, from the first on; by default all, `depth`.
+        interleaved: whether neighbours form a pair, `(0, 1), (2, 3), …`, as in the source; otherwise a feature of the
+            first half and one of the second do, `(0, features / 2), …`, as in GPT-NeoX, Llama and Gemma.
 
     Raises:
-        LiftArgumentError: where `features` is odd or more than there are, or the positions do not fit.
+        LiftArgumentError: if `features` is odd or larger than `depth`, or the positions do not match.
     """
     x = jnp.asarray(x, canonicalize_dtype(x))
     features = _check(x, jnp.shape(positions), features)
@@ -82,8 +82,8 @@ def _check(x: Array, positions: tuple[int, ...], features: int | None) -> int:
     if features % 2 or not 0 <= features <= depth:
         raise LiftArgumentError(
             where,
-            f"{features} features cannot be turned in pairs, of {depth} that a head has.",
-            f"Choose an even depth of the heads, or turn the first ones only: `features={depth // 2 * 2}`.",
+            f"{features} of the {depth} features of a head cannot be rotated in pairs.",
+            f"Choose an even depth of the heads, or rotate only the first features: `features={depth // 2 * 2}`.",
         )
     if not broadcasts(positions, lengths):
         raise LiftArgumentError(

@@ -1,6 +1,6 @@
-"""Sequences of different lengths in one batch: turned around, and the last state of each.
+"""Sequences of different lengths in one batch: reverses them, and finds the last state of each.
 
-What lies behind the end of a sequence is padding. It stays where it is.
+Everything after the end of a sequence is padding. It stays where it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Sequences", "flip_sequences"]
 
 
 def flip_sequences(inputs: Array, seq_lengths: ArrayLike | None, num_batch_dims: int, time_major: bool) -> Array:
-    """Sequences from their last step to their first, with the padding still behind them.
+    """Reverses sequences; the padding stays after them.
 
     Example:
         >>> flip_sequences(jnp.array([[1, 2, 3], [4, 5, 0]]), jnp.array([3, 2]), num_batch_dims=1, time_major=False)
@@ -29,12 +29,12 @@ def flip_sequences(inputs: Array, seq_lengths: ArrayLike | None, num_batch_dims:
 
     Args:
         inputs: `(*batch, time, ...)`, or `(time, *batch, ...)` if `time_major`.
-        seq_lengths: how many steps each of them has, `(*batch)`; None means that there is no padding.
-        num_batch_dims: how many axes the batch has.
+        seq_lengths: the number of steps of each sequence, `(*batch)`; None means that there is no padding.
+        num_batch_dims: the number of batch axes.
         time_major: whether time is the first axis.
 
     Raises:
-        LiftArgumentError: where the inputs have no such axes, or the lengths another shape.
+        LiftArgumentError: if the inputs have no such axes, or the lengths have another shape.
     """
     if jnp.ndim(inputs) <= num_batch_dims:
         raise LiftArgumentError(
@@ -46,7 +46,7 @@ def flip_sequences(inputs: Array, seq_lengths: ArrayLike | None, num_batch_dims:
 
 
 class Sequences(NamedTuple):
-    """The axis of time in a batch of sequences, and how many steps each of these has; made by `Sequences.of`.
+    """The time axis of a batch of sequences, and their numbers of steps; made by `Sequences.of`.
 
     Example:
         >>> x = jnp.array([[1, 2, 3], [4, 5, 0]])
@@ -59,10 +59,10 @@ class Sequences(NamedTuple):
 
     Attributes:
         where: the layer, for errors.
-        axis: that of time.
+        axis: the time axis.
         steps: its size.
         batch: the sizes of the batch.
-        lengths: the steps of each sequence, `(*batch)`; None where all have all of them.
+        lengths: the steps of each sequence, `(*batch)`; None if all sequences have all steps.
     """
 
     where: str
@@ -75,18 +75,18 @@ class Sequences(NamedTuple):
     def of(
         cls, where: str, shape: Shape, batch_axes: int, time_major: bool, seq_lengths: ArrayLike | None
     ) -> Sequences:
-        """Looks at the shape of the inputs, and checks the lengths.
+        """Reads the shape of the inputs, and checks the lengths.
 
         Args:
             where: the layer, for errors.
-            shape: that of the inputs, `(*batch, time, ...)`, or `(time, *batch, ...)` if `time_major`.
-            batch_axes: how many axes the batch has.
+            shape: the shape of the inputs, `(*batch, time, ...)`, or `(time, *batch, ...)` if `time_major`.
+            batch_axes: the number of batch axes.
             time_major: whether time is the first axis.
-            seq_lengths: how many steps each sequence has, `(*batch)`; None for all of them. Where they are traced,
-                what is beyond the end counts as the end.
+            seq_lengths: the number of steps of each sequence, `(*batch)`; None means all of them. Traced lengths are
+                not checked; one beyond the end counts as the end.
 
         Raises:
-            LiftArgumentError: where the lengths are no integers of that shape, or lie beyond the end.
+            LiftArgumentError: if the lengths are not integers of that shape, or exceed the number of steps.
         """
         axis, first = (0, 1) if time_major else (batch_axes, 0)
         time = cls(where, axis, shape[axis], tuple(shape[first : first + batch_axes]), None)
@@ -98,23 +98,23 @@ class Sequences(NamedTuple):
                 self.where,
                 f"expected seq_lengths to be integers of shape {self.batch}, one for each sequence of the batch, given "
                 f"{shown(lengths)}.",
-                f"Count the steps of each sequence; time is axis {self.axis} of the inputs, as `time_major` says.",
+                f"Count the steps of each sequence; time is axis {self.axis} of the inputs, according to `time_major`.",
             )
-        if not isinstance(lengths, jax.core.Tracer):  # traced ones are clipped, for nobody can look at them
+        if not isinstance(lengths, jax.core.Tracer):  # traced lengths cannot be checked, so they are clipped
             wrong = np.asarray(lengths)[(np.asarray(lengths) < 0) | (np.asarray(lengths) > self.steps)]
             if wrong.size:
                 raise LiftArgumentError(
                     self.where,
-                    f"seq_lengths has {wrong[0]}, and the inputs have {self.steps} steps along axis {self.axis}.",
-                    "Count the steps of each sequence, from 0 to all of them; is time that axis, as `time_major` says?",
+                    f"seq_lengths has {wrong[0]}, but the inputs have {self.steps} steps along axis {self.axis}.",
+                    "Count the steps of each sequence, from 0 to all of them; `time_major` sets the time axis.",
                 )
         return jnp.clip(lengths.astype(int), 0, self.steps)
 
     def flip(self, array: Array) -> Array:
-        """An array with this axis of time, from the last step of each sequence to its first.
+        """Reverses an array that has this time axis, from the last step of each sequence to its first.
 
         Args:
-            array: an array whose axis of time is that of the sequences.
+            array: an array with the time axis of the sequences.
         """
         if self.lengths is None:
             return jnp.flip(array, self.axis)
@@ -124,15 +124,15 @@ class Sequences(NamedTuple):
         return _picked(array, _with_axes(index % self.steps, array.ndim), self.axis)
 
     def whole(self, array: Array) -> Array:
-        """An array of which each device has all steps, as a loop over them needs it.
+        """Returns an array with all steps on each device, as a loop over the steps needs it.
 
         Args:
-            array: an array with the same axis of time.
+            array: an array with the same time axis.
         """
         return gather(array, [self.axis])
 
     def first(self, carry: PyTree, inputs: Array) -> PyTree:
-        """A new carry, its batch sharded as that of the inputs; what is sharded already stays as it is.
+        """Shards the batch of a new carry like that of the inputs; arrays that are already sharded are unchanged.
 
         Args:
             carry: arrays that begin with the batch.
@@ -148,22 +148,22 @@ class Sequences(NamedTuple):
 
     @staticmethod
     def kept(carry: PyTree, before: PyTree) -> PyTree:
-        """A carry that is sharded as the one before it; one of another structure or shape stays as it is, an error.
+        """Shards a carry like the one before it; one of another structure or shape, which is an error, is unchanged.
 
         Args:
             carry: the new carry.
-            before: the one before it.
+            before: the carry before it.
         """
         if not is_sharded(carry, before) or jax.tree.map(jnp.shape, carry) != jax.tree.map(jnp.shape, before):
             return carry
         return jax.tree.map(shard_like, carry, before)
 
     def last(self, initial: PyTree, history: PyTree) -> PyTree:
-        """The carry after the last step of each sequence.
+        """Returns the carry after the last step of each sequence.
 
         Args:
-            initial: the carry before the first step, which remains where a sequence has none.
-            history: that after each step, stacked along the first axis.
+            initial: the carry before the first step, which is kept for a sequence without steps.
+            history: the carries after each step, stacked along the first axis.
         """
         if self.steps == 0:
             return initial
@@ -173,8 +173,8 @@ class Sequences(NamedTuple):
         if history.shape[1 : len(self.batch) + 1] != self.batch:
             raise LiftArgumentError(
                 self.where,
-                f"with seq_lengths the last carry is chosen for each sequence, and a part of the carry has shape "
-                f"{history.shape[1:]}, which does not begin with that of the batch, {self.batch}.",
+                f"with seq_lengths the last carry is chosen for each sequence, but a part of the carry has shape "
+                f"{history.shape[1:]}, which does not begin with the shape of the batch, {self.batch}.",
                 "Carry an array for each sequence, or leave out `return_carry` or `seq_lengths`.",
             )
         lengths = _with_axes(self.lengths, history.ndim - 1)
@@ -190,5 +190,5 @@ def _picked(array: Array, index: Array, axis: int) -> Array:
 
 
 def _with_axes(array: Any, ndim: int) -> Array:
-    """An array with further axes behind its own."""
+    """Adds axes to an array after its own."""
     return jnp.reshape(array, (*array.shape, *(1,) * (ndim - array.ndim)))

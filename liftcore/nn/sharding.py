@@ -1,8 +1,8 @@
-"""Shardings that are part of an array's type: how the layers read those of their inputs, and what they do with them.
+"""Shardings that are part of an array's type: functions to read the sharding of inputs, and to shard results.
 
-On a mesh whose axes are Explicit, which `jax.make_mesh` gives since JAX 0.9, the type of an array says along which axes
-of the mesh each of its dimensions is sharded, and JAX refuses an operation whose result might be sharded in more than
-one way. Each function here decides such a case, and does nothing to arrays that are not sharded by their types: on one
+On a mesh with Explicit axes, which `jax.make_mesh` gives since JAX 0.9, the type of an array says along which axes of
+the mesh each of its dimensions is sharded, and JAX rejects an operation whose result could be sharded in more than one
+way. Each function here decides such a case, and does nothing to arrays that are not sharded by their types: on one
 device, and on a mesh of Auto axes, no operation is added.
 """
 
@@ -46,10 +46,10 @@ __all__ = [
 
 _reshard: Callable[..., Array] = jax.sharding.reshard
 to_spec: Callable[..., Any] = P
-"""A `PartitionSpec` of entries, which JAX has not typed."""
+"""A `PartitionSpec` of entries; JAX has no type for it."""
 
 Entry: TypeAlias = str | tuple[str, ...] | None
-"""The axis of the mesh that one dimension of an array is sharded along; or several, or none."""
+"""The mesh axis that one dimension of an array is sharded along; or several, or None."""
 
 
 Labels: TypeAlias = tuple[Sequence[Hashable], Sequence[Hashable], Sequence[Hashable]]
@@ -57,7 +57,7 @@ Labels: TypeAlias = tuple[Sequence[Hashable], Sequence[Hashable], Sequence[Hasha
 
 
 def sharding_entries(x: ArrayLike) -> tuple[Entry, ...]:
-    """One entry for each dimension of an array: the Explicit axes of the mesh that it is sharded along.
+    """Returns one entry for each dimension of an array: the Explicit axes of the mesh that it is sharded along.
 
     Example:
         >>> sharding_entries(jnp.ones((2, 3)))
@@ -72,7 +72,7 @@ def sharding_entries(x: ArrayLike) -> tuple[Entry, ...]:
 
 
 def is_sharded(*arrays: Any) -> bool:
-    """Whether the type of one of the arrays says that it is sharded.
+    """Returns whether one of the arrays is sharded by its type.
 
     Example:
         >>> is_sharded(jnp.ones(3), None)
@@ -85,7 +85,7 @@ def is_sharded(*arrays: Any) -> bool:
 
 
 def shard_like(x: Array, like: Array) -> Array:
-    """An array, sharded as another one of as many dimensions is.
+    """Shards an array like another one with the same number of dimensions.
 
     Example:
         >>> shard_like(jnp.ones(2), jnp.zeros(2))
@@ -99,7 +99,7 @@ def shard_like(x: Array, like: Array) -> Array:
 
 
 def place(x: Array, entries: Sequence[Entry], *arrays: Any, out_sharding: Any = None) -> Array:
-    """An array, sharded otherwise.
+    """Changes the sharding of an array.
 
     Example:
         >>> place(jnp.ones(2), [None])
@@ -107,10 +107,10 @@ def place(x: Array, entries: Sequence[Entry], *arrays: Any, out_sharding: Any = 
 
     Args:
         x: the array.
-        entries: one for each dimension. One that uses an axis of the mesh a second time, or does not divide the
+        entries: one for each dimension. An entry that uses an axis of the mesh a second time, or does not divide the
             dimension, is left out.
-        *arrays: those on whose mesh it is placed, where it is not sharded itself.
-        out_sharding: what a user wants in place of that, exactly.
+        *arrays: arrays that give the mesh, if `x` is not sharded itself.
+        out_sharding: the exact sharding that a user requested instead.
     """
     if out_sharding is not None:
         return _reshard(x, out_sharding)
@@ -122,9 +122,9 @@ def place(x: Array, entries: Sequence[Entry], *arrays: Any, out_sharding: Any = 
 
 
 def align(x: Array, like: Any) -> Array:
-    """An array that broadcasts to another one, sharded in no other way than that, so that the two can be combined.
+    """Shards an array that broadcasts to another one in the same way as that one, so that the two can be combined.
 
-    An array that is not sharded stays as it is.
+    An array that is not sharded is unchanged.
 
     Example:
         >>> align(jnp.ones(3), jnp.zeros((2, 3)))
@@ -141,7 +141,7 @@ def align(x: Array, like: Any) -> Array:
 
 
 def gather(x: Array, axes: Iterable[int]) -> Array:
-    """An array of which each device has all along some axes.
+    """Returns an array of which each device has all elements along some axes.
 
     Example:
         >>> gather(jnp.ones(2), [0])
@@ -157,7 +157,7 @@ def gather(x: Array, axes: Iterable[int]) -> Array:
 
 
 def reshape(x: ArrayLike, shape: Shape) -> Array:
-    """`jnp.reshape`, where dimensions that are merged or split stay sharded as far as their sizes allow.
+    """Like `jnp.reshape`, but dimensions that are merged or split stay sharded as far as their sizes allow.
 
     Example:
         >>> reshape(jnp.arange(4), (2, 2))
@@ -166,7 +166,7 @@ def reshape(x: ArrayLike, shape: Shape) -> Array:
 
     Args:
         x: the array.
-        shape: the new sizes, all of them given.
+        shape: the new sizes; all of them must be given.
     """
     if not is_sharded(x):
         return jnp.reshape(x, shape)
@@ -184,7 +184,7 @@ def reshape(x: ArrayLike, shape: Shape) -> Array:
 
 
 def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
-    """The dimensions of two shapes in groups of the same number of elements, as small as can be."""
+    """Groups the dimensions of two shapes into the smallest groups with the same number of elements."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -243,11 +243,11 @@ def product_sharding(
     right: ArrayLike,
     labels: Labels,
 ) -> Any:
-    """The sharding of a product of two arrays, such as `jax.lax.dot_general` computes; None where JAX needs none.
+    """Returns the sharding of a product of two arrays, such as `jax.lax.dot_general`; None if JAX needs none.
 
-    Each dimension of the result is sharded as that of the operand that it comes from. Where two would be sharded along
-    one axis of the mesh, those of the left operand come first, and then those that come first in the result. What is
-    summed over may be sharded in both operands: then the devices add their sums.
+    Each dimension of the result is sharded like the operand's dimension that it comes from. If two would be sharded
+    along one axis of the mesh, those of the left operand come first, and then those that come first in the result.
+    Summed dimensions may be sharded in both operands: then the devices add their sums.
 
     Example:
         >>> product_sharding(jnp.ones((2, 3)), jnp.ones((3, 4)), ("ab", "bc", "ac")) is None
@@ -269,26 +269,26 @@ def product_sharding(
     summed = [(of_left[label], of_right[label]) for label in of_left if label in of_right and label not in wanted]
     open_sums = any(one and other for one, other in summed)
     if found == wanted and not open_sums and all(None in pair or pair[0] == pair[1] for pair in shared):
-        return None  # JAX decides likewise, and a function of the user's in its place need not know of shardings
+        return None  # JAX decides in the same way, and a user's function in its place need not know of shardings
     return NamedSharding(_mesh_of(left, right), to_spec(*(found[label] for label in result)))
 
 
 def on_auto_axes(fn: Callable[..., Any], specs: Any, *args: Any, out_sharding: Any = None) -> Any:
-    """Calls a function with the axes of the mesh Auto, so that the compiler decides how what is inside is sharded.
+    """Calls a function with Auto mesh axes inside, so that the compiler decides how values inside are sharded.
 
-    For operations without a rule for Explicit axes, as convolutions whose features are sharded. Without arguments that
-    are sharded it is `fn(*args)`.
+    Use it for operations without a rule for Explicit axes, such as convolutions with sharded features. If no argument
+    is sharded, this is `fn(*args)`.
 
     Example:
         >>> on_auto_axes(jnp.cumsum, jax.sharding.PartitionSpec("data"), jnp.arange(3))
         Array([0, 1, 3], dtype=int32)
 
     Args:
-        fn: a pure function of arrays, which closes over none that are sharded.
-        specs: how its result is sharded: a `PartitionSpec` for each array. An entry that uses an axis of the mesh a
+        fn: a pure function of arrays, which closes over no sharded arrays.
+        specs: the sharding of its result: a `PartitionSpec` for each array. An entry that uses an axis of the mesh a
             second time, or does not divide the dimension, is left out.
         *args: pytrees of arrays.
-        out_sharding: what a user wants in place of that, exactly.
+        out_sharding: the exact sharding that a user requested instead.
     """
     if out_sharding is not None:
         mesh = getattr(out_sharding, "mesh", None) or jax.sharding.get_abstract_mesh()
@@ -307,12 +307,12 @@ def on_auto_axes(fn: Callable[..., Any], specs: Any, *args: Any, out_sharding: A
 
 
 def on_rest_axes(fn: Callable[..., Array], *args: Any) -> Array:
-    """Calls a function of arrays that do not look sharded; in a `jax.vmap` they may be, along the mapped axis.
+    """Calls a function of arrays that do not look sharded, but in a `jax.vmap` may be, along the mapped axis.
 
-    So on a mesh of Explicit axes these are Auto inside.
+    On a mesh of Explicit axes, these axes are Auto inside.
 
     Args:
-        fn: the function, for a part of which JAX has no rule then.
+        fn: the function; JAX has no rule for a part of it in that case.
         *args: the arrays.
     """
     if not _explicit(jax.sharding.get_abstract_mesh()):
@@ -324,12 +324,12 @@ def on_rest_axes(fn: Callable[..., Array], *args: Any) -> Array:
 def on_each_device(
     fn: Callable[..., Array], specs: Sequence[Sequence[Entry]], out: Sequence[Entry], *args: Any
 ) -> Array:
-    """Calls a function on each device with its part of each array; what no entry names is whole there.
+    """Calls a function on each device with its part of each array; dimensions without an entry are whole there.
 
     Args:
         fn: a function of arrays.
-        specs: how each of them is sharded meanwhile.
-        out: how the result is.
+        specs: the sharding of each array inside.
+        out: the sharding of the result.
         *args: the arrays, one of them sharded by its type; or None.
     """
     names = {name for spec in (*specs, out) for entry in spec for name in _names(entry)}
@@ -343,7 +343,7 @@ def on_each_device(
 
 
 def sharding_with(entries: Sequence[Entry], *arrays: Any) -> NamedSharding | None:
-    """A sharding on the mesh that one of the arrays lies on; None where no entry names an axis of it.
+    """Returns a sharding on the mesh of one of the arrays; None if no entry names an axis of it.
 
     Args:
         entries: one for each dimension.
@@ -353,13 +353,13 @@ def sharding_with(entries: Sequence[Entry], *arrays: Any) -> NamedSharding | Non
 
 
 def is_sharding_error(error: BaseException) -> bool:
-    """Whether JAX raised an error because it cannot tell how a result is sharded."""
+    """Returns whether JAX raised an error because it cannot decide how a result is sharded."""
     return type(error).__name__ == "ShardingTypeError"  # a class that JAX does not export
 
 
 @contextlib.contextmanager
 def explained(where: str, fix: str, **arrays: Any) -> Iterator[None]:
-    """Lets the error of an operation that JAX has no rule for say which layer it belongs to.
+    """Makes the error of an operation for which JAX has no rule name the layer.
 
     Example:
         >>> with explained("dense at /", "Pass `out_sharding=P(...)`.", inputs=jnp.ones(2)):
@@ -367,11 +367,11 @@ def explained(where: str, fix: str, **arrays: Any) -> Iterator[None]:
 
     Args:
         where: the layer.
-        fix: the line that mends it.
-        **arrays: those that are combined, or None.
+        fix: the line that fixes it.
+        **arrays: the arrays that are combined, or None.
 
     Raises:
-        LiftArgumentError: in place of JAX's `ShardingTypeError`.
+        LiftArgumentError: instead of JAX's `ShardingTypeError`.
     """
     try:
         yield
@@ -389,7 +389,7 @@ def _without_sharding(leaf: Any) -> Any:
 
 
 def _mesh_of(*arrays: Any) -> Any:
-    """The mesh that the first of the arrays which is sharded lies on."""
+    """Returns the mesh of the first sharded array."""
     leaf = next(leaf for leaf in jax.tree.leaves(arrays) if any(sharding_entries(leaf)))
     return jax.typeof(leaf).sharding.mesh
 
@@ -400,7 +400,7 @@ def _explicit(mesh: Any) -> tuple[str, ...]:
 
 
 def distinct(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries in which each axis of the mesh is used once, where it comes first.
+    """Returns entries in which each axis of the mesh is used once, where it comes first.
 
     Example:
         >>> distinct(["data", ("data", "model"), "model"])
@@ -413,7 +413,7 @@ def distinct(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _distinct(entries: dict[Any, Entry]) -> dict[Any, Entry]:
-    """Entries in which each axis of the mesh is used once, where it comes first."""
+    """Returns entries in which each axis of the mesh is used once, where it comes first."""
     used: set[str] = set()
     result = {}
     for label, entry in entries.items():
@@ -424,7 +424,7 @@ def _distinct(entries: dict[Any, Entry]) -> dict[Any, Entry]:
 
 
 def _fitting(mesh: Any, entries: Sequence[Entry], shape: Shape) -> Any:
-    """Entries without those that use an axis again or do not divide their dimension, as a spec."""
+    """Returns entries as a spec, without those that use an axis again or do not divide their dimension."""
     distinct = _distinct(dict(enumerate([*entries, *(None,) * (len(shape) - len(entries))])))
     sizes = {axis: math.prod(mesh.shape[name] for name in _names(entry)) for axis, entry in distinct.items()}
     return to_spec(*(None if shape[axis] % sizes[axis] else entry for axis, entry in distinct.items()))

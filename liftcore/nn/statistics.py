@@ -1,7 +1,7 @@
-"""The mathematics that the normalisation layers share: moments over some axes, and what is done with them.
+"""The computations that normalization layers share: moments over some axes, and their use.
 
-Nothing here knows of scopes. A layer says what to average over with `averager`, takes `moments`, and applies them with
-`standardize`.
+Nothing here depends on scopes. A layer chooses what to average over with `averager`, computes `moments`, and applies
+them with `standardize`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .sharding import align
 __all__ = ["Average", "abs_square", "averager", "moments", "standardize", "to_reduction_dtype"]
 
 Average: TypeAlias = Callable[..., list[Array]]
-"""Takes arrays of one shape and returns the mean of each."""
+"""Type: takes arrays of one shape and returns the mean of each."""
 
 
 def abs_square(x: Array) -> Array:
-    """`|x|²`, which is real for complex `x` too.
+    """Computes `|x|²`, which is real for complex `x`, too.
 
     Example:
         >>> abs_square(jnp.array([-2.0, 3.0]))
@@ -37,7 +37,7 @@ def abs_square(x: Array) -> Array:
 
 
 def to_reduction_dtype(x: ArrayLike, dtype: Dtype | None = None, force_float32: bool = True) -> Array:
-    """The array in the dtype that its statistics are computed in.
+    """Converts an array to the dtype that its statistics are computed in.
 
     Example:
         >>> to_reduction_dtype(jnp.ones(3, jnp.bfloat16)).dtype
@@ -45,8 +45,8 @@ def to_reduction_dtype(x: ArrayLike, dtype: Dtype | None = None, force_float32: 
 
     Args:
         x: the array.
-        dtype: the least precise one allowed; by default that of `x`.
-        force_float32: whether it must be at least `float32`, without which half precision loses the variance.
+        dtype: the least precise dtype that is allowed; by default the dtype of `x`.
+        force_float32: whether it must be at least `float32`; in half precision, the variance is lost.
     """
     dtype = jnp.result_type(x) if dtype is None else dtype
     return jnp.asarray(x, jnp.promote_types(dtype, jnp.float32) if force_float32 else dtype)
@@ -58,7 +58,7 @@ def averager(
     axis_name: Any = None,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
 ) -> Average:
-    """A function that averages arrays over axes, and over the elements of a mapped axis.
+    """Returns a function that averages arrays over axes, and over the elements of a mapped axis.
 
     Example:
         >>> average = averager((1,), mask=jnp.array([True, True, False]))
@@ -67,9 +67,9 @@ def averager(
 
     Args:
         axes: the axes of the arrays.
-        mask: which elements count, broadcast to the arrays; by default all.
-        axis_name: a mapped axis, or several, to average over as well, such as that of a batch over devices.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself.
+        mask: the elements to use, broadcast to the arrays; by default all.
+        axis_name: a mapped axis, or several, to average over as well, such as the axis of devices that share a batch.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately.
     """
 
     def average(*arrays: Array) -> list[Array]:
@@ -80,13 +80,13 @@ def averager(
         across = functools.partial(lax.pmean, axis_name=axis_name, axis_index_groups=axis_index_groups)
         if len(means) == 1:
             return [across(means[0])]
-        return list(across(jnp.stack(means)))  # stacked, so that devices send one message and not two
+        return list(across(jnp.stack(means)))  # stacked, so that devices send one message instead of two
 
     return average
 
 
 def moments(x: Array, axes: Sequence[int], average: Average, use_fast_variance: bool = True) -> tuple[Array, Array]:
-    """Mean and variance over axes.
+    """Computes mean and variance over axes.
 
     Example:
         >>> moments(jnp.array([[1.0, 3.0]]), (1,), averager((1,)))
@@ -96,8 +96,8 @@ def moments(x: Array, axes: Sequence[int], average: Average, use_fast_variance: 
         x: the array.
         axes: the axes that `average` reduces.
         average: made by `averager`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads `x` once, and not `E|x - E x|²`, which loses
-            less where the mean is large.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads `x` once, instead of `E|x - E x|²`, which is
+            slower and more accurate.
     """
     if use_fast_variance:
         mean, square = average(x, abs_square(x))
@@ -118,7 +118,7 @@ def standardize(
     epsilon: float,
     dtype: Dtype | None = None,
 ) -> Array:
-    """`(x - mean) / sqrt(variance + epsilon) * scale + bias`.
+    """Computes `(x - mean) / sqrt(variance + epsilon) * scale + bias`.
 
     Example:
         >>> standardize(jnp.array([[1.0, 3.0]]), jnp.array([2.0]), jnp.array([1.0]), axes=(1,), epsilon=0.0)
@@ -126,13 +126,13 @@ def standardize(
 
     Args:
         x: the array.
-        mean: broadcast to `x`, as are the others; None for 0.
-        variance: of `x`, about the mean.
+        mean: broadcast to `x`, like the others; None means 0.
+        variance: the variance of `x`, about the mean.
         axes: the axes of `x` that mean and variance lack.
-        scale: what to multiply by.
-        bias: what to add.
-        epsilon: is added to the variance, so that a constant `x` gives zeros.
-        dtype: that of the result; by default what `x`, `scale` and `bias` promote to. The statistics do not count.
+        scale: multiplied with the quotient.
+        bias: added to the result.
+        epsilon: added to the variance, so that a constant `x` gives zeros.
+        dtype: the dtype of the result; by default what `x`, `scale` and `bias` promote to, without the statistics.
     """
     factor = lax.rsqrt(align(jnp.expand_dims(variance, axes), x) + epsilon)
     centred = x if mean is None else x - align(jnp.expand_dims(mean, axes), x)

@@ -1,4 +1,4 @@
-"""Layers that are random while training."""
+"""Layers that are random during training."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def dropout(
         Array([1., 1., 1., 1., 1., 1.], dtype=float32)
 
     Args:
-        scope: where the key is drawn.
+        scope: the scope to draw the key in.
         inputs: an array of a floating or complex dtype.
         rate: the probability to drop an element, from 0 to 1.
         broadcast_dims: axes along which all elements are dropped or kept together.
-        deterministic: whether to return the inputs as they are, as when the model is evaluated.
+        deterministic: whether to return the inputs unchanged, as in evaluation.
         rng_collection: the name of the RNG stream.
-        key: the key to use, in place of a draw.
+        key: the key to use, instead of a draw.
 
     Raises:
-        LiftArgumentError: where `deterministic` is missing, the rate is no probability, an axis does not exist or the
+        LiftArgumentError: if `deterministic` is missing, the rate is not a probability, an axis does not exist or the
             inputs are integers.
-        InvalidRngError: where a key is needed and no stream was given.
+        InvalidRngError: if a key is needed and no stream was given.
     """
     where = f"dropout at {scope.path_text}"
     _check_deterministic(where, deterministic)
@@ -71,7 +71,7 @@ def dropout(
 def drop(
     key: Key | Callable[[], Key], inputs: Array, rate: float, broadcast_dims: Sequence[int] = (), *, where: str = "drop"
 ) -> Array:
-    """What `dropout` computes: zero with probability `rate`, and else the element divided by `1 - rate`.
+    """Zeroes each element with probability `rate` and divides the others by `1 - rate`; see `dropout`.
 
     Shapes: any, unchanged.
 
@@ -80,14 +80,14 @@ def drop(
         Array([0., 0., 2., 2., 0., 2.], dtype=float32)
 
     Args:
-        key: the key, or what makes one: it is called once, and only where it decides anything.
+        key: the key, or a function that makes it; that is called once, and only if the key is needed.
         inputs: an array of a floating or complex dtype.
         rate: the probability to drop an element, from 0 to 1.
         broadcast_dims: axes along which all elements are dropped or kept together.
         where: the layer, for errors.
 
     Raises:
-        LiftArgumentError: where the rate is no probability, an axis does not exist or the inputs are integers.
+        LiftArgumentError: if the rate is not a probability, an axis does not exist or the inputs are integers.
     """
     _check_rate(where, rate)
     if rate == 0:
@@ -109,12 +109,12 @@ def drop(
 
 
 def draw_kept(key: Key, keep: float, shape: Sequence[int], like: Array) -> Array:
-    """Which elements are kept, of an array or of those of its dimensions that are not 1 in a shape; sharded as it is.
+    """Draws which elements of an array to keep; the result is sharded like the array.
 
     Args:
         key: the key.
         keep: the probability to keep an element.
-        shape: the shape of the result, that of the array with 1 where elements are kept together.
+        shape: the shape of the result: that of the array, with 1 for dimensions along which elements are kept together.
         like: the array.
     """
     entries = [None if size == 1 else entry for size, entry in zip(shape, sharding_entries(like), strict=True)]
@@ -132,7 +132,7 @@ def _check_deterministic(where: str, deterministic: bool | None) -> None:
     if deterministic is None:
         raise LiftArgumentError(
             where,
-            "`deterministic` is missing, so it is open whether to drop anything.",
+            "`deterministic` is missing; it decides whether to drop anything.",
             "Pass `deterministic=not train`.",
         )
 
@@ -141,6 +141,6 @@ def _check_rate(where: str, rate: float) -> None:
     if not 0 <= rate <= 1:
         raise LiftArgumentError(
             where,
-            f"rate is {rate}, and a probability lies between 0 and 1.",
-            "Pass the share to drop, such as `rate=0.1`.",
+            f"rate is {rate}, but a probability is between 0 and 1.",
+            "Pass the fraction to drop, such as `rate=0.1`.",
         )

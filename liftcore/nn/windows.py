@@ -1,7 +1,7 @@
-"""Windows: how the kernel of a convolution lies on the spatial dimensions of its inputs.
+"""Windows: the places of a convolution's kernel on the spatial dimensions of its inputs.
 
-The arguments of a layer become one `Window`, checked, with an entry for each spatial dimension; padding that `lax` does
-not know is done at once.
+The arguments of a layer become one checked `Window`, with an entry for each spatial dimension. Padding that `lax` does
+not support is done at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 PaddingLike: TypeAlias = str | int | Sequence[int | Sequence[int]]
-"""`"SAME"`, `"CAUSAL"` and the like, one int, or an int or a pair `(low, high)` for each spatial dimension."""
+"""Type: `"SAME"`, `"CAUSAL"` and the like, one int, or an int or a pair `(low, high)` for each spatial axis."""
 
 _PADDINGS = ("SAME", "SAME_LOWER", "VALID", "CIRCULAR", "REFLECT", "CAUSAL")
 
@@ -56,17 +56,17 @@ def to_window(
     kernel_dilation: int | Iterable[int] | None,
     words: Sequence[str] = _PADDINGS,
 ) -> Window:
-    """The window that the arguments of a layer mean; None counts as 1, and one int as the same in each dimension.
+    """Returns the window for the arguments of a layer; None counts as 1, and one int applies to every dimension.
 
-    The padding may be one of `words`, in any case.
+    The padding may be one of `words`, in upper or lower case.
 
     Example:
         >>> to_window("conv at /", (3, 3), 2, "SAME", None, 1)  # doctest: +NORMALIZE_WHITESPACE
         Window(size=(3, 3), strides=(2, 2), padding='SAME', input_dilation=(1, 1), kernel_dilation=(1, 1))
 
     Raises:
-        LiftArgumentError: where one has another number of entries than the kernel, or one below 1; the padding is none;
-            or it is a word although the inputs are dilated, for which `lax` has no rule.
+        LiftArgumentError: if an argument has another number of entries than the kernel, or one below 1; if the padding
+            is invalid; or if it is a word although the inputs are dilated, for which `lax` has no rule.
     """
     size = to_tuple(kernel_size)
 
@@ -75,13 +75,13 @@ def to_window(
         if len(entries) != len(size):
             raise LiftArgumentError(
                 where,
-                f"{name} has {len(entries)} entries, {entries}, and kernel_size has {len(size)}, {size}.",
+                f"{name} has {len(entries)} entries, {entries}, but kernel_size has {len(size)}, {size}.",
                 f"Give {name} one entry for each spatial dimension, or one int for all.",
             )
         if any(entry < 1 for entry in entries):
             raise LiftArgumentError(
                 where,
-                f"{name} is {entries}, and each entry is at least 1.",
+                f"{name} is {entries}, but each entry must be at least 1.",
                 f"Pass `{name}={(1,) * len(size)}` or more.",
             )
         return entries
@@ -98,10 +98,10 @@ def to_window(
 
 
 def batch_ndim(where: str, inputs: Array, spatial: int) -> int:
-    """How many batch dimensions the inputs have before their spatial ones and the one of features.
+    """Returns the number of batch dimensions of inputs, which come before the spatial dimensions and the features.
 
     Raises:
-        LiftArgumentError: where they have too few dimensions.
+        LiftArgumentError: if the inputs have too few dimensions.
     """
     batch = jnp.ndim(inputs) - spatial - 1
     if batch < 0:
@@ -114,10 +114,10 @@ def batch_ndim(where: str, inputs: Array, spatial: int) -> int:
 
 
 def flatten_batch(where: str, inputs: Array, spatial: int) -> tuple[Array, tuple[int, ...]]:
-    """The inputs with exactly one batch dimension, and the shape of those that they came with.
+    """Reshapes inputs to have exactly one batch dimension; returns them, and the shape of their own batch dimensions.
 
     Raises:
-        LiftArgumentError: where they have too few dimensions.
+        LiftArgumentError: if the inputs have too few dimensions.
     """
     batch, shape = batch_ndim(where, inputs, spatial), jnp.shape(inputs)
     if batch != 1:
@@ -126,15 +126,15 @@ def flatten_batch(where: str, inputs: Array, spatial: int) -> tuple[Array, tuple
 
 
 def pad(where: str, inputs: Array, window: Window) -> tuple[Array, Window]:
-    """Pads circularly, by reflection or causally, where the window says so; what is left to pad is then nothing.
+    """Pads circularly, by reflection or causally, if the window says so; then nothing is left to pad.
 
     Args:
         where: the layer, for the error.
         inputs: `(batch, *spatial, features)`.
-        window: what moves over them.
+        window: the window that moves over them.
 
     Raises:
-        LiftArgumentError: where causal padding is to be done in more than one dimension, or there is nothing to repeat.
+        LiftArgumentError: if more than one dimension needs causal padding, or there is nothing to repeat.
     """
     if window.padding not in ("CIRCULAR", "REFLECT", "CAUSAL"):
         return inputs, window
@@ -156,27 +156,27 @@ def check_padding(where: str, window: Window, spatial: Sequence[int]) -> None:
     """Checks that inputs of some spatial sizes can be padded as the window says.
 
     Raises:
-        LiftArgumentError: where causal padding is to be done in more than one dimension, or there is nothing to repeat.
+        LiftArgumentError: if more than one dimension needs causal padding, or there is nothing to repeat.
     """
     if window.padding == "CAUSAL" and len(window.size) != 1:
         raise LiftArgumentError(
             where,
-            f'padding "CAUSAL" needs one spatial dimension, and kernel_size {window.size} has {len(window.size)}.',
-            "Give the pairs yourself: `padding=[(kernel_size - 1, 0), …]` for each causal dimension.",
+            f'padding "CAUSAL" needs one spatial dimension, but kernel_size {window.size} has {len(window.size)}.',
+            "Pass the pairs yourself: `padding=[(kernel_size - 1, 0), …]` for each causal dimension.",
         )
     if window.padding in ("CIRCULAR", "REFLECT") and 0 in spatial:
         raise LiftArgumentError(
             where,
-            f'padding "{window.padding}" repeats the inputs, and of spatial sizes {tuple(spatial)} there are none.',
+            f'padding "{window.padding}" repeats the inputs, but of spatial sizes {tuple(spatial)} there are none.',
             'Pass `padding="SAME"`, or longer inputs.',
         )
 
 
 def positions(where: str, spatial: Sequence[int], window: Window) -> tuple[int, ...]:
-    """How many places a window takes along each spatial dimension of its inputs, once `pad` has been done.
+    """Returns how many places a window takes along each spatial dimension of its inputs, after `pad`.
 
     Raises:
-        LiftArgumentError: where there is none.
+        LiftArgumentError: if there is none.
     """
     reach, pads = _reach(window), window.padding
     pads = lax.padtype_to_pads(spatial, reach, window.strides, pads) if isinstance(pads, str) else pads
@@ -188,20 +188,20 @@ def positions(where: str, spatial: Sequence[int], window: Window) -> tuple[int, 
     if min(found, default=1) < 1:
         raise LiftArgumentError(
             where,
-            f"the kernel reaches over {reach}, and the padded inputs are {(*map(int, full),)}: it has no place there.",
+            f"the kernel spans {reach}, but the padded inputs are only {(*map(int, full),)}: it does not fit.",
             "Pass larger inputs, a smaller `kernel_size` or more `padding`.",
         )
-    return tuple(map(int, found))  # older JAX pads with integers of NumPy
+    return tuple(map(int, found))  # older JAX pads with NumPy integers
 
 
 def _reach(window: Window) -> tuple[int, ...]:
-    """The size of the kernel in each spatial dimension with the gaps between its elements."""
+    """Returns the size of the kernel along each spatial dimension, including the gaps between its elements."""
     pairs = zip(window.size, window.kernel_dilation, strict=True)
     return tuple(dilation * (size - 1) + 1 for size, dilation in pairs)
 
 
 def dimension_numbers(ndim: int) -> lax.ConvDimensionNumbers:
-    """Those of inputs `(batch, *spatial, features)` and kernels `(*spatial, in, out)`."""
+    """Returns the dimension numbers of inputs `(batch, *spatial, features)` and kernels `(*spatial, in, out)`."""
     data, kernel = (0, ndim - 1, *range(1, ndim - 1)), (ndim - 1, ndim - 2, *range(ndim - 2))
     return lax.ConvDimensionNumbers(data, kernel, data)
 

@@ -82,7 +82,7 @@ def test_fused_implementation_gives_the_same_up_to_rounding() -> None:
 )
 def test_fused_implementation_says_what_stands_in_its_way(config: Any, call: Any, option: str) -> None:
     with pytest.raises(
-        LiftArgumentError, match=f"dot_product_attention of MultiHeadAttention at /: .*be done with `{option}`"
+        LiftArgumentError, match=f"dot_product_attention of MultiHeadAttention at /: .*not support `{option}`"
     ):
         jax.eval_shape(functools.partial(Attention(implementation="xla", **config).init, **call), KEY, X)
 
@@ -169,7 +169,7 @@ def test_decoding_needs_a_cache_that_may_be_written() -> None:
     params = {"params": variables["params"]}
     for mutable in (False, ["cache"]):
         with pytest.raises(
-            ScopeVariableNotFoundError, match="decode_cache at /: this is one step of decoding, and there"
+            ScopeVariableNotFoundError, match="decode_cache at /: this is one step of decoding, but there"
         ):
             layer.apply(params, X[:, :1], mutable=mutable)
     with pytest.raises(nn.errors.ModifyScopeVariableError, match='collection "cache" is immutable here'):
@@ -294,7 +294,7 @@ def test_function_with_keyword_arguments_gets_all_of_them() -> None:
             {},
             (X,),
             {"mask": np.ones((2, 5, 5))},
-            "the mask has shape (2, 5, 5), which does not broadcast to that of the w",
+            "the mask has shape (2, 5, 5), which does not broadcast to the shape of",
         ),
         ({}, (X,), {"positions": np.arange(5)}, "positions were given, but the layer does not use them"),
         ({"rotary": nn.rotary_embedding}, (X,), {"positions": np.arange(4)}, "the positions have shape (4,)"),

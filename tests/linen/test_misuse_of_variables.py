@@ -320,7 +320,7 @@ LAYERS: Table = {
     "a dropout rate of two": (
         lambda: nn.Dropout(2.0, deterministic=False).apply({}, X, rngs={"dropout": KEY}),
         LiftArgumentError,
-        "dropout at / | rate is 2.0, and a probability lies between 0 and 1. | `rate=0.1`",
+        "dropout at / | rate is 2.0, but a probability is between 0 and 1. | `rate=0.1`",
     ),
 }
 

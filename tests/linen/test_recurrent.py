@@ -105,7 +105,7 @@ def test_lengths_that_no_sequence_has_are_told_of(lengths: Any, wrong: int) -> N
     layer = nn.Bidirectional(nn.RNN(nn.LSTMCell(2)), nn.RNN(nn.LSTMCell(2)))
     for run in (nn.RNN(Leak()), layer):
         with pytest.raises(
-            LiftArgumentError, match=rf"seq_lengths has {wrong}, and the inputs have 3 steps along axis 1"
+            LiftArgumentError, match=rf"seq_lengths has {wrong}, but the inputs have 3 steps along axis 1"
         ):
             run.init(KEY, x, seq_lengths=np.array(lengths))
     with pytest.raises(LiftArgumentError, match="flip_sequences: seq_lengths has"):
@@ -299,7 +299,7 @@ SHAPE = "RNN at /: expected an array of shape"
 STEP = "For a single step call the cell; for a sequence of numbers add a feature axis: `inputs[..., None]`."
 LENGTHS = "RNN at /: expected seq_lengths to be integers of shape"
 EACH = "one for each sequence of the batch, given"
-COUNT = "Count the steps of each sequence; time is axis 1 of the inputs, as `time_major` says."
+COUNT = "Count the steps of each sequence; time is axis 1 of the inputs, according to `time_major`."
 MISTAKES: list[tuple[Any, Any, dict[str, Any], type[LiftError], str]] = [
     (LAYER, SEQUENCES[0, 0], {}, LiftArgumentError, f"{SHAPE} (*batch, time, features), given shape (4,). {STEP}"),
     (LAYER, [SEQUENCES], {}, LiftArgumentError, f"{SHAPE} (*batch, time, features), given a list. {STEP}"),
@@ -406,9 +406,7 @@ def test_cell_that_forgets_the_batch() -> None:
     with pytest.raises(LiftArgumentError, match=text):
         nn.RNN(Scalar()).apply({}, SEQUENCES)
     assert nn.RNN(Scalar(), time_major=True).apply({}, SEQUENCES).shape == (2,)
-    text = (
-        r"a part of the carry has shape \(\), which does not begin with that of the batch, \(3,\)\. Carry an array for "
-    )
+    text = r"a part of the carry has shape \(\), which does not begin with the .* batch, \(3,\)\. Carry an array for "
     with pytest.raises(LiftArgumentError, match=text):
         nn.RNN(Scalar(), time_major=True, return_carry=True).apply({}, SEQUENCES, seq_lengths=np.ones(3, int))
 

@@ -174,30 +174,30 @@ EINSUMS = {"qk_attn_weights_einsum": jnp.einsum, "attn_weights_value_einsum": jn
         ([(5, 2, 4), (3, 2, 4), (3, 1, 4)], {}, "keys and values differ in length or heads"),
         ([(5, 3, 4), (3, 2, 4), (3, 2, 4)], {}, "3 heads of queries cannot share 2 heads of keys evenly"),
         ([(5, 2, 4), (3, 4, 4), (3, 4, 4)], {}, "2 heads of queries cannot share 4 heads of keys evenly"),
-        (None, {"mask": np.ones((2, 5, 3))}, "the mask has shape (2, 5, 3), which does not broadcast to that of the"),
+        (None, {"mask": np.ones((2, 5, 3))}, "the mask has shape (2, 5, 3), which does not broadcast to the shape of"),
         (None, {"mask": np.ones((2, 1, 5, 2))}, "(*batch, heads, queries, keys) = (2, 4, 5, 3). Give the mask an axis"),
         (None, {"mask": np.ones((3, 2, 1, 5, 3))}, "the mask has shape (3, 2, 1, 5, 3)"),
         (None, {"bias": np.ones((5, 5))}, "the bias has shape (5, 5), which does not"),
         (None, {"bias": np.ones((5, 5)), "implementation": "xla"}, "the bias has shape (5, 5), which does not"),
-        (None, {"dropout_rate": 0.1}, "dropout_rate is 0.1, and there is no key to draw with. Pass `dropout_rng=key`"),
-        (None, {"dropout_rate": 1.5}, "dropout_rate is 1.5, and a probability lies between 0 and 1"),
+        (None, {"dropout_rate": 0.1}, "dropout_rate is 0.1, but there is no key to draw with. Pass `dropout_rng=key`"),
+        (None, {"dropout_rate": 1.5}, "dropout_rate is 1.5, but a probability is between 0 and 1"),
         (None, {"qk_attn_weights_einsum": jnp.einsum}, "`qk_attn_weights_einsum` was given alone"),
         (None, {**EINSUMS, "precision": "highest"}, "`qk_attn_weights_einsum` and `precision` were both given"),
         (None, {**EINSUMS, "einsum_dot_general": jax.lax.dot_general}, "and `einsum_dot_general` were both given"),
         (None, {"implementation": "flash"}, "there is no implementation 'flash'"),
-        (None, {"implementation": "xla", "dropout_rate": 0.1}, "cannot be done with `dropout_rate`"),
-        (None, {"implementation": "xla", "module": "a scope"}, "cannot be done with `module`"),
+        (None, {"implementation": "xla", "dropout_rate": 0.1}, "does not support `dropout_rate`"),
+        (None, {"implementation": "xla", "module": "a scope"}, "does not support `module`"),
         (
             None,
             {"implementation": "cudnn", "precision": "highest"},
-            "'cudnn' computes attention as a whole, which cannot",
+            "'cudnn' computes attention as a whole, which does not",
         ),
         (
             None,
             {"implementation": "xla", **EINSUMS},
-            "with `qk_attn_weights_einsum`, `attn_weights_value_einsum`. Leave",
+            "support `qk_attn_weights_einsum`, `attn_weights_value_einsum`. Leave",
         ),
-        (None, {"implementation": "xla"}, "needs values of the depth of keys, 6, given 7"),
+        (None, {"implementation": "xla"}, "needs values with the depth of the keys, 6, given 7"),
     ],
 )
 def test_what_cannot_be_is_refused(shapes: Any, options: Any, message: str) -> None:
@@ -244,8 +244,8 @@ def test_masks_combine_to_what_all_let_through() -> None:
             lambda: nn.make_causal_mask(1.0),
             "make_causal_mask: expected an array of shape (*batch, length), given a scalar",
         ),
-        (lambda: nn.combine_masks(jnp.ones((3, 3)), jnp.ones(3)), "masks of shapes (3, 3), (3,) do not go together"),
-        (lambda: nn.combine_masks(jnp.ones((3, 3)), jnp.ones((3, 2))), "masks of shapes (3, 3), (3, 2) do not go"),
+        (lambda: nn.combine_masks(jnp.ones((3, 3)), jnp.ones(3)), "masks of shapes (3, 3), (3,) cannot be combined"),
+        (lambda: nn.combine_masks(jnp.ones((3, 3)), jnp.ones((3, 2))), "masks of shapes (3, 3), (3, 2) cannot be"),
     ],
 )
 def test_masks_that_do_not_fit_are_refused(make: Any, message: str) -> None:
@@ -292,8 +292,8 @@ def test_rotation_keeps_floating_dtypes(given: Any, result: Any) -> None:
     ("shape", "positions", "options", "message"),
     [
         ((3, 4), np.arange(3), {}, "expected x of shape (*batch, length, heads, depth), given (3, 4)"),
-        ((3, 1, 5), np.arange(3), {}, "5 features cannot be turned in pairs, of 5 that a head has"),
-        ((3, 1, 5), np.arange(3), {"features": 6}, "6 features cannot be turned in pairs, of 5"),
+        ((3, 1, 5), np.arange(3), {}, "5 of the 5 features of a head cannot be rotated in pairs"),
+        ((3, 1, 5), np.arange(3), {"features": 6}, "6 of the 5 features of a head cannot be rotated"),
         (
             (3, 1, 4),
             np.arange(4),
@@ -339,7 +339,7 @@ def test_step_by_step_is_all_at_once(empty: Any) -> None:
 
 def test_full_cache_is_an_error_or_nan_and_stays_as_it_is(empty: Any) -> None:
     full = {"cache": {**empty["cache"], "cached_key": INPUTS, "cache_index": jnp.array(4, jnp.int32)}}
-    with pytest.raises(LiftArgumentError, match="it has room for 4 positions, and this would be number 5"):
+    with pytest.raises(LiftArgumentError, match="it has room for 4 positions, but this would be number 5"):
         STEP(full, INPUTS[:, :1])
     y, after = jax.jit(STEP)(full, INPUTS[:, :1])
     assert np.isnan(y).all()
@@ -358,7 +358,7 @@ def test_step_without_a_cache_says_how_to_make_one() -> None:
     [
         (INPUTS[:1], None, "a key of shape (2, positions, 3, 6) and dtype float32, and as many queries; given (1, 4,"),
         (INPUTS[:, :1].astype(jnp.bfloat16), None, "and as many queries; given (2, 1, 3, 6) and bfloat16"),
-        (INPUTS[:, :1], np.ones((2, 4)), "the mask has shape (2, 4), which does not broadcast to that of the weights"),
+        (INPUTS[:, :1], np.ones((2, 4)), "the mask has shape (2, 4), which does not broadcast to the shape of"),
     ],
 )
 def test_step_refuses_what_does_not_fit_its_cache(empty: Any, x: Any, mask: Any, message: str) -> None:

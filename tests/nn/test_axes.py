@@ -19,7 +19,7 @@ def test_axes_are_counted_from_the_front_once_each(axes: Any, expected: Any) -> 
     ("axes", "ndim", "legal"), [(3, 3, "from -3 to 2"), ((0, -2), 1, "from -1 to 0"), (0, 0, "none")]
 )
 def test_axis_that_the_inputs_lack_is_refused(axes: Any, ndim: int, legal: str) -> None:
-    with pytest.raises(LiftArgumentError, match=rf"here: axis is .*legal axes: {legal}"):
+    with pytest.raises(LiftArgumentError, match=rf"here: axis is .*valid axes: {legal}"):
         normalize_axes("here", "axis", axes, ndim)
 
 

@@ -103,7 +103,7 @@ def test_what_is_beyond_the_room_is_nan_per_example_and_dropped() -> None:
     np.testing.assert_array_equal(after["cache"]["cached_key"][0, 2], INPUTS[0, 3])
     np.testing.assert_array_equal(after["cache"]["cached_key"][:, :1], kept[:, :1])
     with pytest.raises(
-        LiftArgumentError, match=re.escape("room for 3 positions, and this would be number 4 of example (0,)")
+        LiftArgumentError, match=re.escape("room for 3 positions, but this would be number 4 of example (0,)")
     ):
         STEP(variables, INPUTS[:, 3:5])
     y, after = STEP(variables, INPUTS[:, 3:5], np.array([1, 2]))  # padding needs no room
@@ -119,7 +119,7 @@ def test_a_chunk_beyond_the_room_is_what_steps_are() -> None:
         one, steps = quick(STEP)(steps, INPUTS[:, i : i + 1])
         np.testing.assert_allclose(y[:, i : i + 1], one, rtol=1e-5, atol=1e-6)
     jax.tree.map(np.testing.assert_array_equal, chunk, steps)
-    with pytest.raises(LiftArgumentError, match="room for 3 positions, and this would be number 5"):
+    with pytest.raises(LiftArgumentError, match="room for 3 positions, but this would be number 5"):
         STEP(variables, INPUTS[:, :5])
 
 
@@ -139,5 +139,5 @@ def test_lengths_that_do_not_fit_are_refused(ragged: bool, lengths: Any, message
 def test_an_index_of_another_batch_is_refused() -> None:
     variables = empty()
     variables["cache"]["cache_index"] = jnp.zeros(3, jnp.int32)
-    with pytest.raises(LiftArgumentError, match=re.escape("an index of shape (3,), and a batch of shape (2,)")):
+    with pytest.raises(LiftArgumentError, match=re.escape("an index of shape (3,), but a batch of shape (2,)")):
         STEP(variables, INPUTS)

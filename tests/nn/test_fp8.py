@@ -88,9 +88,7 @@ def test_what_cannot_be_is_refused() -> None:
     metas = dict.fromkeys(("lhs_meta", "rhs_meta", "grad_meta"), meta(1.0, 0.0))
     with pytest.raises(LiftArgumentError, match="fp8_dot_general: expected a kernel of a floating dtype, given int32"):
         nn.fp8_dot_general(X, jnp.ones((4, 5), int), DIMENSIONS, **metas)
-    with pytest.raises(
-        LiftArgumentError, match="fp8_dot_general: numbers of 8 bits have no other precision, given 'high"
-    ):
+    with pytest.raises(LiftArgumentError, match="fp8_dot_general: 8-bit numbers have only one precision, given 'high"):
         nn.fp8_dot_general(X, jnp.asarray(K), DIMENSIONS, "highest", **metas)
 
 
@@ -118,7 +116,7 @@ def test_einsum_refuses_what_is_no_product_of_two() -> None:
     for equation, message in [
         ("ii,ij->j", 'fp8_einsum: "ii,ij->j" has a letter twice in one operand'),
         ("ij->j", "fp8_einsum: the equation is "),
-        ("ij,kj->ik", 'fp8_einsum: "j" is 4 and 5 long'),
+        ("ij,kj->ik", 'fp8_einsum: "j" has sizes 4 and 5'),
     ]:
         with pytest.raises(LiftArgumentError, match=message):
             nn.fp8_einsum(equation, array(4, 4), jnp.asarray(K), **metas)

@@ -72,9 +72,9 @@ def test_dense_general_asks_its_initializers_for_a_matrix_and_keeps_a_box() -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"axis": 3}, "axis is (3,), and the inputs have 3 dimensions (legal axes: from -3 to 2)."),
-        ({"batch_dims": (5,)}, "batch_dims is (5,), and the inputs have 3 dimensions"),
-        ({"batch_dims": (1,)}, "batch_dims are (1,), and only the leading axes, counted from the front, can be"),
+        ({"axis": 3}, "axis is (3,), but the inputs have 3 dimensions (valid axes: from -3 to 2)."),
+        ({"batch_dims": (5,)}, "batch_dims is (5,), but the inputs have 3 dimensions"),
+        ({"batch_dims": (1,)}, "batch_dims are (1,), but only the leading axes, counted from the front, can be"),
         ({"batch_dims": (-3,)}, "Move them to the front, and pass `batch_dims=(0,)`."),
         ({"batch_dims": (0, 0)}, "Move them to the front, and pass `batch_dims=(0, 1)`."),
         ({"axis": (0, 2), "batch_dims": (0, 1)}, "axis is (0, 2) and batch_dims are (0, 1), which name one axis of"),
@@ -98,19 +98,19 @@ def test_einsum_adds_a_bias_where_the_kernel_reaches_the_result() -> None:
 @pytest.mark.parametrize(
     ("equation", "shape", "message"),
     [
-        ("ab,bc", (4, 5), 'the equation is "ab,bc", and it is to have two operands, the inputs and the kernel, and a'),
+        ("ab,bc", (4, 5), 'the equation is "ab,bc", but it must have two operands, the inputs and the kernel, and a'),
         ("ab->ab", (4, 5), 'the equation is "ab->ab"'),
         ("ab,bc,cd->ad", (4, 5), 'Write it like `einsum_str="...a,ab->...b"`.'),
-        ("abc,cd->abd", (4, 5), '"abc" labels 3 dimensions of the inputs, whose shape is (3, 4). Give one letter'),
+        ("abc,cd->abd", (4, 5), '"abc" labels 3 dimensions of the inputs, but their shape is (3, 4). Give one letter'),
         ("...abc,cd->...abd", (4, 5), '"...abc" labels 3 dimensions of the inputs'),
-        ("ab,b->a", (4, 5), '"b" labels 1 dimensions of the kernel, whose shape is (4, 5)'),
-        ("ab,bc->ac", (3, 5), '"b" is 4 and 3 long; the inputs have shape (3, 4), the kernel (3, 5). Check the shape'),
-        ("ab,bc->ac", (1, 5), '"b" is 4 and 1 long'),
-        ("...b,...bc->...c", (2, 4, 5), "a dimension of `...` is 3 and 2 long"),
+        ("ab,b->a", (4, 5), '"b" labels 1 dimensions of the kernel, but their shape is (4, 5)'),
+        ("ab,bc->ac", (3, 5), '"b" has sizes 4 and 3; the inputs have shape (3, 4), the kernel (3, 5). Check'),
+        ("ab,bc->ac", (1, 5), '"b" has sizes 4 and 1'),
+        ("...b,...bc->...c", (2, 4, 5), "a dimension of `...` has sizes 3 and 2"),
         ("ab,bc->ad", (4, 5), 'the result of "ab,bc->ad" has a letter twice, or one that no operand has'),
         ("ab,bc->aa", (4, 5), 'the result of "ab,bc->aa" has a letter twice'),
-        ("a......b,bc->ac", (4, 5), '"a......b" is no term of an equation. Use letters, and `...` at most once'),
-        ("a1,bc->ac", (4, 5), '"a1" is no term of an equation'),
+        ("a......b,bc->ac", (4, 5), '"a......b" is not a term of an equation. Use letters, and `...` at most once'),
+        ("a1,bc->ac", (4, 5), '"a1" is not a term of an equation'),
     ],
 )
 def test_einsum_refuses_what_does_not_fit_its_equation(equation: str, shape: Any, message: str) -> None:

@@ -102,14 +102,14 @@ def test_merging_keeps_boxes() -> None:
             lambda: liftcore.init(nn.lora)(jax.random.key(0), X, 4, 0),
             "lora at /: expected a rank of 1 or more, given 0",
         ),
-        (lambda: liftcore.apply(nn.lora)(UPDATE, X, 4, 2, axis=2), "lora at /: axis is (2,), and the inputs have 2"),
+        (lambda: liftcore.apply(nn.lora)(UPDATE, X, 4, 2, axis=2), "lora at /: axis is (2,), but the inputs have 2"),
         (
             lambda: nn.merge_lora({"params": {}}, alpha=None),
             "merge_lora: expected updates in the collection \"lora\", given ['params']",
         ),
         (
             lambda: nn.merge_lora({"params": {"x": {}}, "lora": {"x": UPDATE["lora"]}}, alpha=None),
-            'merge_lora: "lora/x" is the update of no kernel: "params" has none there',
+            'merge_lora: "lora/x" is an update without a kernel: "params" has none there',
         ),
         (
             lambda: nn.unmerge_lora({"params": {"x": {"kernel": X}}}, {"x": UPDATE["lora"]}, alpha=None),

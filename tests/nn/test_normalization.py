@@ -132,7 +132,7 @@ def test_moments_are_shared_by_the_elements_of_a_group() -> None:
 def test_mean_of_no_examples_is_refused_but_by_init(layer: Any) -> None:
     options = {"use_running_average": False} if layer is plain_batch_norm else {}
     _, variables = jax.eval_shape(lambda key: liftcore.init(layer)(key, X[:0], **options), jax.random.key(0))
-    message = "at /: there is nothing to average over: the inputs have shape (0, 3), and axes (0,"
+    message = "at /: there is nothing to average over: the inputs have shape (0, 3), the reduced axes are (0,"
     with pytest.raises(LiftArgumentError, match=re.escape(message)):
         jax.eval_shape(lambda given: liftcore.apply(layer, mutable=True)(given, X[:0], **options), variables)
 
@@ -180,30 +180,30 @@ def test_parameters_have_the_shape_of_the_feature_axes() -> None:
             nn.batch_norm,
             X,
             {"use_running_average": True, "axis": 2},
-            "batch_norm at /: axis is (2,), and the inputs have 2",
+            "batch_norm at /: axis is (2,), but the inputs have 2",
         ),
-        (nn.batch_norm, X[0, 0], {"use_running_average": True}, "axis is (-1,), and the inputs have 0 dimensions"),
+        (nn.batch_norm, X[0, 0], {"use_running_average": True}, "axis is (-1,), but the inputs have 0 dimensions"),
         (nn.batch_norm, X, {"use_running_average": False, "mask": X[:, :2]}, "the mask has shape (6, 2)"),
         (nn.layer_norm, X, {"reduction_axes": (0, -3)}, "layer_norm at /: reduction_axes is (0, -3)"),
         (nn.layer_norm, X, {"feature_axes": 5}, "feature_axes is (5,)"),
         (nn.layer_norm, X, {"mask": X[None]}, "the mask has shape (1, 6, 3), which does not broadcast"),
-        (nn.rms_norm, X, {"reduction_axes": 2}, "rms_norm at /: reduction_axes is (2,), and the inputs have 2"),
+        (nn.rms_norm, X, {"reduction_axes": 2}, "rms_norm at /: reduction_axes is (2,), but the inputs have 2"),
         (nn.rms_norm, X, {"feature_axes": -3}, "feature_axes is (-3,)"),
         (nn.rms_norm, X, {"mask": X[:, :2]}, "rms_norm at /: the mask has shape (6, 2)"),
         (
             nn.instance_norm,
             X,
             {"feature_axes": (0, 1)},
-            "instance_norm at /: feature_axes are (0, 1) of inputs of shape",
+            "instance_norm at /: feature_axes are (0, 1) for inputs of shape",
         ),
-        (nn.instance_norm, X[0], {}, "and the first axis is of examples. Leave it out, or put an axis before it"),
+        (nn.instance_norm, X[0], {}, "the first axis is the batch. Leave the first axis out, or add an axis before it"),
         (nn.instance_norm, X, {"mask": X[:2]}, "the mask has shape (2, 3)"),
-        (nn.group_norm, X, {}, "group_norm at /: the inputs have 3 features, which do not divide by num_groups=32."),
+        (nn.group_norm, X, {}, "group_norm at /: the inputs have 3 features, which cannot be divided by num_groups=32"),
         (
             nn.group_norm,
             X,
             {"num_groups": None, "group_size": 2},
-            "which do not divide by group_size=2. Pass a `group_s",
+            "which cannot be divided by group_size=2. Pass a `group_s",
         ),
         (nn.group_norm, X, {"num_groups": 0}, "num_groups=0"),
         (nn.group_norm, X, {"num_groups": None}, "expected num_groups or group_size, given num_groups=None and group"),
@@ -212,10 +212,10 @@ def test_parameters_have_the_shape_of_the_feature_axes() -> None:
             nn.group_norm,
             X,
             {"reduction_axes": 0},
-            "reduction_axes are (0,) of inputs of shape (6, 3), and lack the last",
+            "reduction_axes are (0,) for inputs of shape (6, 3); the last",
         ),
         (nn.group_norm, X, {"num_groups": 3, "mask": X[:2]}, "the mask has shape (2, 3)"),
-        (nn.group_norm, X[0, 0], {}, "the axis of features is (-1,), and the inputs have 0 dimensions"),
+        (nn.group_norm, X[0, 0], {}, "the axis of features is (-1,), but the inputs have 0 dimensions"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_made(layer: Any, x: Any, arguments: Any, message: str) -> None:

@@ -121,7 +121,7 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: attention(dropout_rate=0.5, deterministic=False, keep_rngs=False)(X), "has no dropout stream"),
         (lambda r: attention(decode=True)(X), "Call `init_cache(input_shape)` first"),
         (lambda r: decoding(3)(X[:1]), "a key of shape (2, positions, 2, 2)"),
-        (lambda r: decoding(2)(X), "room for 2 positions, and this would be number 3"),
+        (lambda r: decoding(2)(X), "room for 2 positions, but this would be number 3"),
         (lambda r: decoding(3)(X, lengths=jnp.array([1, 2])), "an index of the cache for each example"),
         (lambda r: attention()(X, lengths=jnp.array([1, 2])), "the layer does not decode"),
         (lambda r: [layer := decoding(1), layer(X[:, :1]), layer(X[:, :1])], "call `init_cache` with a shape of the"),
