@@ -1,20 +1,20 @@
-"""Functional layers: plain functions of a scope, which keep their parameters there.
+"""Functional layers: plain functions that keep their parameters in a scope.
 
-    linear                           dense, dense_general, einsum; affine and affine_einsum, of given parameters
+    linear                           dense, dense_general, einsum; affine and affine_einsum, with given parameters
     convolution                      conv, conv_local, conv_transpose
     kernels                          convolve, convolve_transpose: convolutions with given parameters
     embedding                        embedding
     normalization                    batch_norm, layer_norm, rms_norm, group_norm, instance_norm
-    stochastic                       dropout, and drop, which is given its key
+    stochastic                       dropout, and drop, which takes a key
     activation                       prelu
     attention                        dot_product_attention, dot_product_attention_weights
-    masks, rotary, decoding          of attention: masks, positions, and the cache to decode with
+    masks, rotary, decoding          for attention: masks, positions, and the cache for decoding
     fp8                              fp8_dot_general, fp8_simulated_dot_general, fp8_einsum: products of 8-bit numbers
     low_rank                         lora, lora_einsum, lora_conv, lora_embedding: updates of low rank;
                                      merge_lora, unmerge_lora for trees of variables
     pooling                          max_pool, min_pool, avg_pool, pool, which need no scope
     statistics                       averager, moments, standardize, abs_square, to_reduction_dtype: parts of norms
-    reparametrization                unit_norm, spectral_normalize: weights that are rescaled before they are used
+    reparametrization                unit_norm, spectral_normalize: weights that are rescaled before use
     sequences                        Sequences, flip_sequences: batches of sequences of different lengths
     axes                             normalize_axes, check_mask, split_mask
     dtypes                           canonicalize_dtype, promote_dtype: the dtype that a layer computes in

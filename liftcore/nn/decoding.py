@@ -201,7 +201,7 @@ def decode_cache(
         ((1, 2, 3), 6)
 
     Args:
-        scope: where the variables live.
+        scope: the scope of the cache.
         key: `(*batch, length, heads, depth)`, in the form to cache; only its shape and dtype matter.
         value: the values, in the same form.
         ragged: whether each example has its own index, for prompts of different lengths in one batch.
