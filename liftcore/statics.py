@@ -215,7 +215,7 @@ def _parts(value: Any, kind: Any, above: tuple[int, ...]) -> Iterable[Any]:
     fields = _fields(value, kind)
     if fields is not None:
         return [part for name, below in fields.items() for part in (name, at(f".{name}", below))]
-    if not _compares(kind):
+    if not _compares(kind) or not _hashes(value):
         raise Undescribed(value)
     return [value]
 
@@ -252,6 +252,15 @@ def _is_frozen(kind: Any) -> bool:
 def _compares(kind: Any) -> bool:
     """Whether a class defines which of its objects are equal."""
     return kind.__eq__ is not object.__eq__ and kind.__hash__ not in (None, object.__hash__)
+
+
+def _hashes(value: Any) -> bool:
+    """Return whether a value can be hashed: the hash of a module may need those of arrays, which have none."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _marked(static: Any) -> Any:

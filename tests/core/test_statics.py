@@ -45,6 +45,19 @@ def with_attribute(value: Any, name: str, attribute: Any) -> Any:
     return value
 
 
+class Hashed:
+    """An object that is compared by a value, which may have no hash."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hashed) and bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
 @dataclasses.dataclass
 class Mutable:
     size: Any
@@ -155,6 +168,7 @@ NONE: dict[str, tuple[Any, str]] = {
     "the object of a method": (Plain(1).method, ".__self__"),
     "an argument of a partial": (functools.partial(double, Plain(1)), ".args[0]"),
     "an array of objects": (np.array([Plain(1)], dtype=object), ""),
+    "an object that holds an array": (Hashed(jnp.ones(2)), ""),
 }
 
 
