@@ -131,7 +131,7 @@ def _check_positional(where: str, args: tuple[Any, ...]) -> None:
     if jax.tree_util.all_leaves(args[:1]) and not is_array_like(args[0]):
         raise LiftArgumentError(
             where,
-            f"the first argument, {shown(args[0])}, holds no arrays, so it has no gradient.",
+            f"the first argument is {shown(args[0])}, which is static, so it has no gradient.",
             "Pass what you differentiate first. For a module of linen_like, that is `eqx.Applied(module, variables)`; "
             "for a scope or a bound module, use `liftcore.grad` or `linen_like.grad`.",
         )

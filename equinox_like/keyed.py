@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from liftcore.errors import LiftArgumentError, shown
 from liftcore.statics import Undescribed, static_key
 
 from .functions import FilteredFunction
+from .methods import BoundMethod
 from .parts import check_no_scopes, is_dynamic
 from .prefixes import leafwise
 
@@ -105,9 +107,11 @@ def split_keyed(tree: Any, traced: Sequence[bool] | None = None) -> KeyedTree:
 
 
 def _opened(tree: Any) -> Any:
-    """Return a pytree in which a `functools.partial` is a pytree too, so that the arrays in it are traced."""
+    """Return a pytree in which partial functions and methods of pytrees are pytrees too: their arrays are traced."""
 
     def opened(leaf: Any) -> Any:
+        if type(leaf) is types.MethodType and not jax.tree_util.all_leaves([leaf.__self__]):
+            return BoundMethod(leaf.__func__, jax.tree.map(opened, leaf.__self__))
         if type(leaf) is not functools.partial:
             return leaf
         fun, args, keywords = jax.tree.map(opened, (leaf.func, leaf.args, leaf.keywords))

@@ -32,9 +32,13 @@ class BoundMethods:
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["__self__"], meta_fields=["__func__"])
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class BoundMethod:
-    """A method of a module, as a pytree with the leaves of the module."""
+    """A method of a module, as a pytree with the leaves of the module.
+
+    Like a method of Python, it equals only the same method of the same object. So it can be hashed, which
+    `jax.checkpoint`, `jax.lax.cond` and `jax.jit` do with functions.
+    """
 
     __func__: Callable[..., Any]
     __self__: Any
@@ -42,6 +46,14 @@ class BoundMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method."""
         return self.__func__(self.__self__, *args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BoundMethod):
+            return NotImplemented
+        return self.__func__ is other.__func__ and self.__self__ is other.__self__
+
+    def __hash__(self) -> int:
+        return hash((self.__func__, id(self.__self__)))
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:

@@ -381,3 +381,22 @@ def test_a_filter_sees_the_path_of_each_array_in_the_pytree() -> None:
     }
     assert not any(jax.tree.leaves(of_norm["net"]))
     assert not any(jax.tree.leaves(eqx.trainable(net, "batch_stats")))
+
+
+# -- methods of modules of Equinox -------------------------------------------------------------------------------------
+
+
+def test_a_method_of_a_real_layer_finds_its_trace_for_other_weights() -> None:
+    equinox = pytest.importorskip("equinox")
+    runs = []
+
+    @eqx.filter_jit
+    def call(fn: Any, x: Any) -> Any:
+        runs.append(fn)
+        return fn(x)
+
+    for seed in range(3):
+        linear = equinox.nn.Linear(3, 2, key=jax.random.key(seed))
+        np.testing.assert_allclose(call(linear.__call__, X), linear(X), rtol=1e-6)
+        np.testing.assert_allclose(eqx.filter_jit(linear.__call__)(X), linear(X), rtol=1e-6)
+    assert len(runs) == 1

@@ -375,6 +375,41 @@ def test_a_static_field_without_a_key_is_an_error() -> None:
         jax.tree.leaves(Linear(X, mode=object()))
 
 
+class Scaled(Module):
+    """Two methods, one of them special."""
+
+    w: Any
+
+    def __call__(self, x: Any) -> Any:
+        return self.w * x
+
+    def twice(self, x: Any) -> Any:
+        return 2 * self(x)
+
+
+@pytest.mark.parametrize("name", ["__call__", "twice"])
+def test_a_method_is_a_function_for_transformations_of_jax(name: str) -> None:
+    module = Scaled(X)
+    method = getattr(module, name)
+    wanted = method(X)
+    for transformed in (jax.checkpoint(method), jax.jit(method)):
+        np.testing.assert_array_equal(transformed(X), wanted)
+    np.testing.assert_array_equal(jax.lax.cond(True, method, lambda x: x, X), wanted)
+
+    def loss(module: Any) -> Any:
+        return jax.checkpoint(getattr(module, name))(X).sum()
+
+    np.testing.assert_array_equal(jax.grad(loss)(module).w, X if name == "__call__" else 2 * X)
+
+
+def test_methods_are_equal_if_they_are_the_same_of_the_same_object() -> None:
+    module = Scaled(X)
+    assert module.twice == module.twice
+    assert len({module.twice, module.twice, module.__call__, Scaled(X).twice}) == 3
+    assert module.twice != Scaled(X).twice
+    assert module.twice != "twice"
+
+
 def test_a_method_finds_its_trace_again() -> None:
     runs = []
 
