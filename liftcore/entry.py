@@ -54,7 +54,7 @@ def bind(
 
 
 def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]:
-    """Turns a function of a scope into a pure function of variables and keys.
+    """Turn a function of a scope into a pure function of variables and keys.
 
     Example:
         >>> def double(scope, x):
@@ -87,7 +87,7 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
 
 
 def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
-    """Turns a function of a scope into a pure function of keys that creates its variables.
+    """Turn a function of a scope into a pure function of keys that creates its variables.
 
     Example:
         >>> import jax.numpy as jnp

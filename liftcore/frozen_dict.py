@@ -48,7 +48,7 @@ class FrozenDict(Mapping[K, V]):
 
     @classmethod
     def _around(cls, plain: dict[Any, Any]) -> FrozenDict[Any, Any]:
-        """Wraps a dict without copying it; nobody else may write to it."""
+        """Wrap a dict without copying it; nobody else may write to it."""
         frozen = cls.__new__(cls)
         frozen._dict, frozen._hash = plain, None
         return frozen
@@ -78,7 +78,7 @@ class FrozenDict(Mapping[K, V]):
         return type(self), (self.unfreeze(),)
 
     def copy(self, add_or_replace: Mapping[K, V] | None = None) -> FrozenDict[K, V]:
-        """Returns a frozen dict with entries added or replaced.
+        """Return a frozen dict with entries added or replaced.
 
         Args:
             add_or_replace: the entries; by default none.
@@ -86,7 +86,7 @@ class FrozenDict(Mapping[K, V]):
         return type(self)({**self._dict, **(add_or_replace or {})})
 
     def pop(self, key: K) -> tuple[FrozenDict[K, V], V]:
-        """Returns a frozen dict without `key`, and the value that it had.
+        """Return a frozen dict without `key`, and the value that it had.
 
         Args:
             key: the key to leave out.
@@ -98,11 +98,11 @@ class FrozenDict(Mapping[K, V]):
         return self._around({k: v for k, v in self._dict.items() if k != key}), value
 
     def unfreeze(self) -> dict[K, V]:
-        """Returns plain nested dicts with the same items, which may be changed."""
+        """Return plain nested dicts with the same items, which may be changed."""
         return cast(dict[K, V], unfreeze(self._dict))
 
     def pretty_repr(self, num_spaces: int = 4) -> str:
-        """Returns an indented text of the nested items; see `pretty_repr`.
+        """Return an indented text of the nested items; see `pretty_repr`.
 
         Args:
             num_spaces: the indentation of one level; by default 4.
@@ -128,7 +128,7 @@ jax.tree_util.register_pytree_with_keys(FrozenDict, _flatten_with_keys, _unflatt
 
 
 def freeze(tree: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
-    """Returns nested dicts as a `FrozenDict`. The dicts are copied, but not the values.
+    """Return nested dicts as a `FrozenDict`. The dicts are copied, but not the values.
 
     Args:
         tree: nested dicts, frozen or plain.
@@ -137,7 +137,7 @@ def freeze(tree: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
 
 
 def unfreeze(tree: Any) -> Any:
-    """Returns nested dicts, frozen or not, as new plain dicts. Any other value is returned unchanged.
+    """Return nested dicts, frozen or not, as new plain dicts. Any other value is returned unchanged.
 
     Example:
         >>> unfreeze(freeze({"dense": {"w": 1}}))
@@ -154,7 +154,7 @@ def unfreeze(tree: Any) -> Any:
 
 
 def copy(tree: Mapping[Any, Any], add_or_replace: Mapping[Any, Any] | None = None) -> Any:
-    """Returns a dict of the same kind, frozen or plain, with entries added or replaced.
+    """Return a dict of the same kind, frozen or plain, with entries added or replaced.
 
     Example:
         >>> copy({"a": 1}, {"b": 2})
@@ -170,7 +170,7 @@ def copy(tree: Mapping[Any, Any], add_or_replace: Mapping[Any, Any] | None = Non
 
 
 def pop(tree: Mapping[Any, Any], key: Any) -> tuple[Any, Any]:
-    """Returns a dict of the same kind, frozen or plain, without `key`, and the value that it had.
+    """Return a dict of the same kind, frozen or plain, without `key`, and the value that it had.
 
     Example:
         >>> pop({"params": {"w": 1}, "cache": {}}, "params")
@@ -190,7 +190,7 @@ def pop(tree: Mapping[Any, Any], key: Any) -> tuple[Any, Any]:
 
 
 def pretty_repr(tree: Any, num_spaces: int = 4) -> str:
-    """Returns an indented text of nested dicts, and `repr` of anything else.
+    """Return an indented text of nested dicts, and `repr` of anything else.
 
     Example:
         >>> print(pretty_repr({"dense": {"w": 1}}))

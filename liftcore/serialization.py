@@ -61,7 +61,7 @@ _PATH: ContextVar[tuple[str, ...]] = ContextVar("the names from the root of the 
 
 
 def _at(name: Any, fn: Callable[..., Any], *args: Any) -> Any:
-    """Returns `fn(*args)`; inside, `name` is added to `current_path()`, and to the path of a `StateError`."""
+    """Return `fn(*args)`; inside, `name` is added to `current_path()`, and to the path of a `StateError`."""
     outside = _PATH.set((*_PATH.get(), str(name)))
     try:
         return fn(*args)
@@ -72,7 +72,7 @@ def _at(name: Any, fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def current_path() -> str:
-    """Returns the path in the tree that `from_state_dict` is at, for the errors of a registered type.
+    """Return the path in the tree that `from_state_dict` is at, for the errors of a registered type.
 
     Example:
         >>> class Span:
@@ -109,7 +109,7 @@ def _indexed(items: Any) -> dict[str, Any]:
 
 
 def _of_partial(target: functools.partial[Any]) -> dict[str, Any]:
-    """Returns the parts of a `functools.partial`, with its function if that is a pytree, such as an Equinox module."""
+    """Return the parts of a `functools.partial`, with its function if that is a pytree, such as an Equinox module."""
     held = {"args": target.args, "keywords": target.keywords}
     return held if _rule(target.func) is None else {"func": target.func, **held}
 
@@ -119,7 +119,7 @@ def _rebuild_partial(target: functools.partial[Any], new: dict[str, Any]) -> fun
 
 
 def _pytree_rule(target: Any) -> _Rule:
-    """Returns the rule for any pytree known to JAX: its children by key, and the static part of the target."""
+    """Return the rule for any pytree known to JAX: its children by key, and the static part of the target."""
     found, treedef = jax.tree_util.tree_flatten_with_path(target, is_leaf=lambda part: part is not target)
 
     def children(_: Any) -> dict[str, Any]:
@@ -175,7 +175,7 @@ _KEY = _Rule(_key_children, _rebuild_key)
 
 
 def _rule(target: Any) -> _Rule | None:
-    """Returns the rule for `target`, or `None` if it is a leaf."""
+    """Return the rule for `target`, or `None` if it is a leaf."""
     cls = type(target)
     if cls in _RULES:
         return _RULES[cls]
@@ -190,7 +190,7 @@ def register_serialization_state(
     ty_from_state_dict: Callable[[Any, Any], Any],
     override: bool = False,
 ) -> None:
-    """Registers how values of exactly the type `ty` are converted to state dicts and restored from them.
+    """Register how values of exactly the type `ty` are converted to state dicts and restored from them.
 
     Args:
         ty: the type.
@@ -209,7 +209,7 @@ def register_serialization_state(
 
 
 def to_state_dict(target: Any) -> Any:
-    """Returns the state of a tree as nested dicts with string keys; leaves are unchanged.
+    """Return the state of a tree as nested dicts with string keys; leaves are unchanged.
 
     Every pytree that JAX knows is split: dicts, lists, named tuples (so optax states), and classes made by
     `liftcore.struct` or registered with JAX, without their static parts. So are `functools.partial`, typed random keys,
@@ -241,7 +241,7 @@ def to_state_dict(target: Any) -> Any:
 
 
 def _endless(tree: Any, above: tuple[Any, ...] = ()) -> StateError | None:
-    """Returns the error for the first part of a tree that contains itself or is too deep, or `None`."""
+    """Return the error for the first part of a tree that contains itself or is too deep, or `None`."""
     kind = type(tree).__name__
     for levels, one in enumerate(reversed(above), 1):
         if one is tree:
@@ -257,7 +257,7 @@ def _endless(tree: Any, above: tuple[Any, ...] = ()) -> StateError | None:
 
 
 def from_state_dict(target: Any, state: Any, name: str | None = None) -> Any:
-    """Returns a tree like `target` with the leaves of `state`.
+    """Return a tree like `target` with the leaves of `state`.
 
     Only the structure of `target` is used. Its names and those of `state` must be the same, and an array or number must
     be restored from an array or number. As in flax, shapes and dtypes are not compared: a target may consist of zeros
@@ -336,7 +336,7 @@ _LEAVES = (jax.Array, np.ndarray, *_NUMBERS, str, bytes)
 
 
 def _kind(value: Any) -> str:
-    """Returns which of `_KINDS` a leaf is, or its type; leaves of different kinds do not match."""
+    """Return which of `_KINDS` a leaf is, or its type; leaves of different kinds do not match."""
     if (hasattr(value, "shape") and hasattr(value, "dtype")) or isinstance(value, _NUMBERS):
         return _KINDS[0]
     if isinstance(value, str):
@@ -348,7 +348,7 @@ def _kind(value: Any) -> str:
 
 
 def to_bytes(target: Any) -> bytes:
-    """Returns the state of a tree as msgpack bytes; see `to_state_dict` for its possible contents.
+    """Return the state of a tree as msgpack bytes; see `to_state_dict` for its possible contents.
 
     Args:
         target: a pytree of arrays and numbers, in containers that have a state dict.
@@ -360,7 +360,7 @@ def to_bytes(target: Any) -> bytes:
 
 
 def from_bytes(target: Any, encoded_bytes: bytes | bytearray | memoryview, *, copy: bool = True) -> Any:
-    """Returns a tree like `target` with the leaves of `encoded_bytes`; see `from_state_dict`.
+    """Return a tree like `target` with the leaves of `encoded_bytes`; see `from_state_dict`.
 
     Arrays are read-only NumPy arrays. As in flax, their shapes and dtypes are not compared with those of the target,
     and a damaged number is not detected; `liftcore.checkpoints.load_file` does both.
@@ -378,7 +378,7 @@ def from_bytes(target: Any, encoded_bytes: bytes | bytearray | memoryview, *, co
 
 
 def msgpack_serialize(pytree: Any) -> bytes:
-    """Returns nested dicts and lists of arrays and scalars as msgpack bytes.
+    """Return nested dicts and lists of arrays and scalars as msgpack bytes.
 
     It needs the memory of its result, and little more.
 
@@ -392,7 +392,7 @@ def msgpack_serialize(pytree: Any) -> bytes:
 
 
 def msgpack_restore(encoded_pytree: bytes | bytearray | memoryview, *, copy: bool = True) -> Any:
-    """Returns the nested dicts and lists that `msgpack_serialize` wrote, with read-only NumPy arrays.
+    """Return the nested dicts and lists that `msgpack_serialize` wrote, with read-only NumPy arrays.
 
     It is safe for bytes from an untrusted source: it returns only plain data, takes dtypes from a fixed list, checks
     sizes against the bytes, and bounds the depth.

@@ -32,7 +32,7 @@ _MARK = "_is_struct"
 
 
 def field(pytree_node: bool = True, *, metadata: dict[str, Any] | None = None, **kwargs: Any) -> Any:
-    """Declares a field, as `dataclasses.field` does.
+    """Declare a field, as `dataclasses.field` does.
 
     Args:
         pytree_node: whether the field is a child of the pytree; otherwise it is static.
@@ -48,7 +48,7 @@ def dataclass(cls: type[T]) -> type[T]: ...
 def dataclass(**kwargs: Any) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(field_specifiers=(field,), frozen_default=True)
 def dataclass(cls: type[T] | None = None, **kwargs: Any) -> type[T] | Callable[[type[T]], type[T]]:
-    """Makes a class a frozen dataclass and a pytree, with a method `replace(**fields)`.
+    """Make a class a frozen dataclass and a pytree, with a method `replace(**fields)`.
 
     A subclass must be decorated too to be a pytree. Fields with `init=False` are not part of the tree: `__post_init__`
     sets them, each time JAX rebuilds the object.
@@ -87,22 +87,22 @@ def _register(cls: type[T], **kwargs: Any) -> type[T]:
 
 
 def _replace(self: Any, **fields: Any) -> Any:
-    """Returns a copy with the given fields replaced."""
+    """Return a copy with the given fields replaced."""
     return dataclasses.replace(self, **fields)
 
 
 def is_struct(cls: type) -> bool:
-    """Returns whether this very class, not only a base class, was made by `dataclass` or `PyTreeNode`."""
+    """Return whether this very class, not only a base class, was made by `dataclass` or `PyTreeNode`."""
     return _MARK in vars(cls)
 
 
 def child_names(cls: Any) -> list[str]:
-    """Returns the names of the fields that are children of the pytree, in their order."""
+    """Return the names of the fields that are children of the pytree, in their order."""
     return [f.name for f in dataclasses.fields(cls) if f.init and f.metadata.get("pytree_node", True)]
 
 
 def check_fields(where: str, cls: type, given: Iterable[str], own: Iterable[str] | None = ()) -> None:
-    """Checks the names of the field values for a dataclass that users extend in subclasses.
+    """Check the names of the field values for a dataclass that users extend in subclasses.
 
     Example:
         >>> @dataclass
@@ -143,7 +143,7 @@ def _is_required(one: dataclasses.Field[Any]) -> bool:
 
 
 def _definition(cls: type, name: str, others: Iterable[str]) -> str:
-    """Returns the fix for a field that a class lacks."""
+    """Return the fix for a field that a class lacks."""
     import difflib  # imported here: needed only for an error message
 
     near = difflib.get_close_matches(name, sorted(others), 1, cutoff=0.8)
@@ -171,7 +171,7 @@ class PyTreeNode:
         dataclass(**kwargs)(cls)
 
     def replace(self: Node, **fields: Any) -> Node:
-        """Returns a copy with the given fields replaced.
+        """Return a copy with the given fields replaced.
 
         Args:
             **fields: new values, by the names of fields.

@@ -43,7 +43,7 @@ _ALL, _NONE = _Names(frozenset(), inverted=True), _Names(frozenset())
 
 
 def names_collections(filter: Filter) -> bool:
-    """Returns whether a filter depends only on the name of the collection.
+    """Return whether a filter depends only on the name of the collection.
 
     Example:
         >>> from liftcore.filters import PathContains
@@ -57,7 +57,7 @@ def names_collections(filter: Filter) -> bool:
 
 
 def _names(predicate: typing.Any) -> _Names | None:
-    """Returns the collections that `predicate` takes, or `None` if it depends on more than their names.
+    """Return the collections that `predicate` takes, or `None` if it depends on more than their names.
 
     Only the exact classes count, because a subclass may match other collections.
     """
@@ -81,7 +81,7 @@ def _names(predicate: typing.Any) -> _Names | None:
 
 
 def intersect(a: Filter, b: Filter) -> Predicate:
-    """Returns the filter that takes what `a` and `b` both take.
+    """Return the filter that takes what `a` and `b` both take.
 
     If both only name collections, so does the result, in its shortest form.
 
@@ -110,7 +110,7 @@ def intersect(a: Filter, b: Filter) -> Predicate:
 
 
 def union(a: Filter, b: Filter) -> Predicate:
-    """Returns the filter that takes what `a` or `b` takes; see `intersect`.
+    """Return the filter that takes what `a` or `b` takes; see `intersect`.
 
     Example:
         >>> union("params", DenyList(("params", "cache")))
@@ -131,7 +131,7 @@ def union(a: Filter, b: Filter) -> Predicate:
 
 
 def subtract(a: Filter, b: Filter) -> Predicate:
-    """Returns the filter that takes what `a` takes and `b` does not; see `intersect`.
+    """Return the filter that takes what `a` takes and `b` does not; see `intersect`.
 
     Example:
         >>> subtract(True, "intermediates")
@@ -145,7 +145,7 @@ def subtract(a: Filter, b: Filter) -> Predicate:
 
 
 def _complement(predicate: typing.Any) -> Predicate:
-    """Returns `Not(predicate)`, without stacking negations (De Morgan)."""
+    """Return `Not(predicate)`, without stacking negations (De Morgan)."""
     names = _names(predicate)
     if names is not None:
         return (~names).filter()

@@ -39,11 +39,11 @@ class SubtreePredicate(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, path: Path, value: typing.Any) -> bool:
-        """Returns whether the value at `path` matches."""
+        """Return whether the value at `path` matches."""
 
     @abc.abstractmethod
     def decide(self, prefix: Path) -> bool | None:
-        """Returns `True` if all values under `prefix` match, `False` if none do, or `None` if they must be visited.
+        """Return `True` if all values under `prefix` match, `False` if none do, or `None` if they must be visited.
 
         Args:
             prefix: the first parts of the paths of these values, beginning with the collection.
@@ -235,7 +235,7 @@ class DenyList(Not):
 
 
 def short_form(predicate: Predicate) -> str:
-    """Returns the shortest source text of `predicate` inside another filter.
+    """Return the shortest source text of `predicate` inside another filter.
 
     Example:
         >>> short_form(Any("params", DenyList("cache")))
@@ -262,7 +262,7 @@ def short_form(predicate: Predicate) -> str:
 
 
 def to_predicate(filter: Filter) -> Predicate:
-    """Returns the predicate that a filter or one of its short forms stands for.
+    """Return the predicate that a filter or one of its short forms stands for.
 
     Example:
         >>> to_predicate(("params", PathContains("lora")))
@@ -299,7 +299,7 @@ def to_predicate(filter: Filter) -> Predicate:
 
 
 def decide(predicate: Predicate, prefix: Path) -> bool | None:
-    """Returns the answer of `predicate` for all values under `prefix`, or `None` if they must be visited.
+    """Return the answer of `predicate` for all values under `prefix`, or `None` if they must be visited.
 
     Args:
         predicate: a predicate.
@@ -309,7 +309,7 @@ def decide(predicate: Predicate, prefix: Path) -> bool | None:
 
 
 def matches_collection(filter: Filter, collection: str, prefix: Path = ()) -> bool | None:
-    """Returns whether a filter takes a whole collection, without visiting its values.
+    """Return whether a filter takes a whole collection, without visiting its values.
 
     Example:
         >>> [matches_collection(f, "params") for f in ("params", "cache", All("params", PathContains("lora")))]
@@ -327,7 +327,7 @@ def matches_collection(filter: Filter, collection: str, prefix: Path = ()) -> bo
 
 
 def matches_stream(filter: Filter, name: str) -> bool:
-    """Returns whether a filter takes the RNG stream `name`; a stream has the path `(name,)` and the value `None`.
+    """Return whether a filter takes the RNG stream `name`; a stream has the path `(name,)` and the value `None`.
 
     Args:
         filter: the filter, or a short form of one.

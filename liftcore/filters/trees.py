@@ -16,7 +16,7 @@ __all__ = ["leaves_of", "merge", "partition", "split"]
 def partition(
     variables: Variables, filters: Sequence[Filter], prefix: Path = (), *, empty: bool = False
 ) -> tuple[list[dict[str, typing.Any]], dict[str, typing.Any]]:
-    """Splits variables into one tree per filter and a rest; the first filter that matches takes a variable.
+    """Split variables into one tree per filter and a rest; the first filter that matches takes a variable.
 
     A subtree that goes to one tree as a whole is passed on as the same object. Everything that is not a mapping is a
     value. Empty collections are left out.
@@ -47,7 +47,7 @@ def partition(
 def _assign(
     tree: typing.Any, path: Path, predicates: list[tuple[int, Predicate]], rest: int, empty: bool
 ) -> list[tuple[int, typing.Any]]:
-    """Returns the parts of `tree`, each with the index of the predicate that takes it, or `rest` if none does."""
+    """Return the parts of `tree`, each with the index of the predicate that takes it, or `rest` if none does."""
     undecided: list[tuple[int, Predicate]] = []
     for index, predicate in predicates:
         answer = decide(predicate, path)
@@ -80,7 +80,7 @@ def _is_empty(tree: typing.Any) -> bool:
 
 
 def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any], ...]:
-    """Splits variables into one tree per filter, and raises if a variable matches none of them.
+    """Split variables into one tree per filter, and raise if a variable matches none of them.
 
     Example:
         >>> split({"params": {"w": 1}, "cache": {"step": 2}}, "cache", ...)
@@ -109,7 +109,7 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
 
 
 def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
-    """Yields each variable of a tree, or of a subtree, with its path.
+    """Yield each variable of a tree, or of a subtree, with its path.
 
     Example:
         >>> list(leaves_of({"params": {"dense": {"bias": 1}}}))
@@ -130,7 +130,7 @@ def _leaves_below(prefix: Path, tree: Variables) -> Iterator[tuple[Path, typing.
 
 
 def merge(*trees: Variables) -> dict[str, typing.Any]:
-    """Returns the variables of all trees in one tree: the inverse of `split` and `partition`.
+    """Return the variables of all trees in one tree: the inverse of `split` and `partition`.
 
     If two trees have a value at the same path, the later one wins. The arguments are not changed.
 

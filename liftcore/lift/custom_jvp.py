@@ -57,7 +57,7 @@ class custom_jvp(WithRule):
     _rule: Callable[..., Any] | None = None
 
     def defjvp(self, jvp: Callable[..., Any]) -> None:
-        """Defines the rule.
+        """Define the rule.
 
         Args:
             jvp: called as `jvp(scopes, *nondiff_args, primals, tangents, variable_tangents)`; returns the result and

@@ -59,7 +59,7 @@ class custom_vjp(WithRule):
     _backward: Callable[..., Any] | None = None
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
-        """Defines the rule.
+        """Define the rule.
 
         Args:
             fwd: called as `fwd(scopes, *args)`; returns the result and residuals, a pytree.

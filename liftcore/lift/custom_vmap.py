@@ -66,7 +66,7 @@ class custom_vmap:
         self._lifted = transformation(self._transform, [variables], out, [rngs], "custom_vmap", advice=AS_IT_IS)(fn)
 
     def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
-        """Defines the result of the function under `vmap`.
+        """Define the result of the function under `vmap`.
 
         Args:
             rule: called as `rule(axis_size, in_batched, scopes, *args)`; returns the result, and a pytree of bools of
@@ -84,7 +84,7 @@ class custom_vmap:
         return rule
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function."""
+        """Call the function."""
         return self._lifted(scopes, *args, **kwargs)
 
     def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:

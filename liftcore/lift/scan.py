@@ -42,7 +42,7 @@ _LOOP_ADVICE = LoopAdvice(
 )
 _SHARED_AND_CARRIED = ("broadcast, one value for all iterations", "carry, from one iteration to the next")
 
-_LENGTH = "Give it: `length=…`. The first argument is the carry; what is mapped comes after it."
+_LENGTH = "Give it: `length=…`. The first argument is the carry; mapped arguments follow it."
 
 
 @cached_when_eager(numbers=[1])

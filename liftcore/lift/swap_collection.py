@@ -80,11 +80,11 @@ class Renamed(SubtreePredicate):
     names: tuple[tuple[str, str], ...]
 
     def __call__(self, path: Path, value: Any) -> bool:
-        """Returns whether the value at `path` matches."""
+        """Return whether the value at `path` matches."""
         return self.filter(self._renamed(path), value)
 
     def decide(self, prefix: Path) -> bool | None:
-        """Returns the answer for all values under `prefix`; see `SubtreePredicate.decide`."""
+        """Return the answer for all values under `prefix`; see `SubtreePredicate.decide`."""
         return decide(self.filter, self._renamed(prefix))
 
     def _renamed(self, path: Path) -> Path:

@@ -56,7 +56,7 @@ class _Array(NamedTuple):
 
 
 def encode(tree: Any) -> bytes:
-    """Returns the bytes of nested dicts and lists of arrays and plain values.
+    """Return the bytes of nested dicts and lists of arrays and plain values.
 
     Raises:
         StateError: if it contains any other value.
@@ -72,7 +72,7 @@ def encode(tree: Any) -> bytes:
 
 
 def _raw(value: np.ndarray[Any, Any] | jax.Array, dtype: np.dtype[Any]) -> memoryview:
-    """Returns the bytes of an array, without a copy if they are in memory as they are written."""
+    """Return the bytes of an array, without a copy if they are in memory as they are written."""
     if not isinstance(value, np.ndarray) and [device.platform for device in value.devices()] != ["cpu"]:
         # JAX keeps the host copy of an array as long as the array. So the copy is made of another array of its shards.
         shards = [shard.data for shard in value.addressable_shards]
@@ -90,11 +90,11 @@ class WritePlan:
         self._pack = self._packer.pack
 
     def size(self) -> int:
-        """Returns the number of all bytes."""
+        """Return the number of all bytes."""
         return len(self.head) + sum(length for array in self.arrays for _, length in array.pieces)
 
     def parts(self) -> Iterator[tuple[int | None, bytearray | memoryview]]:
-        """Yields all bytes in order: those of arrays, each with the number of its array, and those between them.
+        """Yield all bytes in order: those of arrays, each with the number of its array, and those between them.
 
         An array is made contiguous and copied to the host when its bytes are requested, and dropped after them.
         """
@@ -109,7 +109,7 @@ class WritePlan:
         yield None, self.head[done:]
 
     def add(self, tree: Any, depth: int) -> None:
-        """Adds a tree at that many levels below the root."""
+        """Add a tree at that many levels below the root."""
         _check_depth(depth)
         if type(tree) is dict:
             if _CHUNKED in tree:
@@ -123,7 +123,7 @@ class WritePlan:
             self._add_plain(tree)
 
     def _add_items(self, items: Iterable[tuple[Any, Any]], depth: int, header: bytes, keyed: bool) -> None:
-        """Adds a dict or a list: its header, then its children, with their keys if it is a dict."""
+        """Add a dict or a list: its header, then its children, with their keys if it is a dict."""
         self.head += header
         for name, child in items:
             if keyed and type(name) not in (str, int):
@@ -170,7 +170,7 @@ class WritePlan:
         self.arrays.append(_Array(array, dtype, pieces))
 
     def _add_pieces(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> list[tuple[int, int]]:
-        """Adds a dict of flat arrays, which together make a large one."""
+        """Add a dict of flat arrays, which together make a large one."""
         step = max(1, _MAX_CHUNK_BYTES // dtype.itemsize) * dtype.itemsize
         pack, starts, pieces = self._pack, range(0, size, step), []
         self.head += self._packer.pack_map_header(3) + pack(_CHUNKED) + pack(True)
@@ -185,13 +185,13 @@ class WritePlan:
 
 @functools.lru_cache(256)  # a model has few shapes
 def _header(code: int, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
-    """Returns the header of the bytes of an array."""
+    """Return the header of the bytes of an array."""
     inner: bytes = b"\x93" + msgpack.packb(shape) + msgpack.packb(dtype.name) + bin_header(size)
     return ext_header(code, len(inner) + size) + inner
 
 
 def _held(pack: Callable[[Any], bytes], value: Any) -> bytes:
-    """Returns `pack(value)`, or raises a `StateError` if msgpack cannot hold the value."""
+    """Return `pack(value)`, or raises a `StateError` if msgpack cannot hold the value."""
     try:
         return pack(value)
     except UnicodeEncodeError as error:
@@ -203,7 +203,7 @@ def _held(pack: Callable[[Any], bytes], value: Any) -> bytes:
 
 @functools.lru_cache(256)  # NumPy computes the name each time
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Returns a dtype in the byte order of the machine, or raises if it cannot be written."""
+    """Return a dtype in the byte order of the machine, or raises if it cannot be written."""
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise StateError("a typed random key is not a plain array.", "Call to_bytes, or save jax.random.key_data(key).")
     if dtype.name not in _DTYPES:
@@ -215,7 +215,7 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def decode(data: memoryview, copy: bool) -> Any:
-    """Returns the nested dicts and lists in bytes; the arrays are copies or, if possible, views of the bytes.
+    """Return the nested dicts and lists in bytes; the arrays are copies or, if possible, views of the bytes.
 
     Raises:
         StateError: if the bytes do not have the form that `encode` writes.
@@ -228,13 +228,13 @@ def decode(data: memoryview, copy: bool) -> Any:
 
 
 def _plain(tokens: Tokens) -> Any:
-    """Returns the next number or string, or `None` if something else comes next."""
+    """Return the next number or string, or `None` if something else comes next."""
     kind, value = tokens.take()
     return value if kind == "value" else None
 
 
 def _plain_list(tokens: Tokens) -> list[Any]:
-    """Returns the next list of numbers and strings, with `None` in place of anything else."""
+    """Return the next list of numbers and strings, with `None` in place of anything else."""
     kind, length = tokens.take()
     return [_plain(tokens) for _ in range(length)] if kind == "list" else [None]
 
@@ -250,7 +250,7 @@ class Reader:
         self._types: dict[int, _Type] = {}
 
     def read(self, depth: int, copy: bool) -> Any:
-        """Returns the next value, which is at that many levels below the root."""
+        """Return the next value, which is at that many levels below the root."""
         _check_depth(depth)
         kind, value = self._tokens.take()
         if kind == "ext":
@@ -292,21 +292,21 @@ class Reader:
         raise damaged(f"there is an extension of the unknown type {code}.")
 
     def binary(self, data: Any) -> Any:
-        """Returns a value of bytes."""
+        """Return a value of bytes."""
         return bytes(data)
 
     def array(self, data: Any, copy: bool) -> Any:
-        """Returns the array in an extension."""
+        """Return the array in an extension."""
         array = self._view(data)
         return _frozen(array.copy()) if copy else array
 
     def joined(self, pieces: dict[Any, Any]) -> Any:
-        """Returns a large array, given its pieces."""
+        """Return a large array, given its pieces."""
         chunks, shape = pieces_of(pieces, np.ndarray)
         return _frozen(reshaped(np.concatenate(chunks), shape))
 
     def _view(self, data: memoryview) -> np.ndarray[Any, Any]:
-        """Returns the array in an extension, as a view of the bytes."""
+        """Return the array in an extension, as a view of the bytes."""
         # Layers repeat: an extension of the same length with the same header holds an array of the same type.
         known = self._types.get(len(data))
         if known is None or data[: len(known.header)] != known.header:
@@ -316,7 +316,7 @@ class Reader:
 
 
 def checked(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the array, or raises if its bytes are not values of its dtype."""
+    """Return the array, or raises if its bytes are not values of its dtype."""
     if array.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
         raise damaged("an array of dtype bool has bytes other than 0 and 1.")
     return array
@@ -331,14 +331,14 @@ class _Type(NamedTuple):
 
 
 def _type(data: memoryview) -> _Type:
-    """Returns the type of the array in an extension."""
+    """Return the type of the array in an extension."""
     tokens = Tokens(data)
     dtype, shape = array_type(tokens, len(data))
     return _Type(dtype, shape, data[: len(data) - tokens.left])
 
 
 def array_type(tokens: Tokens, length: int) -> tuple[np.dtype[Any], list[int]]:
-    """Returns dtype and shape of the array in an extension of that length; the tokens then begin with its bytes."""
+    """Return dtype and shape of the array in an extension of that length; the tokens then begin with its bytes."""
     before = tokens.left
     if tokens.take() != ("list", 3):
         raise damaged("an array does not consist of shape, dtype and bytes.")
@@ -368,7 +368,7 @@ def _size(shape: Sequence[Any]) -> int:
 
 
 def reshaped(flat: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Returns an array in the shape that it was written with."""
+    """Return an array in the shape that it was written with."""
     try:
         return flat.reshape(shape)
     except (ValueError, OverflowError) as error:  # too many dimensions, or an empty array with an enormous one
@@ -376,13 +376,13 @@ def reshaped(flat: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any
 
 
 def _frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the array, read-only, so that copies behave like views of the bytes."""
+    """Return the array, read-only, so that copies behave like views of the bytes."""
     array.flags.writeable = False
     return array
 
 
 def pieces_of(joined: dict[Any, Any], kind: type[Any]) -> tuple[list[Any], list[int]]:
-    """Returns the pieces of a large array, which are flat arrays of the given class, and its shape."""
+    """Return the pieces of a large array, which are flat arrays of the given class, and its shape."""
     shape, chunks = _items(joined.get("shape")), _items(joined.get("chunks"))
     if joined.keys() != _CHUNKED_KEYS or not chunks:
         raise damaged("an array in pieces lacks its shape or its pieces.")
@@ -394,6 +394,6 @@ def pieces_of(joined: dict[Any, Any], kind: type[Any]) -> tuple[list[Any], list[
 
 
 def _items(indexed: Any) -> list[Any]:
-    """Returns the values under the names 0, 1, 2 …, or an empty list if there are other names."""
+    """Return the values under the names 0, 1, 2 …, or an empty list if there are other names."""
     count = len(indexed) if isinstance(indexed, dict) else 0
     return [indexed[str(i)] for i in range(count)] if all(str(i) in indexed for i in range(count)) else []

@@ -29,17 +29,17 @@ class StateError(SerializationError):
         return type(self), (self.what, self.fix, self.path)
 
     def below(self, name: Any) -> StateError:
-        """Returns the error for a container of the place, which has it under the given name."""
+        """Return the error for a container of the place, which has it under the given name."""
         return type(self)(self.what, self.fix, (str(name), *self.path))
 
 
 def damaged(what: str) -> StateError:
-    """Returns the error for bytes that are not as they were written."""
+    """Return the error for bytes that are not as they were written."""
     return StateError(what, "The bytes are damaged, cut off, or in another format.")
 
 
 def printable(text: str) -> str:
-    r"""Returns a text that any stream can print: halves of surrogate pairs are escaped.
+    r"""Return a text that any stream can print: halves of surrogate pairs are escaped.
 
     Example:
         >>> printable("a\ud800")
@@ -49,7 +49,7 @@ def printable(text: str) -> str:
 
 
 def unwritable(value: Any) -> tuple[str, str] | None:
-    """Returns why no format can hold a leaf or a name, and the fix, or `None` if a format can."""
+    """Return why no format can hold a leaf or a name, and the fix, or `None` if a format can."""
     if isinstance(value, jax.core.Tracer):
         fix = "Return it from the traced function, and save what that returned."
         return f"this is {TRACER}.", fix

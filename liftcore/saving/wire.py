@@ -17,19 +17,19 @@ __all__ = ["Tokens", "bin_header", "ext_header"]
 
 
 def bin_header(length: int) -> bytes:
-    """Returns the header of that many bytes; raises `OverflowError` if one value cannot hold them."""
+    """Return the header of that many bytes; raises `OverflowError` if one value cannot hold them."""
     return _sized(0xC4, length)
 
 
 def ext_header(code: int, length: int) -> bytes:
-    """Returns the header of an extension with that many bytes."""
+    """Return the header of an extension with that many bytes."""
     if length in (1, 2, 4, 8, 16):
         return bytes([0xD3 + length.bit_length(), code])
     return _sized(0xC7, length) + bytes([code])
 
 
 def _sized(marker: int, length: int) -> bytes:
-    """Returns the first of three markers with enough room for the length (1, 2 or 4 bytes), and the length."""
+    """Return the first of three markers with enough room for the length (1, 2 or 4 bytes), and the length."""
     power = 0 if length < 2**8 else 1 if length < 2**16 else 2
     return bytes([marker + power]) + length.to_bytes(2**power, "big")
 
@@ -74,7 +74,7 @@ class Tokens:
         return self._end - self._at
 
     def take(self) -> tuple[str, Any]:
-        """Returns the kind and the value of the next value.
+        """Return the kind and the value of the next value.
 
         Returns:
             `("value", value)` for `None`, booleans, numbers and strings; `("bin", view)`; `("ext", (code, view))`;
@@ -90,7 +90,7 @@ class Tokens:
         return kind, self.bytes(value) if kind == "bin" else value
 
     def head(self) -> tuple[str, Any]:
-        """Returns the next value, or its length if its bytes are still to be read.
+        """Return the next value, or its length if its bytes are still to be read.
 
         Raises:
             StateError: as `take` does.
@@ -113,12 +113,12 @@ class Tokens:
         return kind, value
 
     def bytes(self, count: int) -> memoryview:
-        """Returns the next bytes."""
+        """Return the next bytes."""
         start = self.step(count)
         return self._data[start : start + count]
 
     def step(self, count: int) -> int:
-        """Moves forward by that many bytes, and returns the position where they begin."""
+        """Move forward by that many bytes, and return the position where they begin."""
         start = self._at
         self._at += count
         if self._at > self._end:
