@@ -22,7 +22,7 @@ from .kernels import check_groups, check_kernel_mask, convolve
 from .linear import affine, affine_einsum
 from .lookup import Embedding
 from .low_rank import LORA, Update, lora_scale
-from .sharding import reshape
+from .sharding import gather, product_sharding, reshape
 from .windows import PaddingLike, to_window
 
 __all__ = ["LowRankEmbedding", "lora_conv", "lora_einsum", "lora_embedding"]
@@ -172,7 +172,11 @@ def lora_conv(
     a, b = update.factors(inputs, (*lead, rank), (rank, features), math.prod(lead))
     x, a, b = promote_dtype(inputs, a, b, dtype=dtype)
     # A masked update does not have low rank: its kernel is needed. Otherwise each group gets its own `rank` channels.
-    kernel = jnp.tile(a, groups) if mask is None else jnp.matmul(a, b, precision=precision) * mask
+    if mask is None:
+        kernel = a if groups == 1 else jnp.tile(gather(a, range(a.ndim)), groups)
+    else:
+        labels = range(a.ndim), (a.ndim - 1, a.ndim), (*range(a.ndim - 1), a.ndim)
+        kernel = jnp.matmul(a, b, precision=precision, out_sharding=product_sharding(a, b, labels)) * mask
     y = convolve(
         x,
         kernel,

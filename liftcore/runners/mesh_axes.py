@@ -1,7 +1,7 @@
-"""What is mapped on a mesh of Explicit axes: `jax.vmap` takes only arrays sharded alike along the mapped axis.
+"""Mapped values on a mesh of Explicit axes: `jax.vmap` requires the same sharding along the mapped axis for all arrays.
 
-So the keys that are split for the elements, and the variables that are made for them, are sharded along that axis as
-the arguments and variables are that a lifted mapping is given.
+So the keys that are split for the elements, and the variables that are created for them, are sharded along that axis in
+the same way as the arguments and variables of the mapping.
 """
 
 from __future__ import annotations
@@ -18,27 +18,25 @@ from .axes import flatten_axes
 
 __all__ = ["MeshAxis"]
 
-_reshard: Callable[..., Any] = jax.sharding.reshard  # neither has types
+_reshard: Callable[..., Any] = jax.sharding.reshard  # JAX has no types for these two
 _to_spec: Callable[..., Any] = P
 
 
 class MeshAxis:
-    """The axes of the mesh that what is mapped is sharded along.
+    """The mesh axes along which mapped values are sharded.
 
     Args:
-        operands: what is mapped.
+        operands: the mapped values.
         axes: a pytree prefix of the mapped axes.
     """
 
     def __init__(self, operands: PyTree, axes: PyTree) -> None:
-        self._sharding: Any = None
-        if not jax.sharding.get_abstract_mesh().empty:
-            pairs = zip(jax.tree.leaves(operands), flatten_axes("operands", axes, operands), strict=True)
-            found = (_entry(leaf, axis) for leaf, axis in pairs if axis is not None)
-            self._sharding = next((sharding for sharding in found if sharding is not None), None)
+        pairs = zip(jax.tree.leaves(operands), flatten_axes("operands", axes, operands), strict=True)
+        found = (_entry(leaf, axis) for leaf, axis in pairs if axis is not None)
+        self._sharding: Any = next((sharding for sharding in found if sharding is not None), None)
 
     def alike(self, tree: PyTree, axes: PyTree) -> PyTree:
-        """Arrays that are mapped beside the operands, sharded along their own mapped axes as those are."""
+        """Return arrays that are mapped together with the operands, sharded alike along their own mapped axes."""
         if self._sharding is None:
             return tree
         leaves, treedef = jax.tree.flatten(tree)
@@ -46,7 +44,7 @@ class MeshAxis:
         return jax.tree.unflatten(treedef, [leaf if axis is None else self._placed(leaf, axis) for leaf, axis in pairs])
 
     def gathered(self, mapped: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
-        """The same mapping, with operands gathered along their mapped axes, and results sharded along theirs.
+        """Return the mapping with operands gathered along their mapped axes, and results sharded along theirs.
 
         Before JAX 0.10, `jax.vmap` cannot draw random arrays from keys that are sharded along the mapped axis. So each
         device computes all elements.
@@ -79,7 +77,7 @@ class MeshAxis:
 
 
 def _entry(leaf: Any, axis: int) -> Any:
-    """The mesh of an array, and how it is sharded along an axis; None where it is not."""
-    sharding: Any = getattr(jax.typeof(leaf), "sharding", None)
+    """Return the mesh of an array and its sharding along an axis; None if it is not sharded along it."""
+    sharding: Any = getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
     entry = sharding.spec[axis] if sharding is not None and len(sharding.spec) else None
     return None if entry is None else (sharding.mesh, entry)

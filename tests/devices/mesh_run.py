@@ -88,11 +88,17 @@ def check(name: str, kind_name: str, axis_type: Any = AxisType.Explicit) -> None
 
 
 def assert_close(ours: Any, expected: Any, what: str) -> None:
-    """Checks that two results have one structure, and the same numbers."""
+    """Checks that two results have one structure, and the same numbers up to rounding.
+
+    Sums over many elements are rounded in proportion to their terms, so the bound grows with the largest number of an
+    array.
+    """
     assert jax.tree.structure(ours) == jax.tree.structure(expected), what
     for (path, one), other in zip(jax.tree.leaves_with_path(ours), jax.tree.leaves(expected), strict=True):
-        pair = map(np.asarray, map(_plain, (one, other)))
-        np.testing.assert_allclose(*pair, rtol=1e-4, atol=1e-5, err_msg=f"{what}: {jax.tree_util.keystr(path)}")
+        found, wanted = map(np.asarray, map(_plain, (one, other)))
+        bound = 1e-5 * max(1.0, np.abs(wanted.astype(np.float64)).max(initial=0))
+        message = f"{what}: {jax.tree_util.keystr(path)}"
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=bound, err_msg=message)
 
 
 def _plain(leaf: Any) -> Any:
