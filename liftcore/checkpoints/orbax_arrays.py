@@ -105,7 +105,8 @@ def _placed(path: Path, leaf: Any, saved: Any, values: Mapping[Path, Any]) -> An
     if isinstance(saved, SavedKey):
         return converted(leaf, SavedKey(saved.impl, values.get((*path, "data"), saved.data)))
     if path in values:
-        return values[path] if _placed_by_orbax(leaf) else converted(leaf, values[path])
+        value = values[path]
+        return value if _placed_by_orbax(leaf) and isinstance(value, jax.Array) else converted(leaf, value)
     return converted(leaf, saved)
 
 

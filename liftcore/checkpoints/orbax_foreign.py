@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
@@ -95,7 +96,7 @@ def load_orbax(
 
     def read(wanted: Mapping[Path, Any]) -> dict[Path, Any]:
         found = saved.read({names[place]: restore_args(leaf) for place, leaf in wanted.items()})
-        return {place: found[names[place]] for place in wanted}
+        return {place: _data(found[names[place]]) for place in wanted}
 
     return restored(where, match, read)
 
@@ -220,6 +221,12 @@ def _check_size(where: str, path: Path, shape: tuple[int, ...] | None, dtype: An
         raise SerializationError(where, what, "Pass a target with shardings, unless the folder is damaged.") from error
 
 
+def _data(array: Any) -> Any:
+    """Return the data of a typed random key, for a target that has no key there; any other array itself."""
+    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(array)) if is_key else array
+
+
 def _like(tree: Any, fn: Callable[[Path, Any], Any], path: Path = ()) -> Any:
     """Return nested dicts and lists of the same structure, with a function of each path and leaf."""
     if isinstance(tree, Mapping):
@@ -264,7 +271,8 @@ def _found(where: str, path: str | os.PathLike[str]) -> _Saved:
     items = {name: structure for name, structure in found.items() if structure is not None}
     item = "default" if "default" in items else next(iter(items), None)
     if item is None:
-        what = f"it holds no complete tree of orbax (folders in it: {', '.join(found) or 'none'})."
+        names = ", ".join(list(found)[:10]) or "none"
+        what = f"it holds no complete tree of orbax (folders in it: {names})."
         raise SerializationError(where, what, "Pass the folder of a checkpoint, which holds a file `_METADATA`.")
     if item != "default" and len(items) > 1:
         what = f"this step holds several trees: {', '.join(items)}."

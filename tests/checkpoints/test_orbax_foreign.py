@@ -142,6 +142,24 @@ def test_a_box_may_be_on_either_side(tmp_path: Path) -> None:
         assert found["w"].names == ("a", "b")
 
 
+def test_a_typed_key_fits_a_target_of_raw_keys(tmp_path: Path) -> None:
+    standard(tmp_path / "tree", {"key": jax.random.key(1)})
+    on = NamedSharding(jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,)), P())
+    for target in (jax.random.PRNGKey(0), jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=on)):
+        found = load_orbax(tmp_path / "tree", {"key": target})["key"]
+        same(found, jax.random.PRNGKey(1))
+    assert found.sharding == on
+
+
+def test_a_tree_of_devices_that_are_not_here_is_read(tmp_path: Path) -> None:
+    tree = state()
+    standard(tmp_path / "tree", tree)
+    path = tmp_path / "tree/_sharding"
+    path.write_text(path.read_text().replace("cpu:0", "cuda:7"))
+    same(load_orbax(tmp_path / "tree", blank(tree)), tree)
+    assert load_orbax(tmp_path / "tree")["key"]["impl"] == "threefry2x32"
+
+
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_each_device_gets_its_part_and_no_host_the_whole(
     tmp_path: Path, kind: AxisType, monkeypatch: pytest.MonkeyPatch
