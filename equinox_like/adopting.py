@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore import Blueprint, Scope
-from liftcore.errors import check_function
+from liftcore.errors import LiftArgumentError, check_function
 
 from .shapes import filter_eval_shape
 
@@ -69,6 +70,7 @@ def adopt(
 
     Raises:
         ScopeVariableNotFoundError: if a variable is missing and cannot be created. Some causes raise another error.
+        LiftArgumentError: if the pytree holds an `equinox.nn.State` and no `collection` is given.
         Undescribed: if a leaf that is not an array cannot be compared by value.
     """
     check_function("adopt", make)
@@ -79,13 +81,28 @@ def adopt(
 
     if scope.is_initializing() and not scope.variables():
         tree = made()
-        blueprint = Blueprint.of(tree, collection)
+        blueprint = _blueprint(tree, collection)
         blueprint.create(scope, lambda: tree)
     else:
         key = jax.eval_shape(jax.random.key, 0)
-        blueprint = Blueprint.of(filter_eval_shape(makes, key, *args, **kwargs), collection)
+        blueprint = _blueprint(filter_eval_shape(makes, key, *args, **kwargs), collection)
         blueprint.create(scope, made)
     return blueprint.read(scope)
+
+
+def _blueprint(tree: Any, collection: str | Callable[[Any], str]) -> Blueprint:
+    """Return the blueprint of a pytree. Only the user knows the collection of an `equinox.nn.State`."""
+    state: Any = getattr(sys.modules.get("equinox.nn"), "State", ())
+    nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, state)) if collection is by_dtype else []
+    if any(isinstance(node, state) for node in nodes):
+        raise LiftArgumentError(
+            "adopt",
+            "the pytree holds an `equinox.nn.State`, whose arrays would become parameters.",
+            "Adopt the module and the state separately, the state in a scope of its own with "
+            '`collection="batch_stats"`. To keep the new state of a call, write '
+            '`Blueprint.of(state, "batch_stats").write(scope, state)`.',
+        )
+    return Blueprint.of(tree, collection)
 
 
 def _of_key(make: Callable[..., Any]) -> Callable[..., Any]:

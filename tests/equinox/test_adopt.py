@@ -383,7 +383,7 @@ def test_a_filter_sees_the_path_of_each_array_in_the_pytree() -> None:
     assert not any(jax.tree.leaves(eqx.trainable(net, "batch_stats")))
 
 
-# -- methods of modules of Equinox -------------------------------------------------------------------------------------
+# -- modules of Equinox ------------------------------------------------------------------------------------------------
 
 
 def test_a_method_of_a_real_layer_finds_its_trace_for_other_weights() -> None:
@@ -400,3 +400,28 @@ def test_a_method_of_a_real_layer_finds_its_trace_for_other_weights() -> None:
         np.testing.assert_allclose(call(linear.__call__, X), linear(X), rtol=1e-6)
         np.testing.assert_allclose(eqx.filter_jit(linear.__call__)(X), linear(X), rtol=1e-6)
     assert len(runs) == 1
+
+
+def test_a_state_of_equinox_needs_a_collection() -> None:
+    equinox = pytest.importorskip("equinox")
+    make = equinox.nn.make_with_state(lambda: equinox.nn.BatchNorm(3, "batch", mode="ema"))
+
+    def together(scope: Scope) -> Any:
+        return eqx.adopt(scope.push("norm"), lambda key: make())
+
+    def apart(scope: Scope, x: Any) -> Any:
+        place = scope.push("state")
+        norm = eqx.adopt(scope.push("norm"), lambda key: make()[0])
+        state = eqx.adopt(place, lambda key: make()[1], collection="batch_stats")
+        y, new = eqx.filter_vmap(norm, in_axes=(0, None), out_axes=(0, None), axis_name="batch")(x, state)
+        liftcore.Blueprint.of(new, "batch_stats").write(place, new)
+        return y
+
+    with pytest.raises(LiftError, match=r"adopt: the pytree holds an `equinox.nn.State`.*batch_stats.*write"):
+        liftcore.init(together)(KEY)
+    with pytest.raises(LiftError, match="the pytree holds an"):
+        liftcore.apply(together)({"params": {"norm": {"weight": X}}})
+    x = jnp.stack([X, 2 * X])
+    _, variables = liftcore.init(apart)(KEY, x)
+    assert sorted(variables["params"]) == ["norm"]
+    assert len(jax.tree.leaves(variables["batch_stats"])) == 3
