@@ -13,6 +13,7 @@ from .filters import (
     is_inexact_array_like,
     partition,
 )
+from .formatting import tree_pformat, tree_pprint
 from .grad import filter_grad, filter_value_and_grad
 from .inference import inference_mode, tree_inference
 from .jacobians import filter_hessian, filter_jacfwd, filter_jacrev
@@ -67,5 +68,7 @@ __all__ = [
     "tree_deserialise_leaves",
     "tree_equal",
     "tree_inference",
+    "tree_pformat",
+    "tree_pprint",
     "tree_serialise_leaves",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["INSTEAD"]
 
 _ABSTRACT = "Use abc.abstractmethod: a Module may be an abstract class"
-_SUMMARY = "Use repr(model), which writes dtypes and shapes in place of arrays"
 
 INSTEAD = {
     "nn": (
@@ -21,8 +20,6 @@ INSTEAD = {
     "Enumeration": "Use enum.Enum, in a static field",
     "AbstractVar": _ABSTRACT,
     "AbstractClassVar": _ABSTRACT,
-    "tree_pprint": _SUMMARY,
-    "tree_pformat": _SUMMARY,
     "filter_pure_callback": "Use jax.pure_callback, with arrays",
     "clear_caches": "Use jax.clear_caches",
     "filter_cond": "Use liftcore.filtered(liftcore.cond)",

@@ -17,6 +17,7 @@ from liftcore.errors import LiftArgumentError, shown
 
 from .errors import FrozenModuleError, UnsetFieldError
 from .flattening import OPEN, STRUCTURE, flatten, flatten_with_keys, unflatten
+from .formatting import fields_repr
 from .methods import BoundMethod, BoundMethods
 from .update import tree_equal
 
@@ -205,15 +206,7 @@ class Module(metaclass=ModuleMeta):
     def __hash__(self) -> int:
         return hash((tuple(jax.tree.leaves(self)), jax.tree.structure(self)))
 
-    def __repr__(self) -> str:
-        texts = (f"{one.name}={_text(self.__dict__.get(one.name))}" for one in dataclasses.fields(self) if one.repr)
-        return f"{type(self).__name__}({', '.join(texts)})"
+    __repr__ = fields_repr
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != STRUCTURE}
-
-
-def _text(value: Any) -> str:
-    if is_array(value):
-        return f"{value.dtype.name}[{','.join(map(str, value.shape))}]"
-    return getattr(value, "__name__", None) or repr(value)
