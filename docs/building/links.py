@@ -2,7 +2,8 @@
 
 A page may link to a file of the repository, `[the test](../tests/core/test_pack.py)`. A forge opens it. The site holds
 no such files, so the link leads to the repository where `repo_url` of mkdocs.yml says where that is, and becomes plain
-code otherwise. A code span that is the whole name of something public leads to its entry in the API reference.
+code otherwise. A code span that is the whole name of something public, such as `liftcore.vmap` or `nn.Dense`, leads to
+its entry in the API reference.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ __all__ = ["link_names", "on_page_markdown", "outside_code", "repository_links"]
 _LOG = logging.getLogger("mkdocs.hooks.links")
 _FENCED = re.compile(r"^(?P<fence>```+)[^\n]*\n.*?^(?P=fence)[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)
 _OUTSIDE = re.compile(r"\[(?P<text>[^\]\n]+)\]\((?P<path>\.\./[^)#\s]+)(?P<part>#[^)\s]*)?\)")
+ALIASES = {"eqx": "equinox_like", "nn": "linen_like", "nnx": "nnx_like", "pax": "pax_like"}
+"""Short names of packages, as the pages import them."""
+
+ALIASES_OF_FLAX = ("from-flax.md", "from-nnx.md")
+"""Pages where `nn` and `nnx` may be those of flax."""
+
 _SPAN = re.compile(r"(?<![`\[])`(?P<name>[a-z_]+(?:\.\w+)+)`(?![`\]])")
 
 
@@ -33,7 +40,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     text = outside_code(markdown, lambda text: repository_links(text, base, page.file.src_uri))
     if page.file.src_uri.startswith("api"):
         return text  # the entries there link by themselves
-    return outside_code(text, link_names)
+    aliases = {} if page.file.src_uri in ALIASES_OF_FLAX else ALIASES
+    return outside_code(text, lambda text: link_names(text, aliases))
 
 
 def outside_code(markdown: str, change: Callable[[str], str]) -> str:
@@ -73,7 +81,18 @@ def repository_links(text: str, base: str | None, page: str) -> str:
     return _OUTSIDE.sub(replaced, text)
 
 
-def link_names(text: str) -> str:
-    """A text whose code spans that are names in the API reference are links."""
+def link_names(text: str, aliases: Mapping[str, str] = ALIASES) -> str:
+    """Return a text whose code spans that are names in the API reference are links.
+
+    Args:
+        text: Markdown without fenced blocks.
+        aliases: packages by their short names.
+    """
     names = entries()
-    return _SPAN.sub(lambda m: f"[`{m['name']}`][{names[m['name']]}]" if m["name"] in names else m[0], text)
+
+    def replaced(match: re.Match[str]) -> str:
+        package, _, rest = match["name"].partition(".")
+        entry = names.get(f"{aliases.get(package, package)}.{rest}")
+        return f"[`{match['name']}`][{entry}]" if entry else match[0]
+
+    return _SPAN.sub(replaced, text)

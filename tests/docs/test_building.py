@@ -37,6 +37,15 @@ def test_names_in_the_reference_become_links() -> None:
     )
 
 
+def test_names_with_the_alias_of_a_package_become_links() -> None:
+    text = "`eqx.adopt`, `nn.Dense`, `nnx.Linear`, `pax.lift`, `nn.Nothing`, `jax.nn.relu`"
+    assert link_names(text) == (
+        "[`eqx.adopt`][equinox_like.adopt], [`nn.Dense`][linen_like.Dense], [`nnx.Linear`][nnx_like.Linear], "
+        "[`pax.lift`][pax_like.lift], `nn.Nothing`, `jax.nn.relu`"
+    )
+    assert link_names(text, {}) == text
+
+
 def test_fenced_blocks_stay_as_they_are() -> None:
     text = "a\n```python\na\n```\na\n````md\n```\na\n```\n````\n"
     assert outside_code(text, str.upper) == "A\n```python\na\n```\nA\n````md\n```\na\n```\n````\n"
