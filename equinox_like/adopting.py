@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore import Blueprint, Scope
-from liftcore.errors import LiftArgumentError, check_function
+from liftcore.errors import LiftArgumentError, name_of, shown
 
 from .shapes import filter_eval_shape
 
@@ -70,10 +70,22 @@ def adopt(
 
     Raises:
         ScopeVariableNotFoundError: if a variable is missing and cannot be created. Some causes raise another error.
-        LiftArgumentError: if the pytree holds an `equinox.nn.State` and no `collection` is given.
+        LiftArgumentError: if `scope` is not a scope or `make` cannot be called; or if the pytree holds an
+            `equinox.nn.State` and no `collection` is given.
         Undescribed: if a leaf that is not an array cannot be compared by value.
     """
-    check_function("adopt", make)
+    if not isinstance(scope, Scope):
+        raise LiftArgumentError(
+            "adopt",
+            f"expected a scope, given {shown(scope)}.",
+            'In a Linen-style module, pass `self.scope.push("name")`.',
+        )
+    if not callable(make):
+        raise LiftArgumentError(
+            "adopt",
+            f"expected a function that returns a pytree, given {shown(make)}.",
+            "Write `adopt(scope, lambda key: tree)`; or outside of a model, `liftcore.Blueprint.of(tree)`.",
+        )
     makes = _of_key(make)
 
     def made() -> Any:
@@ -107,12 +119,27 @@ def _blueprint(tree: Any, collection: str | Callable[[Any], str]) -> Blueprint:
 
 def _of_key(make: Callable[..., Any]) -> Callable[..., Any]:
     """Return the same function with the key as its first argument."""
+    named = _takes_key_by_name(make)
+
+    def makes(key: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return make(*args, key=key, **kwargs) if named else make(key, *args, **kwargs)
+        except TypeError as error:
+            place = "as `key=`" if named else "as the first argument"
+            error.add_note(
+                f"adopt passes a key to {name_of(make)}: {place}. For other arguments, write "
+                "`adopt(scope, lambda key: …)`; for a module that exists, `adopt(scope, lambda key: module)`."
+            )
+            raise
+
+    return makes
+
+
+def _takes_key_by_name(make: Callable[..., Any]) -> bool:
+    """Return whether a function has a parameter `key` that is not the first one."""
     try:
         parameters = list(inspect.signature(make).parameters.values())
     except (TypeError, ValueError):
-        return make
+        return False
     by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY or one in by_position[1:]]
-    if "key" not in by_name:
-        return make
-    return lambda key, *args, **kwargs: make(*args, key=key, **kwargs)
+    return "key" in [one.name for one in parameters if one.kind is one.KEYWORD_ONLY or one in by_position[1:]]

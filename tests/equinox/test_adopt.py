@@ -308,6 +308,46 @@ def test_the_key_goes_where_the_constructor_takes_it(kind: str) -> None:
     np.testing.assert_array_equal(liftcore.apply(model)(variables), y)
 
 
+class Keyless(eqx.Module):
+    """A module whose constructor takes no key."""
+
+    w: Any
+
+    def __init__(self, size: int) -> None:
+        self.w = jnp.ones(size)
+
+    def __call__(self, x: Any) -> Any:
+        return self.w * x
+
+
+def test_a_module_is_no_scope_and_a_pytree_is_no_function() -> None:
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self) -> Any:
+            return eqx.adopt(self, Mlp, 3)  # type: ignore[arg-type]
+
+    with pytest.raises(LiftError, match=r'adopt: expected a scope, given Net.*self\.scope\.push\("name"\)'):
+        Net().init(KEY)
+    with pytest.raises(LiftError, match=r"adopt: expected a function that returns.*lambda key: tree.*Blueprint.of"):
+        liftcore.init(lambda scope: eqx.adopt(scope, {"w": X}))(KEY)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "args", "how"),
+    [
+        (Keyless, (3,), "to Keyless: as the first argument"),
+        (Keyless(3), (), "to Keyless: as the first argument"),
+        (lambda *args: Noise(*args), (3,), "to <lambda>: as the first argument"),
+        (Noise, (3, 4), "to Noise: as `key=`"),
+    ],
+)
+@pytest.mark.parametrize("entry", [liftcore.init, lambda fn: lambda key: liftcore.apply(fn)({"params": {}})])
+def test_what_takes_no_key_is_an_error_that_says_how_it_was_called(make: Any, args: Any, how: str, entry: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        entry(lambda scope: eqx.adopt(scope.push("part"), make, *args))(KEY)
+    assert [note for note in caught.value.__notes__ if how in note and "lambda key: module" in note]
+
+
 # -- which leaves are trained ------------------------------------------------------------------------------------------
 
 
