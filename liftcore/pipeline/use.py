@@ -257,6 +257,22 @@ class Use:
         """Drop the values that were bound, which must not outlive their trace."""
         self._bound = {}
 
+    def check_repacked(self) -> None:
+        """Check that no body wrote to scopes whose changes `repack_fn` did not return.
+
+        Raises:
+            LiftArgumentError: if one did.
+        """
+        for run in self._runs:
+            trees = [root.tree for root in run.roots if root.tree.alive]
+            for path in [path for tree in trees for path in (*tree.created, *tree.written)]:
+                raise LiftArgumentError(
+                    self.where,
+                    f'"{"/".join(path)}" was written in scopes that `repack_fn` did not receive; it would be lost.',
+                    "Pass the same scopes: `scope = scope_fn(variable_groups, rng_groups)`, `result = fn(scope, …)`, "
+                    "`repack_fn(scope)`. To discard changes, create the scopes with `mutable=False`.",
+                )
+
     def enter(self) -> None:
         """Notify the scopes outside that the body begins to run."""
         for outer in self.outers:

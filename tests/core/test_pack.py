@@ -14,6 +14,7 @@ import liftcore
 from liftcore import Captured, Changes, Scope, nn
 from liftcore.errors import (
     InvalidScopeError,
+    LiftArgumentError,
     LiftError,
     ModifyScopeVariableError,
     NameInUseError,
@@ -747,3 +748,31 @@ def test_a_body_knows_the_names_that_were_taken_before_the_lift() -> None:
     assert paths == [("layer_1",)]
     with pytest.raises(NameInUseError, match="taken"):
         liftcore.apply(model)({}, "taken")
+
+
+def forgetful(mutable: bool) -> Any:
+    """A lift that runs the function twice, and repacks only the scopes of the second run."""
+
+    def transform(scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any) -> Any:
+        model(scope_fn(variable_groups, rng_groups, mutable=mutable))
+        scope = scope_fn(variable_groups, rng_groups)
+        return model(scope), repack_fn(scope)
+
+    def model(scope: Scope) -> Any:
+        count = scope.variable("state", "count", lambda: 0)
+        if scope.is_mutable_collection("state"):
+            count.value += 1
+        return count.value
+
+    return liftcore.pack(transform, ["state"], ["state"], [True], name="forgetful")
+
+
+@pytest.mark.parametrize("variables", [{}, {"state": {"count": 5}}], ids=["created", "written"])
+def test_changes_that_are_not_repacked_are_an_error(variables: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r'forgetful at /: "state/count" was written.*`mutable=False`'):
+        liftcore.apply(forgetful(True), mutable=["state"])(variables)
+
+
+def test_changes_may_be_discarded_on_purpose() -> None:
+    variables = {"state": {"count": 5}}
+    assert liftcore.apply(forgetful(False), mutable=["state"])(variables) == (6, {"state": {"count": 6}})
