@@ -24,7 +24,7 @@ Step: TypeAlias = Callable[[Compiled, Use, Donated, PyTree], tuple[Any, tuple[An
 
 
 def _never(scopes: PyTree) -> None:
-    """The default of `Jitted.direct`: no call takes the direct way."""
+    """The default of `direct` of `Jitted`: no call takes the direct way."""
 
 
 class Jitted:
