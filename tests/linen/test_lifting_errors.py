@@ -395,7 +395,7 @@ def test_functions_of_the_signature_that_jax_asks_for_are_told_how_they_are_call
         return x
 
     with pytest.raises(
-        LiftArgumentError, match=r"of_jax takes `\(x\)`, and is called with the scope \(or module\) first"
+        LiftArgumentError, match=r"of_jax takes `\(x\)`, but is called with the scope \(or module\) first"
     ):
         _with_functions(name, of_jax).init(KEY, X)
 
