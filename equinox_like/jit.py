@@ -19,6 +19,7 @@ from liftcore.statics import Undescribed, warn_not_shared
 from .calls import OLDER, UNSET, call_answers, given_options
 from .functions import MISSING, FilteredFunction, documented, filtered
 from .keyed import ScopedAt, join, split_keyed, split_result
+from .naming import leaf_name
 from .options import check_options
 from .parts import is_dynamic
 
@@ -176,9 +177,10 @@ def _prepared(
         given = tuple([(key, value) for key, value in options.items() if key not in ("donate", *OLDER)])
         out = Rest(options["out"]) if "out" in options else None
     parts = split_keyed((fun, args, kwargs), answers)
-    for error in parts.unshared:
-        _check_hashable(name, error)
-        warn_not_shared(f"a static leaf of filter_jit({name})", error)
+    for keys, error in parts.unshared:
+        where, leaf = f"filter_jit({name})", leaf_name(fun, keys)
+        _check_hashable(where, leaf, error)
+        warn_not_shared(f"{where}: the static leaf {leaf}", error)
     make = _jitted.__wrapped__ if parts.unshared else _jitted  # do not keep what no other call can use
     jitted = make(name, given, out, donate != "none")
     if donate == "none":
@@ -229,17 +231,17 @@ def _first(fun: Any, args: tuple[Any, ...], answers: Sequence[bool] | None) -> r
     return range(begin if args else 0, sum(traced))
 
 
-def _check_hashable(name: str, error: Undescribed) -> None:
-    kind = type(error.value)
+def _check_hashable(where: str, leaf: str, error: Undescribed) -> None:
+    kind, place = type(error.value), f"{leaf}{error.place}"
     if is_array(error.value):
         raise LiftArgumentError(
-            f"filter_jit({name})",
-            f"a leaf of the arguments is marked as static, but is an array: {shown(error.value)}{error.place}.",
-            "Trace it: write True for it.",
+            where,
+            f"{place} is static, but is {shown(error.value)}.",
+            "If you marked it as static, write True for it; otherwise, register the class that holds it as a pytree.",
         )
     if kind.__hash__ is None:
         raise LiftArgumentError(
-            f"filter_jit({name})",
-            f"a leaf of the arguments is static, but cannot be hashed: {shown(error.value)}{error.place}.",
+            where,
+            f"{place} is static, but cannot be hashed: {shown(error.value)}.",
             f"Register {kind.__name__} as a pytree, make it a frozen dataclass, or pass its numbers as arrays.",
         )

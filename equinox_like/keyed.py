@@ -33,13 +33,13 @@ class KeyedTree(NamedTuple):
         scopes: the scopes in the pytree.
         arrays: the traced leaves, and a `ScopedAt` for each scope and each object that holds scopes.
         rest: the static part.
-        unshared: an error for each static leaf that cannot be compared by value.
+        unshared: the path and the error of each static leaf that cannot be compared by value.
     """
 
     scopes: list[Scope]
     arrays: list[Any]
     rest: Rest
-    unshared: Sequence[Undescribed] = ()
+    unshared: Sequence[tuple[Any, Undescribed]] = ()
 
 
 @jax.tree_util.register_static
@@ -85,15 +85,17 @@ def split_keyed(tree: Any, traced: Sequence[bool] | None = None) -> KeyedTree:
         tree: any pytree.
         traced: for each leaf, whether the transformation traces it; by default arrays and scopes.
     """
-    unshared: list[Undescribed] = []
+    unshared: list[tuple[Any, Undescribed]] = []
     try:
         arrays, rest = flatten_static(tree, _in_order(traced))
     except Undescribed:
         tree = _opened(tree) if traced is None else tree
-        leaves, structure = jax.tree.flatten(tree)
-        answers = list(map(_in_order(traced), leaves))
+        leaves, structure = jax.tree.flatten_with_path(tree)
+        is_traced = _in_order(traced)
+        answers = [is_traced(leaf) for _, leaf in leaves]
         described = [
-            leaf if answer else _described(leaf, unshared) for leaf, answer in zip(leaves, answers, strict=True)
+            leaf if answer else _described(leaf, unshared, keys)
+            for (keys, leaf), answer in zip(leaves, answers, strict=True)
         ]
         arrays, rest = flatten_static(jax.tree.unflatten(structure, described), _in_order(answers))
     scopes: list[Scope] = []
@@ -101,7 +103,7 @@ def split_keyed(tree: Any, traced: Sequence[bool] | None = None) -> KeyedTree:
     for place, array in enumerate(arrays) if others else ():
         if is_scoped(array):
             found, make = split_scoped(array)
-            arrays[place] = ScopedAt(len(scopes), len(found), Rest(_described(make, unshared)))
+            arrays[place] = ScopedAt(len(scopes), len(found), Rest(_described(make, unshared, ())))
             scopes += found
     return KeyedTree(scopes, arrays, rest, unshared)
 
@@ -132,11 +134,11 @@ def _in_order(traced: Sequence[bool] | None) -> Callable[[Any], bool]:
     return lambda leaf: bool(next(answers)) or is_scoped(leaf)
 
 
-def _described(leaf: Any, unshared: list[Undescribed]) -> Any:
+def _described(leaf: Any, unshared: list[tuple[Any, Undescribed]], keys: Any) -> Any:
     try:
         static_key(leaf)
     except Undescribed as error:
-        unshared.append(error)
+        unshared.append((keys, error))
         return Opaque(leaf)
     return leaf
 
@@ -165,11 +167,12 @@ def split_result(where: str, result: Any, out: Any = None) -> tuple[list[Any], R
     """
     parts = split_keyed(result, None if out is None else leafwise(f"out of {where}", out, result))
     check_no_scopes(where, parts.scopes)
-    for error in parts.unshared:
+    for keys, error in parts.unshared:
         if isinstance(error.value, jax.core.Tracer):
             raise LiftArgumentError(
                 f"out of {where}",
-                f"a leaf is marked as static, but depends on traced values: {shown(error.value)}{error.place}.",
+                f"result{jax.tree_util.keystr(keys)}{error.place} is marked as static, but depends on traced values: "
+                f"{shown(error.value)}.",
                 "Write True for it.",
             )
     return parts.arrays, parts.rest

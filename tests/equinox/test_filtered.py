@@ -105,7 +105,7 @@ def test_what_may_change_unseen_is_traced_each_time_with_a_warning() -> None:
     runs = []
     run = eqx.filter_jit(lambda x, opaque: (runs.append(opaque), opaque)[1])
     opaque = Opaque()
-    with pytest.warns(NotSharedWarning, match=r"a static leaf of filter_jit\(<lambda>\) is .*Opaque"):
+    with pytest.warns(NotSharedWarning, match=r"filter_jit\(<lambda>\): the static leaf opaque is .*Opaque"):
         assert run(X, opaque) is opaque
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -114,7 +114,9 @@ def test_what_may_change_unseen_is_traced_each_time_with_a_warning() -> None:
 
 
 def test_a_static_leaf_that_cannot_be_hashed_is_an_error_that_says_where_it_is() -> None:
-    with pytest.raises(LiftArgumentError, match=r"filter_jit\(sum\): a leaf .* cannot be hashed.*Register Unhashable"):
+    with pytest.raises(
+        LiftArgumentError, match=r"filter_jit\(sum\): \S*\[0\] is static.* cannot be hashed.*Register Unhashable"
+    ):
         eqx.filter_jit(sum)([Unhashable()])
 
 
@@ -316,3 +318,27 @@ def test_a_static_first_argument_cannot_be_differentiated(module: Any) -> None:
     with pytest.raises(LiftArgumentError, match=r"which is static.*eqx\.Applied"):
         eqx.filter_grad(lambda module: jnp.float32(0))(module)
     assert eqx.filter_grad(lambda tree: jnp.float32(0))({"module": module}) == {"module": None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """A class that is no pytree."""
+
+    w: Any
+
+    def scaled(self, x: Any) -> Any:
+        return self.w * x
+
+
+@pytest.mark.parametrize(
+    ("call", "leaf"),
+    [
+        (lambda: eqx.filter_jit(Fixed(X).scaled)(X), r"scaled\.__self__\.w"),
+        (lambda: eqx.filter_jit(lambda x, model: x)(X, [Fixed(X)]), r"model\[0\]\.w"),
+        (lambda: eqx.filter_jit(lambda x, **models: x)(X, one=Fixed(X)), r"one\.w"),
+        (lambda: eqx.filter_jit(lambda *xs: xs[0])(X, {"a": Fixed(X)}), r"args\[1\]\['a'\]\.w"),
+    ],
+)
+def test_an_array_in_a_static_leaf_is_an_error_that_names_it(call: Callable[[], Any], leaf: str) -> None:
+    with pytest.raises(LiftArgumentError, match=rf": {leaf} is static, but is a float32\[3\] array\. "):
+        call()
