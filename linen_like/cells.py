@@ -185,12 +185,12 @@ class LSTMCell(_LSTM):
         features: the size of each state, and of the outputs.
         gate_fn: the activation `σ` of the gates.
         activation_fn: the activation `tanh` of the candidate and of the memory.
-        kernel_init: makes the kernels for the inputs.
-        recurrent_kernel_init: makes the kernels for `h`.
+        kernel_init: makes the kernels for inputs.
+        recurrent_kernel_init: makes the kernels for the previous output.
         bias_init: makes the biases.
         dtype: the dtype of the products; by default what inputs, states and parameters promote to.
-        param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
-        carry_init: makes each part of the first carry, in `initialize_carry`.
+        param_dtype: the dtype of new parameters and of the first carry.
+        carry_init: makes each part of the first carry.
     """
 
     @nowrap
@@ -253,8 +253,15 @@ class OptimizedLSTMCell(_LSTM):
         True
 
     Attributes:
-        features, gate_fn, activation_fn, kernel_init, recurrent_kernel_init, bias_init, dtype, param_dtype, carry_init:
-            those of `LSTMCell`.
+        features: the size of each state, and of the outputs.
+        gate_fn: the activation `σ` of the gates.
+        activation_fn: the activation `tanh` of the candidate and of the memory.
+        kernel_init: makes the kernels for inputs.
+        recurrent_kernel_init: makes the kernels for the previous output.
+        bias_init: makes the biases.
+        dtype: the dtype of the products; by default what inputs, states and parameters promote to.
+        param_dtype: the dtype of new parameters and of the first carry.
+        carry_init: makes each part of the first carry.
     """
 
     @nowrap
@@ -269,7 +276,7 @@ class OptimizedLSTMCell(_LSTM):
 
 
 class GRUCell(_GatedCell):
-    """A gated recurrent unit. The reset gate is applied after the product.
+    """Gated recurrent unit. The reset gate is applied after the product.
 
         r = σ(W_ir x + b_ir + W_hr h)
         z = σ(W_iz x + b_iz + W_hz h)
@@ -291,8 +298,15 @@ class GRUCell(_GatedCell):
         ((2, 4), True, {'kernel': (4, 4)})
 
     Attributes:
-        features, gate_fn, activation_fn, kernel_init, recurrent_kernel_init, bias_init, dtype, param_dtype, carry_init:
-            those of `LSTMCell`.
+        features: the size of each state, and of the outputs.
+        gate_fn: the activation `σ` of the gates.
+        activation_fn: the activation `tanh` of the candidate state.
+        kernel_init: makes the kernels for inputs.
+        recurrent_kernel_init: makes the kernels for the previous output.
+        bias_init: makes the biases.
+        dtype: the dtype of the products; by default what inputs, states and parameters promote to.
+        param_dtype: the dtype of new parameters and of the first carry.
+        carry_init: makes the first carry.
     """
 
     @compact
@@ -338,10 +352,10 @@ class MGUCell(_Cell):
         features: the size of each state, and of the outputs.
         gate_fn: the activation `σ` of the gate.
         activation_fn: the activation `tanh` of the candidate state.
-        kernel_init: makes the kernels for the inputs.
-        recurrent_kernel_init: makes the kernels for `h`.
+        kernel_init: makes the kernels for inputs.
+        recurrent_kernel_init: makes the kernels for the previous output.
         dtype: the dtype of the products; by default what inputs, states and parameters promote to.
-        param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
+        param_dtype: the dtype of new parameters and of the first carry.
         carry_init: makes the first carry.
         forget_bias_init: makes `b_if`; by default ones, so that the cell starts by remembering (Jozefowicz et al.,
             2015).
@@ -399,11 +413,11 @@ class SimpleCell(_Cell):
     Attributes:
         features: the size of each state, and of the outputs.
         activation_fn: the activation `tanh`.
-        kernel_init: makes the kernels for the inputs.
-        recurrent_kernel_init: makes the kernels for `h`.
+        kernel_init: makes the kernels for inputs.
+        recurrent_kernel_init: makes the kernels for the previous output.
         bias_init: makes the bias.
         dtype: the dtype of the products; by default what inputs, states and parameters promote to.
-        param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
+        param_dtype: the dtype of new parameters and of the first carry.
         carry_init: makes the first carry.
         residual: whether to add the previous state to the input of the activation.
     """
@@ -458,7 +472,7 @@ class ConvLSTMCell(_MemoryCell):
     Attributes:
         features: the size of each state, and of the outputs.
         dtype: the dtype of the products; by default what inputs, states and parameters promote to.
-        param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
+        param_dtype: the dtype of new parameters and of the first carry.
         carry_init: makes each part of the first carry.
         kernel_size: the kernels' size along each spatial axis.
         strides: the step of the window; None means 1. Here and below, one int applies to every axis.

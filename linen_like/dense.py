@@ -84,8 +84,17 @@ class DenseGeneral(Module):
 
     Attributes:
         features: the sizes of the new axes, which come last.
-        axis, batch_dims, use_bias, dtype, param_dtype, kernel_init, bias_init, precision, promote_dtype, dot_general:
-            the arguments of that function.
+        axis: the axes to sum over.
+        batch_dims: the leading axes with separate parameters for each index: `()`, `(0,)`, `(0, 1)` and so on.
+        use_bias: whether there is a bias.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        dot_general: the multiplication, called like `jax.lax.dot_general`, which is the default.
         dot_general_cls: a function that makes the `dot_general` to use; a Module class makes a submodule.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
             default it follows from the inputs and, for new axes, from the kernel.
@@ -124,9 +133,17 @@ class Einsum(Module):
 
     Attributes:
         shape: the shape of the kernel.
-        einsum_str: the equation, with the inputs and the kernel as its operands; given here or at the call.
-        use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype, preferred_element_type:
-            the arguments of that function.
+        einsum_str: an explicit equation with two operands, such as `"...a,ab->...b"`; given here or at the call.
+        use_bias: whether there is a bias.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
+            default the dtype of the operands.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
             default it follows from the inputs and, for new axes, from the kernel.
     """

@@ -43,7 +43,7 @@ class Embed(Module):
         num_embeddings: the number of vectors.
         features: the size of each vector.
         dtype: the dtype of the results; by default that of the table, and for `attend` what table and query promote to.
-        param_dtype: the dtype of a new table.
+        param_dtype: the dtype of the table.
         embedding_init: makes the table.
         promote_dtype: converts table and query to one dtype: called as `promote_dtype(table, dtype=dtype)`, or with
             both.

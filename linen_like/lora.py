@@ -60,7 +60,7 @@ class LoRADense(Module):
 
     Attributes:
         features: the size of the last axis of the result.
-        rank: the rank of the update.
+        rank: the rank of the update, at least 1.
         alpha: the update is multiplied by `alpha / rank`; by default by 1.
         a_init, b_init: make the factors `a` and `b`.
         use_bias: whether there is a bias.
@@ -134,7 +134,7 @@ class LoRA(Module):
 
     Attributes:
         base: the module.
-        rank: the rank of the updates.
+        rank: the rank of the updates, at least 1.
         alpha: each update is multiplied by `alpha / rank`; by default by 1.
         targets: a filter of the kernels that get an update, matched against `("params", *modules, "kernel")`, or
             "embedding".

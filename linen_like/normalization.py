@@ -81,7 +81,7 @@ class BatchNorm(Module):
 
 
 class LayerNorm(Module):
-    """Normalizes each example with its own moments; see `liftcore.nn.layer_norm`.
+    """Normalizes each example with its own moments, over `reduction_axes`; see `liftcore.nn.layer_norm`.
 
     Example:
         >>> import jax
@@ -127,7 +127,7 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """Divides each example by the root of its mean square; see `liftcore.nn.rms_norm`.
+    """Computes `x / sqrt(mean(|x|²) + epsilon) * scale`, without centering; see `liftcore.nn.rms_norm`.
 
     Example:
         >>> import jax
@@ -138,7 +138,7 @@ class RMSNorm(Module):
     Attributes:
         epsilon: added to the mean square, so that zeros give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
-        param_dtype: the dtype of a new scale.
+        param_dtype: the dtype of the scale.
         use_scale: whether there is a scale.
         scale_init: makes the scale.
         reduction_axes: the axes to average over.
@@ -168,7 +168,7 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """Normalizes groups of features of each example with their own moments; see `liftcore.nn.group_norm`.
+    """Normalizes each example with the moments of each group of features; see `liftcore.nn.group_norm`.
 
     Example:
         >>> import jax

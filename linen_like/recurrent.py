@@ -87,7 +87,7 @@ class RNN(Module):
         ((10, 50, 64), ((10, 64), (10, 64)))
 
     Attributes:
-        cell: an instance of `RNNCellBase`.
+        cell: a cell, such as an `RNNCellBase`.
         time_major: whether time is the first axis, before those of the batch.
         return_carry: whether the result is a pair, the carry after the last step of each sequence and the outputs.
         reverse: whether to run from the last step to the first; outputs are in the order in which they were made.

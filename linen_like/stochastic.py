@@ -23,7 +23,7 @@ class Dropout(Module):
         Array([2., 2., 2., 0., 2., 2.], dtype=float32)
 
     Attributes:
-        rate: the probability to drop an element.
+        rate: the probability to drop an element, from 0 to 1.
         broadcast_dims: axes along which all elements are dropped or kept together.
         deterministic: whether to return the inputs unchanged; given here or at the call.
         rng_collection: the name of the RNG stream.

@@ -104,7 +104,7 @@ def dense_general(
     dot_general: Callable[..., Array] | None = None,
     out_sharding: Any = None,
 ) -> Array:
-    """An affine map of any axes to any number of new ones. Batch axes have separate maps.
+    """An affine map of any axes to any number of new ones, which come last. Batch axes can have separate maps.
 
     `y[b, r, f] = Σ_a inputs[b, r, a] * kernel[b, a, f] + bias[b, f]`, where each letter stands for any number of axes:
     `b` for `batch_dims`, `a` for `axis`, anywhere in the inputs, `r` for the rest, and `f` for `features`.
