@@ -65,6 +65,11 @@ class SplitTree:
         sources: tuple[Any, ...] = iter(self._static), iter(arrays), scoped
         return self.structure.unflatten([next(sources[kind]) for kind in self._kinds])
 
+    def array_paths(self) -> list[Any]:
+        """Return the paths of the traced leaves."""
+        paths = jax.tree.leaves_with_path(self.structure.unflatten(range(len(self._kinds))))
+        return [keys for (keys, _), kind in zip(paths, self._kinds, strict=True) if kind == _ARRAY]
+
     def is_like(self, other: SplitTree) -> bool:
         """Return whether another pytree has the same structure, arrays in the same places, and equal static leaves."""
         if (self.structure, self._kinds) != (other.structure, other._kinds):

@@ -10,13 +10,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import liftcore
 from liftcore import is_array, is_scoped
-from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.errors import AxisSizeError, LiftArgumentError, name_of, shown
 
 from .calls import OLDER, UNSET, call_answers, given_options
 from .functions import MISSING, filtered
+from .naming import leaf_name
 from .parts import SplitResult, SplitTree
 from .prefixes import leafwise
 
@@ -101,6 +103,7 @@ def filter_vmap(
 
     Raises:
         LiftArgumentError: if axes are not a prefix, or an argument is passed by name and `in_axes` does not cover it.
+        AxisSizeError: if an array lacks its axis, or the sizes of the axes differ.
     """
     axes = given_options(
         "filter_vmap",
@@ -164,6 +167,7 @@ def mapped(
     _check_axes(where, answers)
     in_axes, out_axes = LeafAxes(answers), LeafAxes([])
     given, result = SplitTree((fun, args, kwargs), in_axes.traced), SplitResult(where)
+    _check_sizes(where, fun, given, in_axes.along, options["axis_size"])
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
         function, inner, named = given.join(arrays, scopes)
@@ -179,6 +183,7 @@ def mapped(
         if not stacked:
             return result.join(shared)
     others = {name: option for name, option in options.items() if name not in AXES}
+    body.__name__ = name_of(fun)
     lifted = lift(body, in_axes=(in_axes.along,), out_axes=(0, None), **others)
     stacked, shared = map(iter, lifted(given.scopes, given.arrays))
     each = [next(shared) if axis is None else jnp.moveaxis(next(stacked), 0, axis) for axis in out_axes.along]
@@ -204,6 +209,28 @@ def _check_axes(where: str, answers: Sequence[Any]) -> None:
     for one in answers:
         if one is not None and not isinstance(one, int):
             raise LiftArgumentError(where, f"expected an axis, given {shown(one)}.", "Write an int, or None.")
+
+
+def _check_sizes(where: str, fun: Any, given: SplitTree, axes: Sequence[int | None], size: int | None) -> None:
+    """Check that arrays have their axes, of one size: the lift would call them by their places in a list."""
+    pairs = [(np.shape(array), axis) for array, axis in zip(given.arrays, axes, strict=True)]
+    fits = all(axis is None or -len(shape) <= axis < len(shape) for shape, axis in pairs)
+    if fits and len({shape[axis] for shape, axis in pairs if axis is not None} | {size} - {None}) < 2:
+        return
+    sizes = [] if size is None else [f"axis_size: {size}"]
+    for keys, (shape, axis) in zip(given.array_paths(), pairs, strict=True):
+        if axis is None:
+            continue
+        name = leaf_name(fun, keys)
+        if not -len(shape) <= axis < len(shape):
+            raise AxisSizeError(
+                where,
+                f"{name} has shape {shape} and no axis {axis} to map over.",
+                "Give None as its axis to use the same value everywhere.",
+            )
+        sizes.append(f"{name}: {shape[axis]}")
+    what = f"the sizes of the mapped axes disagree ({', '.join(sizes)})."
+    raise AxisSizeError(where, what, "Make them equal, or give None as the axis of what all elements share.")
 
 
 class LeafAxes:

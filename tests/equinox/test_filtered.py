@@ -16,7 +16,7 @@ import equinox_like as eqx
 import liftcore
 import linen_like as nn
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, NotSharedWarning
+from liftcore.errors import AxisSizeError, LiftArgumentError, NotSharedWarning
 
 KEY = jax.random.key(0)
 X = jnp.arange(3.0)
@@ -342,3 +342,64 @@ class Fixed:
 def test_an_array_in_a_static_leaf_is_an_error_that_names_it(call: Callable[[], Any], leaf: str) -> None:
     with pytest.raises(LiftArgumentError, match=rf": {leaf} is static, but is a float32\[3\] array\. "):
         call()
+
+
+# -- sizes of axes -----------------------------------------------------------------------------------------------------
+
+
+def times(model: Any, x: Any) -> Any:
+    return model["w"] * x
+
+
+class Held(eqx.Module):
+    """A module with a method."""
+
+    w: Any
+
+    def times(self, x: Any) -> Any:
+        return self.w * x
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: eqx.filter_vmap(times)({"w": jnp.ones((4, 2)), "act": jnp.tanh}, jnp.ones((3, 2))),
+            "filter_vmap(times): the sizes of the mapped axes disagree (model['w']: 4, x: 3).",
+        ),
+        (
+            lambda: eqx.filter_vmap(times, in_axes=(None, -2))({"w": X}, X),
+            "filter_vmap(times): x has shape (3,) and no axis -2 to map over.",
+        ),
+        (
+            lambda: eqx.filter_vmap(times, axis_size=2)({"w": X}, X),
+            "filter_vmap(times): the sizes of the mapped axes disagree (axis_size: 2, model['w']: 3, x: 3).",
+        ),
+        (
+            lambda: eqx.filter_vmap(lambda *xs, y: y, default=eqx.if_array(0))(X, y=jnp.ones(2)),
+            "filter_vmap(<lambda>): the sizes of the mapped axes disagree (args[0]: 3, y: 2).",
+        ),
+        (
+            lambda: eqx.filter_vmap(Held(jnp.ones(2)).times, fn=eqx.if_array(0))(X),
+            "filter_vmap(times): the sizes of the mapped axes disagree (times.__self__.w: 2, x: 3).",
+        ),
+        (
+            lambda: eqx.filter_pmap(times)({"w": jnp.ones((1, 2))}, jnp.ones((3, 2))),
+            "filter_pmap(times): the sizes of the mapped axes disagree (model['w']: 1, x: 3).",
+        ),
+    ],
+)
+def test_an_axis_that_does_not_fit_is_named_as_the_user_wrote_it(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(AxisSizeError) as caught:
+        call()
+    assert str(caught.value).startswith(text)
+
+
+def test_a_lift_has_the_name_of_the_function() -> None:
+    def apply_to(x: Any, module: Any) -> Any:
+        return module(x)
+
+    module = nn.Dense(2).bind({"params": {"kernel": jnp.ones((3, 2)), "bias": jnp.ones(2)}})
+    mapped = eqx.filter_vmap(apply_to, in_axes=(0, None), variable_axes={"params": 0})
+    with pytest.raises(AxisSizeError, match=r"vmap\(apply_to\) at /"):
+        mapped(X, module)
