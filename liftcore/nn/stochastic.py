@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
+from ..rng import is_key
 from ..scopes.scope import Scope
 from ..typing import Array, Key
 from .axes import normalize_axes
@@ -87,7 +88,8 @@ def drop(
         where: the layer, for errors.
 
     Raises:
-        LiftArgumentError: if the rate is not a probability, an axis does not exist or the inputs are integers.
+        LiftArgumentError: if the rate is not a probability, an axis does not exist, the inputs are integers, or `key`
+            is needed and is not a PRNG key.
     """
     _check_rate(where, rate)
     if rate == 0:
@@ -104,7 +106,14 @@ def drop(
     shared = normalize_axes(where, "broadcast_dims", broadcast_dims, x.ndim)
     shape = [1 if axis in shared else size for axis, size in enumerate(x.shape)]
     keep = 1.0 - rate
-    mask = jnp.broadcast_to(draw_kept(key() if callable(key) else key, keep, shape, x), x.shape)
+    drawn_from = key() if callable(key) else key
+    if not is_key(drawn_from):
+        raise LiftArgumentError(
+            where,
+            f"expected a PRNG key, given {shown(drawn_from)}.",
+            "Pass `key=` to the layer that calls it; or set its field `inference` to True, so that it drops nothing.",
+        )
+    mask = jnp.broadcast_to(draw_kept(drawn_from, keep, shape, x), x.shape)
     return lax.select(shard_like(mask, x), x / keep, jnp.zeros_like(x))
 
 
