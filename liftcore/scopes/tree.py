@@ -253,7 +253,7 @@ class Tree:
         return self
 
     def claim(self) -> bool:
-        """Give the tree to this thread, until `open` is called. Return False if another thread owns it."""
+        """Give the tree to this thread, until `open` is called. Return False if a thread already owns it."""
         with _LOCK:
             free = self.thread == _ANYBODY
             if free:
