@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from liftcore import Rest, is_array
 from liftcore.errors import LiftArgumentError, check_function, name_of
 
+from .formatting import tree_pformat
 from .keyed import KeyedTree, split_keyed
 from .parts import SplitResult, check_no_scopes
 
@@ -106,8 +108,8 @@ class ConvertedFunction:
         if parts.rest != converted.rest or types != converted.types:
             raise LiftArgumentError(
                 f"filter_closure_convert({converted.name})",
-                f"it was converted for {converted.types} and {converted.rest}, but was called with {types} and "
-                f"{parts.rest}.",
+                f"it was converted for {_texts(converted.rest, converted.types)}, but was called with "
+                f"{_texts(parts.rest, types)}.",
                 "Convert it again, for arguments of these types.",
             )
         return converted.result.join(jaxpr_as_fun(ClosedJaxpr(converted.jaxpr, self.consts))(*parts.arrays))
@@ -116,3 +118,11 @@ class ConvertedFunction:
 def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyedTree:
     leaves = jax.tree.leaves((args, kwargs))
     return split_keyed((args, kwargs), [is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves])
+
+
+def _texts(rest: Rest, types: tuple[Any, ...]) -> str:
+    """Return the arguments of a call, as errors show them."""
+    args, kwargs = rest.unflatten([jax.ShapeDtypeStruct(*one) for one in types])
+    each = [("", arg) for arg in args] + [(f"{name}=", value) for name, value in kwargs.items()]
+    texts = [label + tree_pformat(value, width=sys.maxsize, struct_as_array=True) for label, value in each]
+    return f"({', '.join(texts)})"

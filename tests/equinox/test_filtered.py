@@ -403,3 +403,13 @@ def test_a_lift_has_the_name_of_the_function() -> None:
     mapped = eqx.filter_vmap(apply_to, in_axes=(0, None), variable_axes={"params": 0})
     with pytest.raises(AxisSizeError, match=r"vmap\(apply_to\) at /"):
         mapped(X, module)
+
+
+def test_a_converted_function_says_which_types_it_takes() -> None:
+    converted = eqx.filter_closure_convert(lambda x, name, y: x, X, "a", y=[X, 2])
+    with pytest.raises(LiftArgumentError) as caught:
+        converted(jnp.ones(4), "a", y=[X, 3])
+    assert caught.value.what == (
+        "it was converted for (float32[3], 'a', y=[float32[3], 2]), but was called with "
+        "(float32[4], 'a', y=[float32[3], 3])."
+    )
