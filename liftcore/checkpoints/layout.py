@@ -3,6 +3,7 @@
     {"liftcore_checkpoint": 1, "state": …, "checksums": {"arrays": uint32[n], "rest": …}}
 
 The state is written as `liftcore.serialization` and flax write it, so any msgpack reader finds it under `"state"`.
+A weakly typed scalar is written as a number: arrays in the file are strongly typed.
 `arrays` holds the CRC-32 of each array and of each value of type bytes, in the order of the file. `rest`, the last four
 bytes, is the CRC-32 of all other bytes before it: names, shapes, numbers, and the other checksums.
 
@@ -24,7 +25,7 @@ import numpy as np
 from ..saving.encoding import NDARRAY, Reader, WritePlan, array_type, checked, pieces_of, reshaped
 from ..saving.problems import StateError, damaged
 from ..saving.wire import Tokens
-from .placing import Stored
+from .placing import Stored, number_of
 
 __all__ = ["NoChecksums", "parts_of", "state_and_end", "state_in"]
 
@@ -44,10 +45,17 @@ def parts_of(state: Any) -> Iterator[Any]:
     Raises:
         StateError: at once, if the state holds something that cannot be written.
     """
-    plan = WritePlan()
+    plan = _Plan()
     plan.head += _MARK + msgpack.packb(_VERSION) + msgpack.packb("state")
     plan.add(state, 1)
     return _parts(plan)
+
+
+class _Plan(WritePlan):
+    """A plan that writes weakly typed scalars as numbers."""
+
+    def add(self, tree: Any, depth: int) -> None:
+        super().add(number_of(tree), depth)
 
 
 def _parts(plan: WritePlan) -> Iterator[Any]:

@@ -42,7 +42,10 @@ def match_state(
 
     Each leaf gets the type of the target's leaf. For a JAX array, it is a JAX array with the same sharding. For a
     `jax.ShapeDtypeStruct`, it is a JAX array, with the sharding of the struct if it has one. For a NumPy array, it is a
-    NumPy array. A Python number also accepts an array of shape `()` of its kind, such as a step counted under `jit`.
+    NumPy array. A Python number also accepts an array of shape `()` of its kind.
+
+    If the target has a Python number or a weakly typed scalar, the result is weakly typed if what was saved was. Files
+    hold a weakly typed scalar as a number, such as a step that is counted under `jit`.
 
     Example:
         >>> target = {"dense": {"kernel": np.zeros((2, 3), np.float32)}}

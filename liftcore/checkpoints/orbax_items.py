@@ -22,7 +22,7 @@ from ..saving.problems import printable, unwritable
 from ..serialization import msgpack_restore, msgpack_serialize, to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Path, PyTree
-from .placing import Stored
+from .placing import Stored, number_of
 
 __all__ = ["parted", "rest_in", "stored"]
 
@@ -45,7 +45,7 @@ def parted(where: str, tree: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
     state = to_state_dict(tree)
     if not isinstance(state, Mapping):
         raise SerializationError(where, "this is a single leaf, but orbax stores named ones.", "Put it into a dict.")
-    flat = flatten_dict(state)
+    flat = {path: number_of(leaf) for path, leaf in flatten_dict(state).items()}  # weak types, which orbax lacks
     _check_writable(where, flat)
     arrays = {path: _whole_or_parts(leaf) for path, leaf in flat.items() if _is_for_orbax(leaf)}
     _check_names(where, arrays)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..saving.problems import TRACER
 
-__all__ = ["KeyTarget", "SavedKey", "Stored", "converted", "misfit", "shown_type", "unmarked"]
+__all__ = ["KeyTarget", "SavedKey", "Stored", "converted", "misfit", "number_of", "shown_type", "unmarked"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -164,8 +164,24 @@ def _read(saved: Any) -> Any:
     return saved.read() if isinstance(saved, Stored) else saved
 
 
+def number_of(leaf: Any) -> Any:
+    """Return the number that a weakly typed scalar of JAX stands for, to save it; return any other leaf unchanged.
+
+    No format has weak types, but a restored number is weakly typed again as soon as JAX takes it.
+    """
+    if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array) or not leaf.weak_type or leaf.shape:
+        return leaf
+    if not leaf.is_fully_replicated or not leaf.addressable_shards:
+        return leaf
+    number = np.asarray(leaf).item()
+    return number if jnp.asarray(number).dtype == leaf.dtype else leaf
+
+
 def converted(target: Any, saved: Any) -> Any:
-    """Convert a saved leaf to the type of the target's: a number, a NumPy array, or a JAX array on the same devices."""
+    """Convert a saved leaf to the type of the target's: a number, a NumPy array, or a JAX array on the same devices.
+
+    If the target is weakly typed, as Python numbers are, the saved leaf decides whether the result is.
+    """
     if isinstance(target, KeyTarget):
         key = jax.random.wrap_key_data(jnp.asarray(_read(saved.data)), impl=saved.impl)
         return _on_devices(target.key, key)
@@ -175,7 +191,8 @@ def converted(target: Any, saved: Any) -> Any:
     if not _is_array(target):
         return value
     if isinstance(target, jax.Array | jax.ShapeDtypeStruct):
-        return _on_devices(target, _sole(saved, value, target.dtype))
+        weak = _is_weak(target) and _is_weak(value)
+        return _on_devices(target, _weak(value, target.dtype) if weak else _sole(saved, value, target.dtype))
     array = np.asarray(value, target.dtype)
     return array[()] if isinstance(target, np.generic) else array
 
@@ -192,13 +209,19 @@ def _number(target: Any, value: Any) -> Any:
         return type(target)(value)
     if _kind(value) is not type(target):
         return type(target)(value.item())
-    return _weak(np.asarray(value))
+    return value if isinstance(value, jax.Array) else _in_jax(np.asarray(value))
 
 
-def _weak(array: np.ndarray[Any, Any]) -> Any:
-    """Return a weakly typed JAX array, as JAX makes of a number, if the dtype is JAX's default for it."""
-    weak = jnp.asarray(array.item())
-    return weak if weak.dtype == array.dtype else _in_jax(array)
+def _is_weak(value: Any) -> bool:
+    return bool(getattr(value, "weak_type", False)) or (isinstance(value, _NUMBERS) and not _is_array(value))
+
+
+def _weak(value: Any, dtype: Any) -> Any:
+    """Return a weakly typed JAX array, if the dtype is JAX's default for a number; else one of that dtype."""
+    if isinstance(value, jax.Array):
+        return value if value.dtype == dtype else value.astype(dtype)
+    array = jnp.asarray(np.asarray(value, dtype).item())
+    return array if array.dtype == dtype else jnp.asarray(value, dtype)
 
 
 def _in_jax(array: np.ndarray[Any, Any]) -> Any:
@@ -212,6 +235,4 @@ def _on_devices(target: Any, array: Any) -> Any:
         sharding = None  # an uncommitted array moves to the devices of the computation; its replacement should too
     if sharding is not None:
         return jax.device_put(array, sharding)
-    if getattr(target, "weak_type", False) and np.shape(array) == ():
-        return _weak(array)
     return _in_jax(array) if isinstance(array, np.ndarray) else array

@@ -117,10 +117,11 @@ def test_a_training_state_comes_back_whole():
         assert np.all(one == other)
 
 
-def test_a_number_takes_the_array_that_it_became_under_jit_which_stays_weak():
+def test_a_number_takes_the_array_that_it_became_under_jit_weak_or_not():
     state = {"step": np.asarray(7, np.int32)}
-    step = match_state({"step": 0}, state)["step"]
-    assert (step.dtype, step.weak_type, int(step)) == (jnp.int32, True, 7)
+    for saved, weak in ((state, False), ({"step": jnp.int32(7)}, False), ({"step": jax.jit(lambda: 7)()}, True)):
+        step = match_state({"step": 0}, saved)["step"]
+        assert (step.dtype, step.weak_type, int(step)) == (jnp.int32, weak, 7)
     assert problems({"step": 0.0}, state) == {"step": "dtype int32, not float as in the target"}
     assert match_state({"step": 0.0}, state, cast=True) == {"step": 7.0}
     assert problems({"step": 0}, {"step": np.zeros(2, np.int32)}) == {"step": "shape (2,), not () as in the target"}
@@ -129,12 +130,15 @@ def test_a_number_takes_the_array_that_it_became_under_jit_which_stays_weak():
     assert problems({"on": True}, {"on": 1}) == {"on": "dtype int, not bool as in the target"}
 
 
-def test_weak_scalars_of_the_target_stay_weak():
+def test_the_saved_value_decides_whether_a_weak_scalar_of_the_target_stays_weak():
     target = {"weak": jnp.asarray(1.0), "strong": jnp.asarray(1.0, jnp.float32)}
-    new = match_state(target, {name: np.asarray(3, np.float32) for name in target})
-    assert (new["weak"].weak_type, new["strong"].weak_type) == (True, False)
-    shapes = jax.eval_shape(lambda: target)
-    assert match_state(shapes, {name: np.asarray(3, np.float32) for name in target})["weak"].weak_type
+    placed = {name: jax.device_put(leaf, jax.devices()[3]) for name, leaf in target.items()}
+    for like in (target, placed, jax.eval_shape(lambda: target)):
+        for saved, weak in ((3.0, True), (jnp.asarray(3.0), True), (np.float32(3), False), (jnp.float32(3), False)):
+            new = match_state(like, dict.fromkeys(target, saved))
+            assert (new["weak"].weak_type, new["strong"].weak_type) == (weak, False)
+            assert {(leaf.dtype, float(leaf)) for leaf in new.values()} == {(np.dtype(np.float32), 3.0)}
+    assert match_state(target, {"weak": 3, "strong": 3}, cast=True)["weak"].weak_type
 
 
 def test_a_leaf_comes_back_as_what_the_target_has_there():
