@@ -110,12 +110,14 @@ def tree_at(
             placeholders for the leaves, so it may depend only on the structure.
         pytree: the pytree.
         replace: the new node; or a sequence with one for each node.
-        replace_fn: instead of `replace`, a function from the old node to the new one.
+        replace_fn: instead of `replace`, a function from the old node to the new one. It is called once for a node that
+            `where` returns twice.
         is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
 
     Raises:
         LiftArgumentError: if both or neither of `replace` and `replace_fn` are given; if `where` does not return nodes,
-            or returns a node inside another one; or if there are more or fewer replacements than nodes.
+            or returns a node inside another one, or with `replace` the same node twice; or if there are more or fewer
+            replacements than nodes.
     """
     if (replace is MISSING) == (replace_fn is MISSING):
         raise LiftArgumentError(
@@ -127,10 +129,10 @@ def tree_at(
     structure: Any
     places, structure = jax.tree.flatten(marked, is_leaf=lambda node: id(node) in chosen)
     numbers = [chosen.get(id(place)) for place in places]
-    if len(chosen) < len(nodes) or len(chosen) != sum(number is not None for number in numbers):
-        raise LiftArgumentError(
-            "tree_at, where", "it selected a node twice, or a node inside another one.", "Select separate nodes."
-        )
+    if len(chosen) != sum(number is not None for number in numbers):
+        raise LiftArgumentError("tree_at, where", "it selected a node inside another one.", "Select separate nodes.")
+    if len(chosen) < len(nodes) and replace_fn is MISSING:
+        raise LiftArgumentError("tree_at, where", "it selected a node twice.", "Select each node once.")
     current = structure.flatten_up_to(pytree)
     if replace is MISSING:
         values = [one if number is None else replace_fn(one) for one, number in zip(current, numbers, strict=True)]
@@ -184,6 +186,7 @@ def _nodes(where: Callable[[Any], Any], tree: Any) -> tuple[list[Any], bool]:
         raise LiftArgumentError(
             "tree_at, where",
             f"expected nodes of the pytree, given {shown(wrong[0])}.",
-            "Return a node of it, `lambda tree: tree.layers[0].weight`, without computing anything.",
+            "Return a node, or a flat tuple or list of nodes, `lambda tree: (tree.layers[0].weight, tree.bias)`, without "
+            "computing anything.",
         )
     return nodes, several

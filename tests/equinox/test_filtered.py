@@ -255,6 +255,12 @@ def test_as_many_tangents_as_primals() -> None:
         eqx.filter_jvp(lambda x, y: x, (X, X), (X,))
 
 
+@pytest.mark.parametrize("where", [lambda tree: ((tree["a"], tree["b"]), tree["c"]), lambda tree: {"a": tree["a"]}])
+def test_nodes_are_selected_in_a_flat_tuple(where: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r"expected nodes of the pytree, given .*a flat tuple or list of nodes"):
+        eqx.tree_at(where, {"a": 1, "b": 2, "c": 3}, (4, 5))
+
+
 def test_the_same_node_cannot_be_replaced_twice() -> None:
     with pytest.raises(LiftArgumentError, match="selected a node twice"):
         eqx.tree_at(lambda tree: (tree[0], tree[0]), [1, 2], (3, 4))

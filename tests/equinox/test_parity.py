@@ -105,6 +105,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "tree_at, empty nodes": lambda eqx: eqx.tree_at(lambda t: t["e"], {"e": (), "f": ()}, 5),
     "tree_at, too few": lambda eqx: eqx.tree_at(lambda t: (t["a"], t["b"]), TREE, (1,)),
     "tree_at, nested": lambda eqx: eqx.tree_at(lambda t: (t["b"], t["b"][0]), TREE, (1, 2)),
+    "tree_at, twice": lambda eqx: eqx.tree_at(lambda t: (t["a"], t["a"]), TREE, replace_fn=lambda a: (a, "new")),
     "tree_at, nothing": lambda eqx: eqx.tree_at(lambda t: t["a"], TREE),
     "is_array": lambda eqx: [
         [is_one(leaf) for leaf in LEAVES]
