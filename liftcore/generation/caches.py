@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 from ..typing import Array, ArrayLike
 
 __all__ = ["all_counts", "recounted", "rewind"]
@@ -32,11 +33,13 @@ def rewind(cache: Mapping[str, Any], number: ArrayLike) -> dict[str, Any]:
         number: the number of positions to move back; `(batch,)` for a cache with an index for each example.
 
     Returns:
-        The cache with new indices.
+        The cache with new indices. If they are traced, an index that would be negative is 0.
 
     Raises:
-        LiftArgumentError: if `number` has an entry for each example, but all examples share an index.
+        LiftArgumentError: if `number` has an entry for each example, but all examples share an index; if it is not an
+            integer, or is known to be negative or larger than an index; if the cache has no index.
     """
+    _check_number(cache, number)
     number = jnp.asarray(number)
 
     def back(index: Array, is_ragged: bool) -> Array:
@@ -47,9 +50,35 @@ def rewind(cache: Mapping[str, Any], number: ArrayLike) -> dict[str, Any]:
                 f"{index.shape}.",
                 "Pass one number, or create the cache with an index for each example: `ragged_cache=True`.",
             )
-        return index - number.astype(index.dtype)
+        new = index - number.astype(index.dtype)
+        if not isinstance(new, jax.core.Tracer) and (new < 0).any():
+            raise LiftArgumentError(
+                "rewind",
+                f"the cache is at position {np.asarray(index).tolist()}, so it cannot move back "
+                f"{np.asarray(number).tolist()}.",
+                "Pass at most the number of positions so far.",
+            )
+        return jnp.maximum(new, 0)
 
     return recounted(cache, number.shape, back)
+
+
+def _check_number(cache: Mapping[str, Any], given: ArrayLike) -> None:
+    """Check that a number of positions is right, and that the cache has something to move."""
+    number = jnp.asarray(given)
+    is_negative = not isinstance(number, jax.core.Tracer) and bool((number < 0).any())
+    if not jnp.issubdtype(number.dtype, jnp.integer) or is_negative:
+        raise LiftArgumentError(
+            "rewind",
+            f"expected how many positions to move back, given {shown(given)}.",
+            "Pass an integer, 0 or more, or one for each example.",
+        )
+    if not any(True for _ in all_counts(cache, number.shape)):
+        raise LiftArgumentError(
+            "rewind",
+            f"there is no `{_INDEX}` in the cache; it has {sorted(map(str, cache))}.",
+            'Pass the collection itself: `rewind(variables["cache"], number)`.',
+        )
 
 
 def recounted(cache: Mapping[str, Any], batch: tuple[int, ...], fn: Callable[[Array, bool], Array]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ..typing import ArrayLike, Key
 from .caches import all_counts
 from .loop import Generated, empty_cache, run
 from .models import Model
-from .options import make_options
+from .options import as_int, make_options
 from .prompts import Prompts, make_prompts
 
 __all__ = ["generate"]
@@ -88,6 +88,8 @@ def generate(
     where = "generate"
     _check_model(where, module, variables)
     model = Model.of(where, module)
+    bucket = None if bucket is None else as_int(where, "bucket", bucket)
+    max_length = None if max_length is None else as_int(where, "max_length", max_length)
     prompts = make_prompts(where, prompt, lengths, bucket, max_length)
     batch, padded = prompts.tokens.shape
     options = make_options(
@@ -105,7 +107,19 @@ def generate(
     room = _room(where, int(prompts.lengths.max()), padded, size, max_length)
     variables = {name: collection for name, collection in variables.items() if name != "cache"}
     _check_cache(where, empty_cache.eval_shape(model, variables, batch, room), prompts)  # type: ignore[no-untyped-call]
-    return run(model, variables, prompts, options, room, size)  # type: ignore[no-any-return]
+    found, is_nan = run(model, variables, prompts, options, room, size)
+    if is_nan:
+        raise _no_number(where, padded, room)
+    return found  # type: ignore[no-any-return]
+
+
+def _no_number(where: str, bucket: int, room: int) -> LiftArgumentError:
+    return LiftArgumentError(
+        where,
+        f"the logits of the model are NaN. Prompts were padded to {bucket} tokens, and the cache has {room} positions.",
+        "If the model has fewer positions than that, pass their number: `max_length=…`. Otherwise, look for NaN in the "
+        "variables.",
+    )
 
 
 def _room(where: str, longest: int, bucket: int, size: int, max_length: int | None) -> int:

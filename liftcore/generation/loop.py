@@ -60,8 +60,10 @@ def empty_cache(model: Model, variables: Any, batch: int, room: int) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))
-def run(model: Model, variables: Any, prompts: Prompts, options: Options, room: int, size: int) -> Generated:
-    """Generate tokens; see `generate`.
+def run(
+    model: Model, variables: Any, prompts: Prompts, options: Options, room: int, size: int
+) -> tuple[Generated, Array]:
+    """Generate tokens; see `generate`. Also return whether a probability was NaN.
 
     The prompts pass through the model only to fill the cache: their logits are not used, so XLA does not compute them.
     Then the last token of each prompt passes through the model again, as the first step. So all steps are the same.
@@ -90,7 +92,8 @@ def run(model: Model, variables: Any, prompts: Prompts, options: Options, room: 
     )
     state = _State(jnp.zeros((), jnp.int32), last, cache, jnp.zeros(batch, bool), found)
     step = functools.partial(_step, model, variables, keys, options)
-    return lax.while_loop(lambda state: (state.step < size) & ~state.ended.all(), step, state).found
+    found = lax.while_loop(lambda state: (state.step < size) & ~state.ended.all(), step, state).found
+    return found, jnp.isnan(found.log_probs).any()
 
 
 def _step(model: Model, variables: Any, keys: Array, options: Options, state: _State) -> _State:

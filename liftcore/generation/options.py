@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,8 +12,9 @@ import numpy as np
 
 from ..errors import LiftArgumentError, shown
 from ..typing import ArrayLike, Key
+from .limits import check_temperature, check_top_k, check_top_p, check_values
 
-__all__ = ["Options", "make_options"]
+__all__ = ["Options", "as_int", "make_options"]
 
 _ALL = np.iinfo(np.int32).max
 _STOPS = 8  # stop tokens are padded to a multiple of this, so that one more rarely needs another program
@@ -71,17 +73,41 @@ def make_options(
     if temperature is None:
         temperature = 0.0 if key is None else 1.0
     numbers = _each(where, "temperature", temperature, batch, np.float32)
-    _check(where, "temperature", numbers, (numbers >= 0) & (numbers < np.inf), "0 or a positive number", "0.8")
+    check_temperature(where, numbers)
     limits = _each(where, "max_new_tokens", max_new_tokens, batch, np.int32)
-    _check(where, "max_new_tokens", limits, limits >= 1, "1 or more", "50")
+    check_values(where, "max_new_tokens", limits, limits >= 1, "1 or more", "50")
     ks = _each(where, "top_k", _ALL if top_k is None else top_k, batch, np.int32)
-    _check(where, "top_k", ks, ks >= 1, "1 or more", "40")
+    check_top_k(where, ks)
     ps = _each(where, "top_p", 1.0 if top_p is None else top_p, batch, np.float32)
-    _check(where, "top_p", ps, (ps > 0) & (ps <= 1), "more than 0, and at most 1", "0.9")
+    check_top_p(where, ps)
     _check_draws(where, bool((numbers > 0).any()), key is not None, top_k is not None or top_p is not None)
-    return Options(
-        _keys(where, key, batch), numbers, ks, ps, limits, _stops(where, stop_tokens), np.asarray(pad_token, np.int32)
-    )
+    pad = np.asarray(as_int(where, "pad_token", pad_token, -_ALL), np.int32)
+    return Options(_keys(where, key, batch), numbers, ks, ps, limits, _stops(where, stop_tokens), pad)
+
+
+def as_int(where: str, name: str, given: Any, least: int = 1) -> int:
+    """Return an option that is one integer of 32 bits.
+
+    Args:
+        where: the name of the function, for errors.
+        name: the name of the option.
+        given: its value.
+        least: the least value that it may have.
+
+    Raises:
+        LiftArgumentError: if it is something else.
+    """
+    try:
+        found = None if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        found = None
+    if found is None or not least <= found <= _ALL:
+        raise LiftArgumentError(
+            where,
+            f"expected an integer from {least} to {_ALL} as {name}, given {shown(given)}.",
+            f"Pass one, such as `{name}={max(least, 0)}`.",
+        )
+    return found
 
 
 def _each(where: str, name: str, given: Any, batch: int, dtype: Any) -> np.ndarray[Any, Any]:
@@ -101,15 +127,6 @@ def _each(where: str, name: str, given: Any, batch: int, dtype: Any) -> np.ndarr
     if dtype == np.int32:
         found = found.astype(np.int64).clip(-1, _ALL)
     return np.broadcast_to(found.astype(dtype), (batch,))
-
-
-def _check(where: str, name: str, given: Any, is_right: Any, what: str, such: str) -> None:
-    if not is_right.all():
-        raise LiftArgumentError(
-            where,
-            f"{name} is {given[~is_right][0].item()}, but must be {what}.",
-            f"Pass a value such as `{name}={such}`.",
-        )
 
 
 def _check_draws(where: str, draws: bool, has_key: bool, has_limits: bool) -> None:

@@ -8,6 +8,7 @@ from jax import lax
 
 from ..errors import LiftArgumentError
 from ..typing import Array, ArrayLike, Key
+from .limits import check_temperature, check_top_k, check_top_p
 
 __all__ = ["filter_logits", "sample_tokens"]
 
@@ -31,10 +32,15 @@ def filter_logits(logits: ArrayLike, top_k: ArrayLike | None = None, top_p: Arra
             vocabulary, all.
         top_p: keep the smallest set of most probable tokens whose probabilities sum to this, `(*batch,)` or one number.
             At least one token is kept; with 1, the default, all.
+
+    Raises:
+        LiftArgumentError: if a limit is known and out of range: `top_k` below 1, `top_p` not above 0 and at most 1.
     """
     logits = jnp.asarray(logits)
+    _check_limits("filter_logits", top_k, top_p)
     order = jnp.argsort(logits, axis=-1, stable=True, descending=True)
     ranked = jnp.take_along_axis(_wide(logits), order, -1)
+    first = jnp.arange(logits.shape[-1]) == 0
     is_kept = jnp.ones(logits.shape, bool)
     if top_k is not None:
         is_kept &= jnp.arange(logits.shape[-1]) < jnp.expand_dims(jnp.asarray(top_k), -1)
@@ -43,7 +49,7 @@ def filter_logits(logits: ArrayLike, top_k: ArrayLike | None = None, top_p: Arra
         probabilities = jax.nn.softmax(jnp.where(is_kept, ranked, -jnp.inf))
         before = jnp.cumsum(probabilities, -1) - probabilities
         is_kept &= (before < limit) | (limit >= 1)  # the sum may round to 1 before the last token
-    is_kept = jnp.take_along_axis(is_kept, jnp.argsort(order, axis=-1), -1)
+    is_kept = jnp.take_along_axis(is_kept | first, jnp.argsort(order, axis=-1), -1)
     return jnp.where(is_kept, logits, -jnp.inf)
 
 
@@ -78,9 +84,11 @@ def sample_tokens(
         Integers of shape `(batch,)`.
 
     Raises:
-        LiftArgumentError: if the logits have another number of dimensions.
+        LiftArgumentError: if the logits have another number of dimensions, or a known limit is out of range.
     """
     logits = jnp.asarray(logits)
+    check_temperature("sample_tokens", temperature)
+    _check_limits("sample_tokens", top_k, top_p)
     if logits.ndim != 2:
         raise LiftArgumentError(
             "sample_tokens",
@@ -104,6 +112,13 @@ def sample_tokens(
 
     likeliest = jnp.argmax(logits, -1)
     return jnp.where(draws, lax.cond(jnp.any(draws), drawn, lambda: likeliest), likeliest).astype(jnp.int32)
+
+
+def _check_limits(where: str, top_k: ArrayLike | None, top_p: ArrayLike | None) -> None:
+    if top_k is not None:
+        check_top_k(where, top_k)
+    if top_p is not None:
+        check_top_p(where, top_p)
 
 
 def _wide(logits: Array) -> Array:

@@ -276,7 +276,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"stop_tokens": ["a"]}, "expected tokens, integers from 0 to 2147483647, as stop_tokens"),
     ({"stop_tokens": [-1]}, "as stop_tokens, given [-1]"),
     ({"stop_tokens": [2**32]}, "as stop_tokens, given [4294967296]"),
-    ({"module": MODEL.clone(decode=False)}, "no decode cache: there is no `cache_index` in the collection `cache`. Create"),
+    (
+        {"module": MODEL.clone(decode=False)},
+        "no decode cache: there is no `cache_index` in the collection `cache`. Create",
+    ),
     ({"module": 3}, "expected a module, an object with `apply`, or a function of a scope, given 3"),
     ({"variables": [1]}, "expected variables, a dict of collections"),
 ]
@@ -329,3 +332,51 @@ def test_an_index_of_all_examples_cannot_be_taken_back_for_each() -> None:
     assert rewind(cache, 0)["blocks"]["attend"]["cache_index"].tolist() == [0, 0]
     with pytest.raises(LiftArgumentError, match="all examples share an index"):
         rewind(cache, np.array([1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("cache", "number", "message"),
+    [
+        ({"cache_index": jnp.array(2)}, 3, r"the cache is at position 2, so it cannot move back 3"),
+        ({"cache_index": jnp.array([5, 1])}, np.array([0, 2]), r"position \[5, 1\], so it cannot move back \[0, 2\]"),
+        ({"cache_index": jnp.array(2)}, 1.5, r"expected how many positions to move back, given .*1.5"),
+        ({"cache_index": jnp.array(2)}, -1, r"expected how many positions to move back"),
+        ({"kernel": jnp.ones(2)}, 1, r"there is no `cache_index` in the cache; it has \['kernel'\]"),
+    ],
+)
+def test_a_cache_moves_back_only_to_where_it_was(cache: Any, number: Any, message: str) -> None:
+    with pytest.raises(LiftArgumentError, match=message):
+        rewind(cache, number)
+
+
+def test_a_traced_cache_moves_back_to_the_start_at_most() -> None:
+    assert jax.jit(rewind)({"cache_index": jnp.array(2)}, 3)["cache_index"] == 0
+
+
+@pytest.mark.parametrize("name", ["bucket", "max_length", "pad_token"])
+@pytest.mark.parametrize("given", [16.0, True, 2**40, "x"])
+def test_lengths_and_padding_are_whole_numbers(variables: Any, name: str, given: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=rf"expected an integer from .* as {name}, given"):
+        generate(MODEL, variables, PROMPTS, max_new_tokens=2, **{name: given})
+
+
+def test_padding_beyond_the_positions_of_a_model_is_an_error(variables: Any) -> None:
+    class Limited(nn.Module):
+        @nn.compact
+        def __call__(self, tokens: Any) -> Any:
+            is_made = self.has_variable("cache", "cache_index")
+            index = self.variable("cache", "cache_index", lambda: jnp.zeros(len(tokens), jnp.int32))
+            positions = index.value[:, None] + jnp.arange(tokens.shape[1])
+            if is_made:
+                index.value += tokens.shape[1]
+            x = nn.Embed(11, 8)(tokens) + nn.Embed(20, 8)(positions)
+            x = nn.MultiHeadDotProductAttention(2, decode=True, ragged_cache=True)(x)
+            return nn.Dense(11)(x)
+
+    model = Limited()
+    limited = {"params": model.init(KEY, jnp.zeros((1, 20), jnp.int32))["params"]}
+    prompt = [list(range(9)) + list(range(8))]
+    with pytest.raises(LiftArgumentError, match=r"logits of the model are NaN\. Prompts were padded to 32 tokens"):
+        generate(model, limited, prompt, max_new_tokens=3)
+    found = generate(model, limited, prompt, max_new_tokens=3, max_length=20)
+    assert np.isfinite(found.log_probs).all()

@@ -94,3 +94,26 @@ def test_a_draw_does_not_depend_on_the_batch() -> None:
 def test_logits_of_many_positions_are_refused() -> None:
     with pytest.raises(LiftArgumentError, match=r"\(batch, vocabulary\), given \(4, 1, 9\)"):
         sample_tokens(LOGITS[:, None], KEYS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_k": 0}, "top_k is 0, but must be 1 or more"),
+        ({"top_p": np.array([0.5, 0.0, 1.0, 1.0])}, "top_p is 0.0, but must be more than 0, and at most 1"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"temperature": -1.0}, "temperature is -1.0, but must be 0 or a positive number"),
+    ],
+)
+def test_limits_out_of_range_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(LiftArgumentError, match=message):
+        sample_tokens(LOGITS, KEYS, **options)
+    if "temperature" not in options:
+        with pytest.raises(LiftArgumentError, match=message):
+            filter_logits(LOGITS, **options)
+
+
+def test_traced_limits_keep_at_least_one_token() -> None:
+    kept = jax.jit(filter_logits)(LOGITS, 0, 0.0)
+    np.testing.assert_array_equal(jnp.isfinite(kept).sum(-1), 1)
+    np.testing.assert_array_equal(kept.argmax(-1), LOGITS.argmax(-1))
