@@ -186,7 +186,6 @@ def _nodes(where: Callable[[Any], Any], tree: Any) -> tuple[list[Any], bool]:
         raise LiftArgumentError(
             "tree_at, where",
             f"expected nodes of the pytree, given {shown(wrong[0])}.",
-            "Return a node, or a flat tuple or list of nodes, `lambda tree: (tree.layers[0].weight, tree.bias)`, without "
-            "computing anything.",
+            "Return a node, or a flat tuple or list of nodes: `lambda tree: (tree.layers[0].w, tree.b)`.",
         )
     return nodes, several
