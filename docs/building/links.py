@@ -2,8 +2,8 @@
 
 A page may link to a file of the repository, `[the test](../tests/core/test_pack.py)`. A forge opens it. The site holds
 no such files, so the link leads to the repository where `repo_url` of mkdocs.yml says where that is, and becomes plain
-code otherwise. A code span that is the whole name of something public, such as `liftcore.vmap` or `nn.Dense`, leads to
-its entry in the API reference.
+code otherwise. A code span that is the whole name of something public, or a call of it, such as `liftcore.vmap` or
+`nn.Dense(8)`, leads to its entry in the API reference.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALIASES = {"eqx": "equinox_like", "nn": "linen_like", "nnx": "nnx_like", "pax": 
 ALIASES_OF_FLAX = ("from-flax.md", "from-nnx.md")
 """Pages where `nn` and `nnx` may be those of flax."""
 
-_SPAN = re.compile(r"(?<![`\[])`(?P<name>[a-z_]+(?:\.\w+)+)`(?![`\]])")
+_SPAN = re.compile(r"(?<![`\[])`(?P<name>[a-z_]+(?:\.\w+)+)(?P<call>\([^`\n]*\))?`(?![`\]])")
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
@@ -82,7 +82,7 @@ def repository_links(text: str, base: str | None, page: str) -> str:
 
 
 def link_names(text: str, aliases: Mapping[str, str] = ALIASES) -> str:
-    """Return a text whose code spans that are names in the API reference are links.
+    """Return a text whose code spans that are names in the API reference, or calls of them, are links.
 
     Args:
         text: Markdown without fenced blocks.
@@ -93,6 +93,6 @@ def link_names(text: str, aliases: Mapping[str, str] = ALIASES) -> str:
     def replaced(match: re.Match[str]) -> str:
         package, _, rest = match["name"].partition(".")
         entry = names.get(f"{aliases.get(package, package)}.{rest}")
-        return f"[`{match['name']}`][{entry}]" if entry else match[0]
+        return f"[{match[0]}][{entry}]" if entry else match[0]
 
     return _SPAN.sub(replaced, text)
