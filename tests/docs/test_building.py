@@ -38,10 +38,10 @@ def test_names_in_the_reference_become_links() -> None:
 
 
 def test_names_with_the_alias_of_a_package_become_links() -> None:
-    text = "`eqx.adopt`, `nn.Dense([8])`, `nnx.Linear`, `pax.adopt(x)(y)`, `nn.Nothing`, `jax.nn.relu(x)`, `nn.relu(x).T`"
+    text = "`eqx.adopt`, `nn.Dense([8])`, `nnx.Linear`, `pax.adopt(x)(y)`, `nn.No`, `jax.nn.relu(x)`, `nn.relu(x).T`"
     assert link_names(text) == (
         "[`eqx.adopt`][equinox_like.adopt], [`nn.Dense([8])`][linen_like.Dense], [`nnx.Linear`][nnx_like.Linear], "
-        "[`pax.adopt(x)(y)`][pax_like.adopt], `nn.Nothing`, `jax.nn.relu(x)`, `nn.relu(x).T`"
+        "[`pax.adopt(x)(y)`][pax_like.adopt], `nn.No`, `jax.nn.relu(x)`, `nn.relu(x).T`"
     )
     assert link_names(text, {}) == text
 
