@@ -186,7 +186,7 @@ ENTRIES: Table = {
     "params and statistics one level too deep": (
         lambda: NORM.apply({"params": STATS}, X),
         ApplyScopeInvalidVariablesStructureError,
-        'variables["params"] | it contains another "params", so the variables are nested one level | Pass `variables` instead of',
+        'variables["params"] | it contains another "params", so the variables are nested one level | Pass `variables`',
     ),
     "a misspelt collection": (
         lambda: nn.Dense(3).apply({"param": DENSE["params"]}, X),
@@ -206,7 +206,7 @@ ENTRIES: Table = {
     "inputs of another size": (
         lambda: nn.Dense(3).apply(DENSE, jnp.ones((2, 5))),
         ScopeParamShapeError,
-        'param "kernel" at / | stored value has shape (3, 3), but its initializer makes shape (5, 3). | Check the sizes',
+        'param "kernel" at / | value has shape (3, 3), but its initializer makes shape (5, 3). | Check the sizes',
     ),
     "lists for parameters": (
         lambda: nn.Dense(3).apply({"params": {"kernel": X.tolist(), "bias": [0.0] * 3}}, X),
@@ -267,7 +267,7 @@ VARIABLES: Table = {
     "a variable made where nothing is mutable": (
         lambda: compact(changes, {}),
         ScopeCollectionNotFound,
-        '"state/n" at / | no collection "state" (given: []), and it is immutable. | allow its creation: `mutable=["state"]',
+        '"state/n" at / | no collection "state" (given: []), and it is immutable. | allow its creation: `mutable=',
     ),
     "a variable written where nothing is mutable": (
         lambda: compact(changes, {"state": {"n": 0}}),
