@@ -73,7 +73,10 @@ def test_averages_are_restored_from_their_bytes() -> None:
 
 ERRORS = {
     "decay": (lambda: ExponentialMovingAverage.create(variables(1), 1.0), "0 <= decay < 1"),
-    "integers": (lambda: ExponentialMovingAverage.create(variables(1), 0.9, only=True), "stats/n: 1 is not floating-point"),
+    "integers": (
+        lambda: ExponentialMovingAverage.create(variables(1), 0.9, only=True),
+        "stats/n: 1 is not floating-point",
+    ),
     "filter": (lambda: ExponentialMovingAverage.create(variables(1), 0.9, only="parms"), "matches no variable"),
     "others": (
         lambda: ExponentialMovingAverage.create(variables(1), 0.9).update({"params": {"a": {"w": jnp.ones(2)}}}),

@@ -279,13 +279,24 @@ def test_the_axis_of_examples_has_no_name_in_boxes() -> None:
 ERRORS = {
     "size": (
         AxisSizeError,
-        lambda: accumulate_gradients(plain_loss, 3),
+        lambda: accumulate_gradients(plain_loss, 3, in_axes=(0, None)),
         "8 batch elements cannot be split into 3 microbatches",
     ),
     "axis": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 2), r"args\[1\].*has no batch axis 0"),
     "steps": (LiftArgumentError, lambda: accumulate_gradients(plain_loss, 0), "steps=4"),
     "function": (LiftArgumentError, lambda: per_example_gradients(3), "expected a function"),  # type: ignore[arg-type]
 }
+
+
+@pytest.mark.parametrize(
+    "make", [functools.partial(accumulate_gradients, steps=2, in_axes=((1, 0),)), per_example_gradients]
+)
+def test_batch_sizes_that_disagree_are_an_error(make: Any) -> None:
+    def fn(scope: Any, xy: Any) -> Any:
+        return jnp.mean((xy[0] * scope.param("w", jax.nn.initializers.ones, ()) - xy[1]) ** 2)
+
+    with pytest.raises(AxisSizeError, match=r"disagree \(.*\[0\]\[0\]: 6, args\[0\]\[1\]: 2\)|xy\[0\]: 1, xy\[1\]: 2"):
+        liftcore.apply(make(fn))({"params": {"w": jnp.ones(())}}, (jnp.ones((1, 6)), jnp.ones((2, 1))))
 
 
 @pytest.mark.parametrize("name", ERRORS)
