@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..errors import UnmatchedFilterError
+from ..errors import LiftArgumentError, UnmatchedFilterError, shown
 from ..typing import Filter, Path, Predicate, Variables
 from ..values import unwrapped
 from .predicates import decide, short_form, to_predicate
@@ -34,7 +34,16 @@ def partition(
 
     Returns:
         The trees, in the order of the filters, and a tree of the variables that no filter matched.
+
+    Raises:
+        LiftArgumentError: if `variables` is not a mapping.
     """
+    if not isinstance(variables, Mapping):
+        raise LiftArgumentError(
+            "variables",
+            f"expected {{collection: {{name: … array}}}}, given {shown(variables)}.",
+            "A pytree has variables by `liftcore.Blueprint.of(tree).variables(tree)`.",
+        )
     predicates = list(enumerate(map(to_predicate, filters)))
     trees: list[dict[str, typing.Any]] = [{} for _ in range(len(predicates) + 1)]
     for collection, tree in variables.items():

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftcore import filters
-from liftcore.errors import InvalidFilterError, UnmatchedFilterError
+from liftcore.errors import InvalidFilterError, LiftArgumentError, UnmatchedFilterError
 from liftcore.filters import (
     All,
     DenyList,
@@ -372,6 +372,12 @@ def test_split_names_what_no_filter_matched():
 def test_split_shortens_a_long_list_of_unmatched_paths():
     with pytest.raises(UnmatchedFilterError, match=r"/c/0, /c/1, /c/2, /c/3, /c/4 and 3 more \(filters given: none\)"):
         split({"c": {str(i): i for i in range(8)}})
+
+
+@pytest.mark.parametrize("given", [[1, 2], jnp.ones(2), None])
+def test_what_is_no_mapping_is_an_error(given):
+    with pytest.raises(LiftArgumentError, match=r"variables: expected {collection: .*Blueprint\.of\(tree\)"):
+        split(given, "params")
 
 
 def test_decided_collections_are_passed_on_by_reference_and_unvisited():
