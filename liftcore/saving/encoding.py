@@ -151,6 +151,8 @@ class WritePlan:
             self.head += _header(_NUMPY_SCALAR, (), dtype, dtype.itemsize) + np.asarray(value, dtype).tobytes()
         else:
             fix = "Call to_bytes, which handles containers, or register_serialization_state for your own types."
+            if callable(value):
+                fix = "To save only the arrays of a pytree, write `equinox_like.filter(tree, equinox_like.is_array)`."
             raise StateError(f"a value of type {kind.__name__} cannot be written.", fix)
 
     def _add_array(self, array: np.ndarray[Any, Any] | jax.Array, depth: int) -> None:

@@ -384,6 +384,7 @@ def deep(levels):
     [
         ({"a": [0, (1,)]}, r"state at /a/1: a value of type tuple cannot be written\. Call to_bytes"),
         ({"a": object()}, r"state at /a: a value of type object cannot be written\."),
+        ({"a": jax.nn.relu}, r"a value of type custom_jvp cannot be written\. To save only the arrays.*is_array"),
         ({"a": {1.5: 0}}, r"state at /a: the key 1\.5 is neither a string nor an integer\. Use strings as keys\."),
         ({"a": np.array([None])}, r"state at /a: an array of dtype object cannot be written\. Use one of bool, int8,"),
         ({"a": np.array(["x"])}, r"state at /a: an array of dtype <U1 cannot be written\."),
