@@ -217,11 +217,12 @@ class _Adding:
         more = f" and {len(layers) - _SHOWN} more" if len(layers) > _SHOWN else ""
         *kinds, last = (kind.__name__ for kind in _KINDS)
         there = f"its layers are {', '.join(layers[:_SHOWN])}{more}" if layers else "it has no such layer at all"
+        fix = "Write a filter that matches some of these paths; `targets=True` matches all."
         raise LiftArgumentError(
             f"LoRA at {self.tuned.scope.path_text}",
             f"{type(self.tuned.base).__name__} has no {', '.join(kinds)} or {last} that `targets` matches, "
             f"{self.tuned.targets!r}: {there}.",
-            "Write a filter that matches some of these paths; `targets=True` matches all.",
+            fix if layers else "Use such layers: the arrays of other layers, or of an adopted pytree, get no updates.",
         )
 
 

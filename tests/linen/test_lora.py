@@ -141,7 +141,8 @@ def test_compiled_and_repeated_models_have_their_updates(lift: Any) -> None:
 
 def test_model_that_has_no_target_is_refused() -> None:
     with pytest.raises(
-        LiftArgumentError, match=r"LoRA at /: LayerNorm has no Dense, .* or Embed that `targets` .* True: it has no"
+        LiftArgumentError,
+        match=r"LoRA at /: LayerNorm has no Dense, .* or Embed that `targets` .* True: it has no.*Use such",
     ):
         nn.LoRA(nn.LayerNorm(), 2).init(KEY, X)
     listed = "its layers are params/attention/query/kernel .DenseGeneral., .* params/shared/kernel .Dense.. Write"
