@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import liftcore
+from liftcore.errors import ModifyScopeVariableError
 from liftcore.typing import Filter
 
 from .module import Module
@@ -61,11 +62,17 @@ class Applied(Module):
         Returns:
             The result. With `mutable`, the result and an `Applied` with the new variables.
         """
-        if hasattr(self.fn, "apply"):
-            found = self.fn.apply(self.variables, *args, rngs=rngs, mutable=mutable, **kwargs)
-        else:
-            found = liftcore.apply(self.fn, mutable=mutable)(self.variables, *args, rngs=rngs, **kwargs)
+        try:
+            found = self._applied(args, {"rngs": rngs, **kwargs}, mutable)
+        except ModifyScopeVariableError as error:
+            error.add_note('An Applied takes `mutable=` in its call, `y, model = model(x, mutable="batch_stats")`.')
+            raise
         if mutable is False:
             return found
         result, changed = found
         return result, Applied(self.fn, {**self.variables, **changed})
+
+    def _applied(self, args: tuple[Any, ...], kwargs: dict[str, Any], mutable: Filter) -> Any:
+        if hasattr(self.fn, "apply"):
+            return self.fn.apply(self.variables, *args, mutable=mutable, **kwargs)
+        return liftcore.apply(self.fn, mutable=mutable)(self.variables, *args, **kwargs)

@@ -15,7 +15,7 @@ import equinox_like as eqx
 import liftcore
 import linen_like as nn
 from liftcore import Scope
-from liftcore.errors import LiftError
+from liftcore.errors import LiftError, ModifyScopeVariableError
 from liftcore.filters import All, PathContains
 
 KEY, X = jax.random.key(0), jax.random.normal(jax.random.key(1), (3,))
@@ -261,6 +261,13 @@ def test_it_is_changed_by_a_copy(fn: Any) -> None:
     np.testing.assert_allclose(
         y, X @ after.variables["params"]["Dense_0"]["kernel"] if fn != counting else X, rtol=1e-5
     )
+
+
+def test_what_must_be_mutable_says_how() -> None:
+    norm = eqx.Applied.init(nn.BatchNorm(use_running_average=False), KEY, X[None])
+    with pytest.raises(ModifyScopeVariableError) as caught:
+        norm(X[None])
+    assert 'model(x, mutable="batch_stats")' in caught.value.__notes__[-1]
 
 
 def test_it_is_given_random_streams() -> None:
