@@ -1,18 +1,18 @@
-"""Names of axes on a mesh: rules from logical names to mesh axes, and what does not fit, all of it at once.
+"""Axis names on a mesh: rules from logical names to mesh axes, and one error for all names that do not fit.
 
-A model may name the axes of its arrays as it likes, `embed` or `heads`. Rules say which axis of the mesh each of these
-logical names is sharded over. Here are the rules and the checks, over plain names; `liftcore.meta` has the boxes.
+A model may give its axes logical names, such as `embed` or `heads`. Rules say over which mesh axis each of them is
+sharded. This file has the rules and the checks for plain names; `liftcore.meta` applies them to boxed metadata.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from jax.sharding import PartitionSpec
 
-from .errors import LiftArgumentError
+from .errors import LiftArgumentError, shown
 
 __all__ = [
     "LogicalRules",
@@ -26,15 +26,15 @@ __all__ = [
 ]
 
 LogicalRules: TypeAlias = Sequence[tuple[str, Any]]
-"""Pairs of a logical name and an axis of the mesh; several axes as a tuple, or None for no axis."""
+"""Pairs of a logical name and a mesh axis; the axis may be a tuple of several, or None for no axis."""
 
 
 class Misfit(NamedTuple):
-    """One thing that does not fit.
+    """One name, size or rule that does not fit the mesh.
 
     Attributes:
-        where: the path of a variable, or what else names the place.
-        what: what was found there and what was expected.
+        where: the path of a variable, or another name of the place.
+        what: the problem there.
         fix: what to write instead.
     """
 
@@ -44,7 +44,7 @@ class Misfit(NamedTuple):
 
 
 def raise_misfits(title: str, found: Iterable[Misfit]) -> None:
-    """Raises one error for all misfits; if there are none, returns.
+    """Raise one error for all misfits, if there are any.
 
     Example:
         >>> raise_misfits("two variables", [Misfit(name, "it is odd.", "Drop it.") for name in ("a", "b")])
@@ -55,7 +55,7 @@ def raise_misfits(title: str, found: Iterable[Misfit]) -> None:
         Drop it.
 
     Args:
-        title: stands before the list, if there are several.
+        title: the first line of the error if there are several misfits.
         found: the misfits.
 
     Raises:
@@ -73,12 +73,12 @@ def raise_misfits(title: str, found: Iterable[Misfit]) -> None:
 
 
 def _some(places: Sequence[str]) -> str:
-    """Three of the places, and how many more there are: the state of an optimiser repeats those of parameters."""
+    """Return three of the places, and the number of the others: an optimizer state repeats those of the parameters."""
     return ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
 
 
 def _axes(entry: Any) -> tuple[str, ...]:
-    """The axes of the mesh that one entry of a `PartitionSpec` names.
+    """Return the mesh axes in one entry of a `PartitionSpec`.
 
     Example:
         >>> _axes("data"), _axes(("data", "model")), _axes(None)
@@ -88,35 +88,39 @@ def _axes(entry: Any) -> tuple[str, ...]:
 
 
 def meant(name: str, known: Iterable[Any]) -> str:
-    """A question about a name that is not known, if a known one is much like it; else nothing.
+    """Return a question that suggests a similar known name, or an empty string if there is none.
 
     Args:
-        name: the name that is not known.
-        known: the names that are.
+        name: the unknown name.
+        known: the known names.
     """
-    import difflib  # here, as it is for the text of an error
+    import difflib  # imported here: only errors need it
 
     near = difflib.get_close_matches(name, [str(one) for one in known], 1)
-    return f"Is {near[0]!r} meant? " if near else ""
+    return f"Did you mean {near[0]!r}? " if near else ""
 
 
 def follow_rules(names: Sequence[Any], rules: LogicalRules) -> dict[int, Any]:
-    """The mesh axes for the logical names of one array.
+    """Return the mesh axes for the logical names of one array.
 
-    Rules are tried in their order. A rule does not apply if its mesh axis is taken by another dimension of the array,
-    or if its logical name has a mesh axis already.
+    Rules are tried in order. A rule is skipped if another dimension of the array already has its mesh axis, or if its
+    logical name already has a mesh axis.
 
     Example:
         >>> follow_rules(("batch", "embed", "other"), [("batch", "data"), ("embed", "data"), ("embed", "model")])
         {0: 'data', 1: 'model'}
 
     Args:
-        names: for each dimension a logical name; an item that is no text stays as it is.
+        names: a logical name for each dimension. An item that is not a string is kept.
         rules: the rules.
 
     Returns:
-        For each dimension its entry in a `PartitionSpec`; dimensions to whose names no rule applies are left out.
+        The entries of the `PartitionSpec` by dimension, without the dimensions to which no rule applies.
+
+    Raises:
+        LiftArgumentError: if the rules are not pairs of a name and mesh axes.
     """
+    _check_pairs(rules)
     names = list(names)
     found = {place: name for place, name in enumerate(names) if not isinstance(name, str)}
     for name, axis in rules:
@@ -128,18 +132,22 @@ def follow_rules(names: Sequence[Any], rules: LogicalRules) -> dict[int, Any]:
 
 
 def check_rules(rules: LogicalRules, mesh: Any) -> tuple[LogicalRules, list[Misfit]]:
-    """The rules, with None for axes that the mesh does not have, and a misfit for each of those.
+    """Return the rules with None in place of axes that the mesh does not have, and a misfit for each of these.
 
     Args:
         rules: pairs of a logical name and mesh axes.
         mesh: the mesh.
+
+    Raises:
+        LiftArgumentError: if the rules are not pairs of a name and mesh axes.
     """
+    _check_pairs(rules)
     known = list(mesh.axis_names)
     kept = [(name, axis if set(_axes(axis)) <= set(known) else None) for name, axis in rules]
     return kept, [
         Misfit(
             f"rule {name, axis!r}",
-            f"{one!r} is no axis of the mesh (axes: {known}).",
+            f"the mesh has no axis {one!r} (axes: {known}).",
             f"{meant(one, known)}Name an axis of the mesh, or None for an axis that is not sharded.",
         )
         for name, axis in rules
@@ -151,10 +159,10 @@ def check_rules(rules: LogicalRules, mesh: Any) -> tuple[LogicalRules, list[Misf
 def spec_on_mesh(
     where: str, names: Sequence[Any], shape: Sequence[int] | None, mesh: Any, rules: LogicalRules | None = None
 ) -> tuple[PartitionSpec, list[Misfit]]:
-    """How one array is sharded, and what does not fit.
+    """Return the sharding of one array, and its misfits.
 
-    A dimension of size 1 is not sharded. If there are not as many names as dimensions, nothing is: so a state of an
-    optimiser which is smaller than its parameter can be in the box of that.
+    A dimension of size 1 is not sharded. An array with fewer dimensions than names is not sharded at all: an optimizer
+    state may be in the box of a parameter with more dimensions.
 
     Example:
         >>> import jax
@@ -164,11 +172,11 @@ def spec_on_mesh(
         (True, "dimension 1 of shape (8, 6) is sharded over 'model', of size 4, which does not divide 6.")
 
     Args:
-        where: what names the array.
-        names: for each dimension a mesh axis, several as a tuple, or None; if there are rules, logical names too.
+        where: the name of the array, for errors.
+        names: for each dimension a mesh axis, a tuple of several, or None; with rules, also logical names.
         shape: the sizes of the dimensions, or None if they are not known.
         mesh: the mesh.
-        rules: from logical names to mesh axes. A name without a rule must be an axis of the mesh.
+        rules: pairs of a logical name and mesh axes. A name without a rule must be a mesh axis.
     """
     if shape is not None and len(names) > len(shape):
         return PartitionSpec(), []  # type: ignore[no-untyped-call]
@@ -181,7 +189,7 @@ def spec_on_mesh(
 
 
 def _followed(names: Sequence[Any], rules: LogicalRules) -> list[Any]:
-    """The entries by rules; None if all axes that a name may have are taken, and without any rule the name itself."""
+    """Return the entries by the rules: None if all axes for a name are taken, and the name itself if it has no rule."""
     found, known = follow_rules(names, rules), {name for name, _ in rules}
     return [found.get(place, None if name in known else name) for place, name in enumerate(names)]
 
@@ -192,15 +200,17 @@ def _unknown(where: str, entries: Sequence[Any], mesh: Any, rules: LogicalRules 
     if not unknown:
         return []
     if rules is None:
-        advice = "Name an axis of the mesh; logical names become such by rules, as `logical_to_mesh` follows them."
+        advice = "Name an axis of the mesh. To use logical names, pass rules, or apply them with `logical_to_mesh`."
         return [
-            Misfit(where, f"{unknown} is no axis of the mesh (axes: {axes}).", f"{meant(unknown[0], axes)}{advice}")
+            Misfit(
+                where, f"the mesh has no axis {_listed(unknown)} (axes: {axes}).", f"{meant(unknown[0], axes)}{advice}"
+            )
         ]
     known = [*dict.fromkeys(name for name, _ in rules)]
     return [
         Misfit(
             where,
-            f"{name!r} has no rule (rules for: {known}) and is no axis of the mesh (axes: {axes}).",
+            f"{name!r} has no rule (rules for: {known}) and is not an axis of the mesh (axes: {axes}).",
             f'{meant(name, [*known, *axes])}Add a rule, such as `("{name}", None)` for an axis that is not sharded.',
         )
         for name in dict.fromkeys(unknown)
@@ -215,10 +225,26 @@ def _repeated(where: str, names: Sequence[Any], entries: Sequence[Any]) -> list[
     return [
         Misfit(
             where,
-            f"{twice} occurs twice in {tuple(names)}, and a mesh axis can shard only one dimension of an array.",
-            "Give the dimensions different names, or None to those that are not sharded.",
+            f"{_listed(twice)} occurs twice in {tuple(names)}, but a mesh axis can shard only one dimension.",
+            "Give the dimensions different names, and None to those that are not sharded.",
         )
     ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _check_pairs(rules: LogicalRules) -> None:
+    is_sequence = isinstance(rules, Sequence) and not isinstance(rules, str)
+    if is_sequence and all(isinstance(one, tuple | list) and len(one) == 2 for one in rules):
+        return
+    given = list(rules.items()) if isinstance(rules, Mapping) else [("embed", None), ("mlp", "model")]
+    raise LiftArgumentError(
+        "rules",
+        f"expected pairs of a logical name and a mesh axis, given {shown(rules)}.",
+        f"Write a list of pairs: `{given}`.",
+    )
 
 
 def _twice(names: Sequence[str]) -> list[str]:
@@ -235,26 +261,26 @@ def _uneven(where: str, entries: Sequence[Any], shape: Sequence[int], sizes: dic
                 Misfit(
                     where,
                     f"dimension {place} of shape {tuple(shape)} is sharded over {over}.",
-                    f"Make the size a multiple of {parts}, or name None there, or a smaller axis of the mesh.",
+                    f"Make the size a multiple of {parts}, or use None or a smaller mesh axis there.",
                 )
             )
     return found
 
 
 def check_axes(where: str, spec: PartitionSpec, mesh: Any, shape: Sequence[int] | None = None) -> None:
-    """Checks that a mesh has the axes that a `PartitionSpec` names, each once, and that their sizes divide.
+    """Check that a mesh has the axes of a `PartitionSpec`, each used once, and that their sizes divide the shape.
 
     Example:
         >>> import jax
         >>> check_axes("x", PartitionSpec("data"), jax.sharding.AbstractMesh((2,), ("data",)), shape=(4, 3))
 
     Args:
-        where: what names the array.
-        spec: the axes of the mesh.
+        where: the name of the array, for errors.
+        spec: the mesh axes.
         mesh: the mesh.
         shape: the shape of the array, if it is known.
 
     Raises:
-        LiftArgumentError: if something does not fit.
+        LiftArgumentError: if an axis or a size does not fit.
     """
     raise_misfits(where, spec_on_mesh(where, tuple(spec), shape, mesh)[1])

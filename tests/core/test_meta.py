@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 import liftcore
 from liftcore import Scope, filters, meta, serialization, struct
 from liftcore.errors import LiftArgumentError, ModifyScopeVariableError, ScopeParamShapeError
+from liftcore.mesh_specs import follow_rules
 from liftcore.meta import (
     PARTITION_NAME,
     AxisMetadata,
@@ -473,15 +474,18 @@ def test_an_axis_that_the_mesh_does_not_have_is_told_of_with_the_variable() -> N
     mesh = jax.make_mesh((1,), ("model",), devices=jax.devices()[:1])
     variables = {"params": {"dense": {"kernel": meta.Partitioned(jnp.ones((3, 4)), (None, ("modle", "model")))}}}
     with pytest.raises(
-        LiftArgumentError, match=r"\['modle'\] is no axis of the mesh \(axes: \['model'\]\)\. Is 'model' m"
+        LiftArgumentError, match=r"the mesh has no axis 'modle' \(axes: \['model'\]\)\. Did you mean 'model'"
     ) as caught:
         meta.get_sharding(variables, mesh)
     assert caught.value.where == '"params/dense/kernel"'
     box = variables["params"]["dense"]["kernel"]
     for use in (lambda: box.get_sharding(mesh), lambda: box.replace(mesh=mesh).unbox()):
-        with pytest.raises(LiftArgumentError, match=r"\['modle'\] is no axis of the mesh"):
+        with pytest.raises(LiftArgumentError, match=r"the mesh has no axis 'modle'"):
             use()
-    with jax.set_mesh(mesh), pytest.raises(LiftArgumentError, match=r"an array of shape \(3, 4\): \['modle'\]"):
+    with (
+        jax.set_mesh(mesh),
+        pytest.raises(LiftArgumentError, match=r"array of shape \(3, 4\): the mesh has no axis 'mo"),
+    ):
         box.unbox()
 
 
@@ -518,3 +522,12 @@ def test_names_are_counted_when_lifts_have_named_their_axes() -> None:
     for wrong in [("a",), ("a", "b", "c")]:
         with pytest.raises(LiftArgumentError, match=r'"params/w" at /.* axis names'):
             element(wrong)
+
+
+@pytest.mark.parametrize("rules", [{"embed": "data"}, "embed", [("embed", "data", "model")], [1]])
+def test_rules_are_pairs(rules: Any) -> None:
+    with pytest.raises(
+        LiftArgumentError, match=r"rules: expected pairs of a logical name and a mesh axis, given"
+    ) as told:
+        follow_rules(("embed",), rules)
+    assert ("Write a list of pairs: `[('embed', 'data')]`" in str(told.value)) == isinstance(rules, dict)

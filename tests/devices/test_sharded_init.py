@@ -154,12 +154,12 @@ def test_all_that_does_not_fit_is_listed_at_once() -> None:
         nn.init_sharded(MODEL, mesh_of(), rules)(KEY, TOKENS)
     assert str(caught.value).splitlines() == [
         "shardings on a mesh of {'data': 2, 'model': 4}: ",
-        "  rule ('mlp', 'modle'): 'modle' is no axis of the mesh (axes: ['data', 'model']).",
+        "  rule ('mlp', 'modle'): the mesh has no axis 'modle' (axes: ['data', 'model']).",
         '  "params/Embed_0/embedding", "params/ScanBlock_0/Dense_0/kernel", "params/ScanBlock_0/Dense_1/kernel": '
-        "'embed' has no rule (rules for: ['embd', 'mlp', 'vocab', 'layers']) and is no axis of the mesh "
+        "'embed' has no rule (rules for: ['embd', 'mlp', 'vocab', 'layers']) and is not an axis of the mesh "
         "(axes: ['data', 'model']).",
-        " Is 'model' meant? Name an axis of the mesh, or None for an axis that is not sharded. Is 'embd' meant? Add a "
-        'rule, such as `("embed", None)` for an axis that is not sharded.',
+        " Did you mean 'model'? Name an axis of the mesh, or None for an axis that is not sharded. Did you mean 'embd'? "
+        'Add a rule, such as `("embed", None)` for an axis that is not sharded.',
     ]
 
 
@@ -168,10 +168,10 @@ def test_all_that_does_not_fit_is_listed_at_once() -> None:
     [
         (("data", "model"), None, "dimension 1 of shape (6, 6) is sharded over 'model', of size 4, which does not"),
         ((("data", "model"), None), None, "dimension 0 of shape (6, 6) is sharded over ('data', 'model'), of size 8,"),
-        (("data", "data"), None, "['data'] occurs twice in ('data', 'data'), and a mesh axis can shard only one dim"),
-        (("data", "dta"), None, "['dta'] is no axis of the mesh (axes: ['data', 'model'])."),
-        (("a", "b"), (("a", "data"),), "'b' has no rule (rules for: ['a']) and is no axis of the mesh"),
-        (("a", "a"), (("a", "data"),), "['a'] occurs twice in ('a', 'a')"),
+        (("data", "data"), None, "'data' occurs twice in ('data', 'data'), but a mesh axis can shard only one dim"),
+        (("data", "dta"), None, "the mesh has no axis 'dta' (axes: ['data', 'model'])."),
+        (("a", "b"), (("a", "data"),), "'b' has no rule (rules for: ['a']) and is not an axis of the mesh"),
+        (("a", "a"), (("a", "data"),), "'a' occurs twice in ('a', 'a')"),
     ],
 )
 def test_names_of_one_variable_that_do_not_fit(names: Any, rules: Any, what: str) -> None:
@@ -193,7 +193,10 @@ def test_arrays_of_another_rank_than_their_names_and_of_size_one_are_replicated(
     [
         (lambda: nn.init_sharded(MODEL, RULES), r"expected a jax.sharding.Mesh, given"),
         (lambda: nn.init_sharded(3, mesh_of()), r"expected a module or a function, given 3"),
-        (lambda: nn.init_sharded(MODEL, mesh_of(), RULES)(jax.eval_shape(lambda: KEY), TOKENS), "cannot be replaced by its shape"),
+        (
+            lambda: nn.init_sharded(MODEL, mesh_of(), RULES)(jax.eval_shape(lambda: KEY), TOKENS),
+            "cannot be replaced by its shape",
+        ),
     ],
 )
 def test_other_arguments_are_errors(use: Callable[[], Any], what: str) -> None:

@@ -440,7 +440,7 @@ def test_names_that_cannot_be_followed_are_told_of_with_the_path_of_the_module()
     assert told.startswith(where + "the mesh has no axis 'inn' (axes: ['in', 'out']). Did you mean 'in'?")
     told = message((("mlp", "ot"),), (None, None))
     assert told.startswith(
-        "logical names ('embed', 'mlp') in Dense at /below/remat(Constrains)/Dense_0: ['ot'] is no axis"
+        "logical names ('embed', 'mlp') in Dense at /below/remat(Constrains)/Dense_0: the mesh has no axis 'ot'"
     )
 
 
