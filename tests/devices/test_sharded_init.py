@@ -158,7 +158,8 @@ def test_all_that_does_not_fit_is_listed_at_once() -> None:
         '  "params/Embed_0/embedding", "params/ScanBlock_0/Dense_0/kernel", "params/ScanBlock_0/Dense_1/kernel": '
         "'embed' has no rule (rules for: ['embd', 'mlp', 'vocab', 'layers']) and is not an axis of the mesh "
         "(axes: ['data', 'model']).",
-        " Did you mean 'model'? Name an axis of the mesh, or None for an axis that is not sharded. Did you mean 'embd'? "
+        " Did you mean 'model'? Name an axis of the mesh, or None for an axis that is not sharded. Did you mean "
+        "'embd'? "
         'Add a rule, such as `("embed", None)` for an axis that is not sharded.',
     ]
 
