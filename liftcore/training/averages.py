@@ -13,7 +13,7 @@ from ..nn.dtypes import accumulation_dtype
 from ..struct import PyTreeNode, field
 from ..texts import path_text
 from ..typing import Filter, PyTree, Variables
-from .parts import check_names, inserted, taken
+from .parts import check_like, inserted, taken
 from .updates import update_average
 
 __all__ = ["ExponentialMovingAverage"]
@@ -81,11 +81,11 @@ class ExponentialMovingAverage(PyTreeNode):
                 `jnp.minimum(0.999, (1 + step) / (10 + step))` to follow the first steps quickly.
 
         Raises:
-            LiftArgumentError: if the filter matches other variables than the averaged ones.
+            LiftArgumentError: if the filter matches other variables than the averaged ones, or a shape differs.
         """
         kept = self.decay if decay is None else decay
         part = taken("ExponentialMovingAverage.update", variables, self.filter)
-        check_names("ExponentialMovingAverage.update", part, self.averages, "Give variables like those at `create`.")
+        check_like("ExponentialMovingAverage.update", part, self.averages, "Give variables like those at `create`.")
 
         def moved(average: Any, value: Any) -> Any:
             return update_average(average, value, kept)
@@ -100,7 +100,7 @@ class ExponentialMovingAverage(PyTreeNode):
             variables: all variables. With `debias`, they are returned unchanged before the first update.
         """
         part = taken("ExponentialMovingAverage.apply_to", variables, self.filter)
-        check_names("ExponentialMovingAverage.apply_to", part, self.averages, "Give variables like those at `create`.")
+        check_like("ExponentialMovingAverage.apply_to", part, self.averages, "Give variables like those at `create`.")
 
         def average(value: Any, average: Any) -> Any:
             if self.weight is not None:

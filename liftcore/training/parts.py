@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from ..errors import LiftArgumentError
 from ..filters import Everything, Nothing, WithTag, leaves_of, partition, short_form, to_predicate
 from ..texts import path_text
 from ..typing import Filter, Predicate, PyTree, Variables
 
-__all__ = ["check_names", "check_taken", "inserted", "listed", "taken"]
+__all__ = ["check_like", "check_taken", "inserted", "listed", "taken"]
 
 
 def taken(where: str, variables: Variables, filter: Filter) -> dict[str, Any]:
@@ -69,18 +70,26 @@ def inserted(tree: PyTree, part: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, children)
 
 
-def check_names(where: str, given: PyTree, expected: PyTree, fix: str) -> None:
-    """Check that two trees have values at the same paths. Trees that are not mappings are not checked.
+def check_like(where: str, given: PyTree, expected: PyTree, fix: str) -> None:
+    """Check that two trees have arrays of the same shapes at the same paths. `None` may be given for some arrays.
 
     Raises:
-        LiftArgumentError: if the paths differ.
+        LiftArgumentError: if paths or shapes differ.
     """
-    if not isinstance(given, Mapping) or not isinstance(expected, Mapping):
-        return
-    here, there = ({path_text(path): None for path, _ in leaves_of(tree)} for tree in (given, expected))
-    extra, missing = [path for path in here if path not in there], [path for path in there if path not in here]
-    if extra or missing:
-        said = [
-            f"{text} {', '.join(paths[:6])}" for text, paths in (("missing", missing), ("unexpected", extra)) if paths
-        ]
-        raise LiftArgumentError(where, f"{'; '.join(said)}.", fix)
+    here, there = _shapes(given), _shapes(expected)
+    missing, extra = [path for path in there if path not in here], [path for path in here if path not in there]
+    wrong = [
+        f"{path} of shape {shape}, not {there[path]}"
+        for path, shape in here.items()
+        if path in there and None is not shape != there[path] is not None
+    ]
+    problems = [("missing", missing), ("unexpected", extra), ("given", wrong)]
+    if missing or extra or wrong:
+        what = "; ".join(f"{text} {', '.join(names[:6])}" for text, names in problems if names)
+        raise LiftArgumentError(where, f"{what}.", fix)
+
+
+def _shapes(tree: PyTree) -> dict[str, tuple[int, ...] | None]:
+    """Return the shapes of the arrays in a tree by their paths, and None for each None."""
+    leaves = [] if tree is None else jax.tree.leaves_with_path(tree, is_leaf=lambda node: node is None)
+    return {path_text(path) or ".": None if leaf is None else np.shape(leaf) for path, leaf in leaves}

@@ -14,7 +14,7 @@ from ..filters import Any as AnyOf
 from ..filters import intersect
 from ..struct import PyTreeNode, check_fields, field
 from ..typing import Filter, PyTree
-from .parts import check_names, inserted, taken
+from .parts import check_like, inserted, taken
 from .updates import apply_updates
 
 __all__ = ["TrainState"]
@@ -165,13 +165,13 @@ class TrainState(PyTreeNode):
             A new state, with `step` increased by one.
 
         Raises:
-            LiftArgumentError: if `grads` has gradients of other parameters, or lacks those of trainable ones, or if the
-                class has no such field.
+            LiftArgumentError: if `grads` has gradients of other parameters or of other shapes, or lacks those of
+                trainable ones, or if the class has no such field.
         """
         check_fields(f"{type(self).__name__}.apply_gradients", type(self), replaced, own=None)
         part = self.trainable_params
         fix = "Compute them by `state.value_and_grad(loss_fn)(…)`, or with respect to `state.trainable_params` only."
-        check_names("TrainState.apply_gradients, grads", grads, part, fix)
+        check_like("TrainState.apply_gradients, grads", grads, part, fix)
         weights = _optimised(part)
         updates, opt_state = self.tx.update(_optimised(grads), self.opt_state, weights, **(tx_args or {}))
         weights = apply_updates(weights, updates)

@@ -6,7 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from ..errors import LiftArgumentError
+from ..texts import path_text
 from ..typing import Array, ArrayLike, PyTree
 
 __all__ = ["apply_updates", "update_average"]
@@ -24,13 +27,19 @@ def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
         params: a pytree of arrays.
         updates: a pytree of the same structure, as `update` of an optax transformation returns it. `None` in place of
             an array leaves the parameter unchanged.
+
+    Raises:
+        LiftArgumentError: if the shape of an update cannot be broadcast to the shape of its parameter.
     """
 
-    def add(update: Any, param: Any) -> Any:
-        return param if update is None else jnp.asarray(param + update).astype(jnp.asarray(param).dtype)
+    def add(path: Any, update: Any, param: Any) -> Any:
+        if update is None:
+            return param
+        _check_shape(f"apply_updates, {path_text(path)}", "an update", update, param)
+        return jnp.asarray(param + update).astype(jnp.asarray(param).dtype)
 
     with jax.numpy_dtype_promotion("standard"):  # round the sum only once, even if the user forbids promotion
-        return jax.tree.map(add, updates, params, is_leaf=lambda leaf: leaf is None)
+        return jax.tree.map_with_path(add, updates, params, is_leaf=lambda leaf: leaf is None)
 
 
 def update_average(average: Array, value: ArrayLike, decay: ArrayLike) -> Array:
@@ -45,7 +54,23 @@ def update_average(average: Array, value: ArrayLike, decay: ArrayLike) -> Array:
         average: the average so far.
         value: the new value, of any dtype.
         decay: the weight of the old average, between 0 and 1.
+
+    Raises:
+        LiftArgumentError: if the shape of the value cannot be broadcast to the shape of the average.
     """
+    _check_shape("update_average", "a value", value, average)
     with jax.numpy_dtype_promotion("standard"):
         value = jnp.asarray(value, jnp.result_type(average, value))  # first, or the product is rounded to value's dtype
         return jnp.asarray(decay * average + (1 - decay) * value).astype(average.dtype)
+
+
+def _check_shape(where: str, name: str, added: Any, kept: Any) -> None:
+    """Check that a sum of two arrays has the shape of the second."""
+    shape, expected = np.shape(added), np.shape(kept)
+    if shape and shape != expected and not _broadcasts(shape, expected):
+        what = f"{name} of shape {shape} cannot be added to an array of shape {expected}."
+        raise LiftArgumentError(where, what, "Reduce it to that shape, such as to the mean over the examples.")
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))

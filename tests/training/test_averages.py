@@ -77,6 +77,12 @@ ERRORS = {
         lambda: ExponentialMovingAverage.create(variables(1), 0.9, only=True),
         "stats/n: 1 is not floating-point",
     ),
+    "shape": (
+        lambda: ExponentialMovingAverage.create({"params": {"w": jnp.ones(2)}}, 0.9).update(
+            {"params": {"w": jnp.ones((5, 2))}}
+        ),
+        r"update: given params/w of shape \(5, 2\), not \(2,\)",
+    ),
     "filter": (lambda: ExponentialMovingAverage.create(variables(1), 0.9, only="parms"), "matches no variable"),
     "others": (
         lambda: ExponentialMovingAverage.create(variables(1), 0.9).update({"params": {"a": {"w": jnp.ones(2)}}}),

@@ -232,6 +232,12 @@ def test_the_trainable_part_may_be_given_by_hand() -> None:
 ERRORS = {
     "all gradients": (lambda s: s.apply_gradients(grads=jax.grad(loss_fn)(s.params, X)), "unexpected encoder/w"),
     "none of some": (lambda s: s.apply_gradients(grads={"head": {"w": jnp.ones((4, 1))}}), "missing head/b"),
+    "gradients of each example": (
+        lambda s: s.apply_gradients(grads={"head": {"w": jnp.ones((5, 4, 1)), "b": jnp.ones(1)}}),
+        r"grads: given head/w of shape \(5, 4, 1\), not \(4, 1\)",
+    ),
+    "no gradients": (lambda s: s.apply_gradients(grads=None), "grads: missing head/b, head/w"),
+    "no gradient of an array": (lambda s: made(given=jnp.ones(2)).apply_gradients(grads=None), "grads: missing ."),
     "parameters given": (lambda s: s.value_and_grad(loss_fn)(s.params, X), "Leave them out"),
     "a text": (lambda s: made("encoder"), r'PathContains\("encoder"\)'),
     "no field": (

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+from liftcore.errors import LiftArgumentError
 from liftcore.training import ExponentialMovingAverage, TrainState, apply_updates, update_average
 
 HALF = {"w": jnp.ones(2, jnp.bfloat16)}
@@ -40,3 +41,12 @@ def test_an_average_of_half_precision_is_kept_in_float32() -> None:
     average = ExponentialMovingAverage.create({"params": HALF}, decay=0.5).update({"params": {"w": 3 * HALF["w"]}})
     (kept,) = jax.tree.leaves(average.averages)
     assert (kept.dtype, kept.tolist()) == (jnp.float32, [2.0, 2.0])
+
+
+def test_a_sum_never_has_another_shape() -> None:
+    with pytest.raises(LiftArgumentError, match=r"apply_updates, w: an update of shape \(5, 2\)"):
+        apply_updates({"w": jnp.ones(2)}, {"w": jnp.ones((5, 2))})
+    with pytest.raises(LiftArgumentError, match=r"update_average: a value of shape \(5, 2\)"):
+        update_average(jnp.ones(2), jnp.ones((5, 2)), 0.5)
+    assert apply_updates({"w": jnp.ones((3, 2))}, {"w": jnp.ones(2)})["w"].shape == (3, 2)
+    assert update_average(jnp.ones((3, 2)), 2.0, 0.5).shape == (3, 2)
