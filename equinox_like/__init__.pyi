@@ -1,4 +1,5 @@
 from . import errors
+from .abstract import AbstractClassVar, AbstractVar
 from .adopting import adopt
 from .applied import Applied
 from .closure_convert import filter_closure_convert
@@ -20,6 +21,7 @@ from .jacobians import filter_hessian, filter_jacfwd, filter_jacrev
 from .jit import filter_jit
 from .jvp import filter_jvp
 from .module import Module, field
+from .partials import Partial
 from .pmap import filter_pmap
 from .remat import filter_checkpoint
 from .serialisation import tree_deserialise_leaves, tree_serialise_leaves
@@ -31,8 +33,11 @@ from .vjp import filter_vjp
 from .vmap import filter_vmap, if_array
 
 __all__ = [
+    "AbstractClassVar",
+    "AbstractVar",
     "Applied",
     "Module",
+    "Partial",
     "adopt",
     "apply_updates",
     "combine",

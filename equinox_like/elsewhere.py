@@ -4,8 +4,6 @@ from __future__ import annotations
 
 __all__ = ["INSTEAD"]
 
-_ABSTRACT = "Use abc.abstractmethod: a Module may be an abstract class"
-
 INSTEAD = {
     "nn": (
         "This package has no layers of its own. Import equinox.nn, whose layers are pytrees and work here; or use a "
@@ -16,10 +14,7 @@ INSTEAD = {
     "error_if": "Use liftcore.checkify, which returns the error as a value",
     "branched_error_if": "Use liftcore.checkify, which returns the error as a value",
     "static_field": "Use field(static=True)",
-    "Partial": "Use jax.tree_util.Partial",
     "Enumeration": "Use enum.Enum, in a static field",
-    "AbstractVar": _ABSTRACT,
-    "AbstractClassVar": _ABSTRACT,
     "filter_pure_callback": "Use jax.pure_callback, with arrays",
     "clear_caches": "Use jax.clear_caches",
     "filter_cond": "Use liftcore.filtered(liftcore.cond)",

@@ -15,6 +15,7 @@ import jax
 from liftcore import is_array
 from liftcore.errors import LiftArgumentError, shown
 
+from .abstract import check_strict, missing, own_abstract
 from .errors import FrozenModuleError, UnsetFieldError
 from .flattening import OPEN, STRUCTURE, flatten, flatten_with_keys, unflatten
 from .formatting import fields_repr
@@ -54,21 +55,30 @@ class ModuleMeta(abc.ABCMeta):
     _static: tuple[str, ...]
     _converters: dict[str, Callable[[Any], Any]]
     _has_own_init: bool
+    _abstract: frozenset[str]
 
-    def __new__(mcs: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
-        """Create a class."""
+    def __new__(
+        mcs: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any], strict: bool = False, **options: Any
+    ) -> Any:
+        """Create a class; with `strict`, check that it is abstract or final."""
         _check_names(name, namespace)
         methods = {key: BoundMethods(one) for key, one in namespace.items() if _is_method(key, one)}
         cls: Any = super().__new__(mcs, name, bases, {**namespace, **methods}, **options)
         for key, one in _inherited(cls):
             type.__setattr__(cls, key, BoundMethods(one))
         above = next((base for base in cls.__mro__[1:] if isinstance(base, ModuleMeta)), None)
+        modules = [base for base in bases if isinstance(base, ModuleMeta)]
+        if strict:
+            check_strict(cls, [base for base in modules if base is not Module], methods)
+        cls._abstract = own_abstract(cls).union(*[base._abstract for base in modules])
         cls._has_own_init = "__init__" in namespace or (above is not None and above._has_own_init)
         dataclasses.dataclass(eq=False, repr=False, init=not cls._has_own_init)(cls)
         fields = dataclasses.fields(cls)
         cls._dynamic = tuple(one.name for one in fields if not one.metadata.get("static", False))
         cls._static = tuple(one.name for one in fields if one.metadata.get("static", False))
         cls._converters = {one.name: one.metadata["converter"] for one in fields if "converter" in one.metadata}
+        if cls._abstract:
+            cls.__abstractmethods__ |= missing(cls, cls._abstract)
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, functools.partial(unflatten, cls), flatten)
         return cls
 
@@ -112,7 +122,7 @@ def _inherited(cls: Any) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in found.items() if _is_method(name, value)]
 
 
-_OURS = frozenset({STRUCTURE, OPEN, "_dynamic", "_static", "_converters", "_has_own_init"})
+_OURS = frozenset({STRUCTURE, OPEN, "_dynamic", "_static", "_converters", "_has_own_init", "_abstract"})
 
 
 def _check_names(cls: str, namespace: dict[str, Any]) -> None:
@@ -124,12 +134,12 @@ def _check_names(cls: str, namespace: dict[str, Any]) -> None:
 def _check(made: Any) -> None:
     """Check that all fields are set, and that static ones hold no arrays."""
     cls = type(made)
-    missing = [name for name in (*cls._dynamic, *cls._static) if not hasattr(made, name)]
-    if missing:
+    unset = [name for name in (*cls._dynamic, *cls._static) if not hasattr(made, name)]
+    if unset:
         raise UnsetFieldError(
             cls.__name__,
-            f"`__init__` did not set {missing}.",
-            f"Write `self.{missing[0]} = …` in it, or give the field a default.",
+            f"`__init__` did not set {unset}.",
+            f"Write `self.{unset[0]} = …` in it, or give the field a default.",
         )
     for name in cls._static:
         if name in made.__dict__ and any(map(is_array, jax.tree.leaves(made.__dict__[name]))):
@@ -144,7 +154,9 @@ class Module(metaclass=ModuleMeta):
     """A frozen dataclass that is a pytree: its fields are its children, except for static ones.
 
     A bound method is a pytree too, with the leaves of its module. A class may have its own `__init__`, which sets the
-    fields. After it, the method `__check_init__(self)` of each class in the hierarchy runs.
+    fields. After it, the method `__check_init__(self)` of each class in the hierarchy runs. A class with an
+    `AbstractVar`, an `AbstractClassVar` or an abstract method is abstract. A class with `strict=True` may inherit only
+    from abstract modules, and override only abstract methods: `class Layer(AbstractLayer, strict=True)`.
 
     Example:
         >>> import jax, equinox_like as eqx
