@@ -93,7 +93,11 @@ def _array_misfit(target: Any, saved: Any, cast: bool) -> str | None:
     if np.shape(target) != np.shape(saved):
         return f"shape {np.shape(saved)}, not {np.shape(target)} as in the target"
     loose = isinstance(target, _NUMBERS) or isinstance(saved, _NUMBERS)
-    if _same(target, saved, loose) or (cast and _castable(target, saved)):
+    if _same(target, saved, loose):
+        return None
+    if not _castable(target, saved):
+        return f"expected {shown_type(target)}, found {shown_type(saved)}{_out_of_range(target, saved)}"
+    if cast:
         return None
     names = [value.dtype if _is_array(value) else type(value).__name__ for value in (saved, target)]
     return f"dtype {names[0]}, not {names[1]} as in the target"
@@ -125,6 +129,11 @@ def _castable(target: Any, saved: Any) -> bool:
     return kinds in ((float, float), (float, complex), (complex, complex), (int, float)) or (
         kinds == (int, int) and _fits(target, saved)
     )
+
+
+def _out_of_range(target: Any, saved: Any) -> str:
+    same = _kind(saved) is _kind(target)
+    return " with a number that is out of range" if same and not _fits(target, saved) else ""
 
 
 def _fits(target: Any, saved: Any) -> bool:

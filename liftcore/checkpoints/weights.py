@@ -77,7 +77,8 @@ def load_weights(
         nested = unflatten_dict(state, sep="/")
         found = match_state(bare, nested, where=where, filter=filter, strict=strict, cast=cast)
     except SerializationError as error:
-        fix = "Change the rules. `strict=False` ignores what is left over; `cast=True` converts dtypes."
+        also = "; `cast=True` converts dtypes" if "cast=True" in error.fix else ""
+        fix = f"Change the rules. `strict=False` ignores what is left over{also}."
         raise SerializationError(where, error.what.rstrip() + (_lines([*hints, *problems]) or "\n"), fix) from None
     if problems:
         fix = "Write a rule for each name (with the path None, to ignore it), or pass `strict=False`."

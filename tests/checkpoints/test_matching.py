@@ -55,7 +55,7 @@ def test_everything_that_does_not_fit_is_told_at_once():
         "heads": "unexpected, float64[3] in the saved state; closest: head",
         "dense/kernel": "shape (8, 4), not (9, 4) as in the target",
         "dense/bias": "dtype float32, not bfloat16 as in the target",
-        "step": "dtype float, not int as in the target",
+        "step": "expected int, found float",
         "key": "expected key<fry>[], found uint32[2]",
         "text": "expected str, found int",
         "none": "expected None, found float64[]",
@@ -63,9 +63,9 @@ def test_everything_that_does_not_fit_is_told_at_once():
 
 
 def test_only_ways_out_of_what_is_wrong_are_told():
-    def fix(target: Any, state: Any) -> str:
+    def fix(target: Any, state: Any, cast: bool = False) -> str:
         with pytest.raises(SerializationError) as caught:
-            match_state(target, state, where="here")
+            match_state(target, state, where="here", cast=cast)
         assert str(caught.value).startswith("here: 1 entry does")
         return caught.value.fix
 
@@ -73,6 +73,9 @@ def test_only_ways_out_of_what_is_wrong_are_told():
     assert "cast=True" in fix(np.zeros(2), np.zeros(2, np.float32))
     assert "filter=" in fix(np.zeros(2), np.zeros(3))
     assert "cast" not in fix(np.zeros(2), np.zeros(3))
+    for cast in (False, True):
+        assert "cast" not in fix(np.zeros(1, np.int8), np.full(1, 300), cast)
+        assert "cast" not in fix(np.zeros(1, np.int8), np.ones(1), cast)
 
 
 def test_boxes_in_one_of_the_two_have_their_own_way_out():
@@ -126,8 +129,10 @@ def test_a_number_takes_the_array_that_it_became_under_jit_weak_or_not():
     assert match_state({"step": 0.0}, state, cast=True) == {"step": 7.0}
     assert problems({"step": 0}, {"step": np.zeros(2, np.int32)}) == {"step": "shape (2,), not () as in the target"}
     assert match_state({"step": np.int8(0)}, {"step": 7})["step"].dtype == np.int8
-    assert problems({"step": np.int8(0)}, {"step": 300}) == {"step": "dtype int, not int8 as in the target"}
-    assert problems({"on": True}, {"on": 1}) == {"on": "dtype int, not bool as in the target"}
+    assert problems({"step": np.int8(0)}, {"step": 300}) == {
+        "step": "expected int8[], found int with a number that is out of range"
+    }
+    assert problems({"on": True}, {"on": 1}) == {"on": "expected bool, found int"}
 
 
 def test_the_saved_value_decides_whether_a_weak_scalar_of_the_target_stays_weak():

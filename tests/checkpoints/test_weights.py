@@ -260,7 +260,9 @@ def test_two_names_for_one_path_are_an_error() -> None:
 
 def test_variables_that_do_not_fit_the_names_cannot_be_exported() -> None:
     like, rules = {"a": QKV, "b": QKV}, [WeightRule("a", "a"), WeightRule("b", "b", "linear")]
-    with pytest.raises(SerializationError, match=r"(?s)a: missing in the variables.*\(4, 5\) cannot be reshaped to \(4, 6\)"):
+    with pytest.raises(
+        SerializationError, match=r"(?s)a: missing in the variables.*\(4, 5\) cannot be reshaped to \(4, 6\)"
+    ):
         export_weights({"b": np.zeros((4, 5))}, like, rules)
     foreign, _, tied = CASES["tied"]
     with pytest.raises(SerializationError, match="share one array, but their values differ"):
