@@ -31,9 +31,13 @@ class MeshAxis:
     """
 
     def __init__(self, operands: PyTree, axes: PyTree) -> None:
-        pairs = zip(jax.tree.leaves(operands), flatten_axes("operands", axes, operands), strict=True)
-        found = (_entry(leaf, axis) for leaf, axis in pairs if axis is not None)
-        self._sharding: Any = next((sharding for sharding in found if sharding is not None), None)
+        leaves = jax.tree.leaves(operands)
+        self._sharding: Any = None
+        # A glance at all types comes first, since almost no mapping has arrays on a mesh, and all run this.
+        if True in [isinstance(leaf, jax.Array) and not jax.typeof(leaf).sharding.mesh.empty for leaf in leaves]:
+            pairs = zip(leaves, flatten_axes("operands", axes, operands), strict=True)
+            found = (_entry(leaf, axis) for leaf, axis in pairs if axis is not None)
+            self._sharding = next((sharding for sharding in found if sharding is not None), None)
 
     def alike(self, tree: PyTree, axes: PyTree) -> PyTree:
         """Return arrays that are mapped together with the operands, sharded alike along their own mapped axes."""
