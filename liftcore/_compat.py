@@ -1,4 +1,4 @@
-"""The one place for what JAX releases name differently or keep outside `jax` and `jax.extend`."""
+"""The only file for differences between JAX releases, and for names that are outside `jax` and `jax.extend`."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ jaxpr_as_fun = jex.jaxpr_as_fun
 _TYPED = tuple(kind for kind in typing.get_args(jax.typing.ArrayLike) if kind.__name__ == "TypedNdArray")
 
 NUMPY_ARRAYS: tuple[Any, ...] = (np.ndarray, np.generic, *_TYPED)
-"""The arrays and scalars of NumPy. JAX 0.8 has an array of its own beside them, which `jax.checkpoint` returns."""
+"""The arrays and scalars of NumPy, and the array class that `jax.checkpoint` of JAX 0.8 returns."""
 
 DRAWS_SHARDED = jax.__version_info__ >= (0, 10)
 """Whether `jax.vmap` can draw random arrays from keys that are sharded along the mapped axis by their type."""
 
 TAG = "liftcore: initial value"
-"""The name under which `tag` marks a value; `is_tag` finds it again."""
+"""The name with which `tag` marks a value; `is_tag` looks for it."""
 
 _TRANSFORMATIONS = {
     "associative_scan", "checkify", "checkpoint", "closure_convert", "cond", "custom_jvp", "custom_vjp", "custom_vmap",
@@ -68,35 +68,34 @@ _BETWEEN = ("contextlib", "functools")
 
 
 trace_state: Callable[[], Any] = _opaque_trace_state
-"""Gives a value that compares equal exactly while no JAX transformation has been entered or left."""
+"""Return a value that stays equal exactly as long as no JAX transformation is entered or left."""
 
 with jax.ensure_compile_time_eval():
     _EAGER = trace_state()
 
 
 def is_eager() -> bool:
-    """Whether JAX computes at once: no transformation has been entered, and `jit` is not switched off."""
+    """Whether JAX computes at once: outside all transformations, and with `jit` enabled."""
     return trace_state() == _EAGER and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
 
 
 def tag(value: Any, name: str = TAG) -> Any:
-    """The same pytree, each of its leaves marked: an array that an equation of its own, which does nothing, makes.
+    """Return the pytree with its leaves marked: each is the result of an equation that does nothing.
 
-    So an initial value has a variable in the jaxpr, where a split can cut; `equations.cut` takes the mark away.
-
-    What was a Python number stays weakly typed: it takes the dtype of what it is computed with.
+    So an initial value has a variable in the jaxpr, where a split can cut; `equations.cut` removes the mark. A Python
+    number stays weakly typed.
     """
     return jax.tree.map(lambda leaf: checkpoint_name(as_array(leaf), name), value)  # type: ignore[no-untyped-call]
 
 
 def varying_axes(kind: Any) -> frozenset[Any]:
-    """The axes of the mesh of a `jax.shard_map` that a value of a type varies along."""
+    """Return the mesh axes of a `jax.shard_map` along which values of a type vary."""
     found: frozenset[Any] | None = getattr(kind, "vma", None)
-    return kind.mat.varying if found is None else found  # JAX 0.10 tells it elsewhere
+    return kind.mat.varying if found is None else found  # JAX 0.10 has it there
 
 
 def vary(value: Any, axes: Collection[Any]) -> Any:
-    """An array that varies along some more axes, by its type."""
+    """Return an array whose type varies along more axes."""
     if not axes:
         return value
     if hasattr(jax.lax, "pcast"):
@@ -105,20 +104,20 @@ def vary(value: Any, axes: Collection[Any]) -> Any:
 
 
 def zeros(kind: Any) -> Any:
-    """Zeros of a type, the axes that it varies along included."""
+    """Return zeros of a type, including the axes along which it varies."""
     return vary(jax.numpy.zeros(kind.shape, kind.dtype), varying_axes(kind))
 
 
 def as_array(value: Any) -> Any:
-    """What a jaxpr gave, as an array: a constant comes out as a value of NumPy or Python."""
+    """Return a result of a jaxpr as an array: constants come out of it as values of NumPy or Python."""
     return value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
 
 
 def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`jax.checkpoint`, without what earlier releases of JAX do otherwise.
+    """Apply `jax.checkpoint`, with the behaviour of current JAX releases.
 
-    Before JAX 0.10.2 a `cond` around it has no gradient if it takes keys: there they cross as their words. Constants
-    come out of it as arrays of NumPy, in JAX 0.8 too.
+    Before JAX 0.10.2, a `cond` around it has no gradient if it takes keys: there, keys cross as their data. In JAX 0.8,
+    constants come out of it as a private class: they become arrays of NumPy.
     """
     if jax.__version_info__ >= (0, 10, 2):
         return jax.checkpoint(fn, **options)
@@ -133,17 +132,17 @@ def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 def auto_axes(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`jax.sharding.auto_axes`, in a loop too.
+    """Apply `jax.sharding.auto_axes`, so that it also works in loops.
 
-    JAX 0.8.0 cannot stack, for the derivative of a loop, what is computed while axes are Auto: there the derivative
-    computes it again from the arguments.
+    JAX 0.8.0 cannot stack values that are computed on Auto axes for the derivative of a loop. There, the derivative
+    computes them again from the arguments.
     """
     run: Callable[..., Any] = jax.sharding.auto_axes(fn, **options)
     return run if jax.__version_info__ >= (0, 8, 1) else checkpoint(run)
 
 
 def closed_over(traced: Any) -> list[Any]:
-    """What a function that `jax.jit` traced holds of the traces around it: the first inputs of its jaxpr."""
+    """Return the values of surrounding traces that a traced function uses: the first inputs of its jaxpr."""
     if hasattr(traced, "_consts"):
         return list(traced._consts)
     return list(traced._args_flat[: traced._num_consts])  # JAX 0.8
@@ -158,40 +157,40 @@ def _wrapped(leaf: Any, impl: Any) -> Any:
 
 
 def forget_calls(jitted: Any) -> None:
-    """Lets a `jax.jit` look at the next call of each signature anew.
+    """Let a `jax.jit` choose its fast path again at the next call of each signature.
 
-    It calls a signature for which tracing once raised an error by a path in Python for ever, which takes several times
-    as long. What was traced and compiled is kept.
+    After an error while tracing, it calls that signature through Python for ever, which takes several times as long.
+    Traces and compiled programs are kept.
     """
     forget = getattr(jitted, "_clear_cache", None)
-    if forget is not None:  # else calls are slower, and as right
+    if forget is not None:  # otherwise calls are slower, but correct
         forget()
 
 
 def has_effect(eqn: Any) -> bool:
-    """Whether a jaxpr equation does anything beside what it computes; to name a mapped axis is none of that."""
+    """Whether a jaxpr equation has a side effect; using the name of a mapped axis does not count."""
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in eqn.effects)
 
 
 def is_tag(eqn: Any) -> bool:
-    """Whether a jaxpr equation is one that `tag` made."""
+    """Whether `tag` made a jaxpr equation."""
     return tag_name(eqn) == TAG
 
 
 def tag_name(eqn: Any) -> str:
-    """The name that a jaxpr equation marks a value with, if that is what it does."""
+    """Return the name with which a jaxpr equation marks a value, or an empty string."""
     return str(eqn.params["name"]) if eqn.primitive.name == "name" else ""
 
 
 def raw_transformation() -> str | None:
-    """The name of the JAX transformation that the user called last, for the text of an error."""
+    """Return the name of the JAX transformation that the user called last, for error messages."""
     found = None
     frame: Any = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith("jax."):
             name = _transformation(module, frame.f_code)
-            found = name if name in _TRANSFORMATIONS else found  # one may call another: the outermost is the user's
+            found = name if name in _TRANSFORMATIONS else found  # one may call another: the user called the outermost
         elif found is not None and module not in _BETWEEN:
             break
         frame = frame.f_back
@@ -199,7 +198,7 @@ def raw_transformation() -> str | None:
 
 
 def _transformation(module: str, code: types.CodeType) -> str:
-    """The public function that a frame of JAX belongs to: `vmap` for `vmap.<locals>.vmap_f`."""
+    """Return the public function to which a frame of JAX belongs: `vmap` for `vmap.<locals>.vmap_f`."""
     file = module.rpartition(".")[2]
     if file in ("pmap", "shard_map"):
         return file
