@@ -1,4 +1,4 @@
-"""How objects are printed: one attribute a line, arrays by type and shape, and the sizes of all variables below."""
+"""Print objects: one attribute per line, arrays by type and shape, and the sizes of all variables below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How states are shown: as text, one leaf a line, and in treescope."""
+"""Show states: as text, one leaf per line, and in treescope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a variable is printed: its kind, its size, its value and its metadata, one a line."""
+"""Print a variable: its kind, size, value and metadata, one per line."""
 
 from __future__ import annotations
 
