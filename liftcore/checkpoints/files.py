@@ -16,7 +16,7 @@ from .disk import replace_file
 from .layout import parts_of, state_and_end, state_in
 from .matching import match_state
 from .placing import Stored
-from .streams import Section, name_of_file, write_to
+from .streams import Section, check_path_or_file, name_of_file, write_to
 
 __all__ = ["Transform", "load_file", "save_file"]
 
@@ -46,10 +46,11 @@ def save_file(path: str | os.PathLike[str] | BinaryIO, tree: PyTree) -> None:
 
     Raises:
         SerializationError: if the tree holds something that cannot be written.
-        LiftArgumentError: if an open file is in text mode.
+        LiftArgumentError: if `path` is neither a path nor an open file, or the file is in text mode.
         CheckpointInUseError: if another writer is writing this file.
         OSError: if the system cannot write, for instance because the disk is full.
     """
+    check_path_or_file("save_file(path, tree)", path, "wb")
     with _about(path):
         parts = parts_of(to_state_dict(tree))
     if isinstance(path, str | os.PathLike):
@@ -102,9 +103,10 @@ def load_file(
     Raises:
         SerializationError: if the file is damaged (the error names the array), or if something does not fit.
         FileNotFoundError: if there is no such file.
-        LiftArgumentError: if an option needs a target and there is none; if an open file is in text mode or cannot
-            seek.
+        LiftArgumentError: if an option needs a target and there is none; if `path` is neither a path nor an open file;
+            if the file is in text mode or cannot seek.
     """
+    check_path_or_file("load_file(path, target)", path, "rb")
     if target is None and not (filter is True and strict and not cast):
         what = "`filter`, `strict` and `cast` need a target, and `target` is None."
         raise LiftArgumentError(f"load_file({name_of_file(path)})", what, "Pass the tree to restore into.")

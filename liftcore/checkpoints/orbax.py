@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, SupportsIndex
 
 import jax
 
-from ..errors import LiftArgumentError, SerializationError
+from ..errors import LiftArgumentError, SerializationError, shown
 from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
@@ -122,7 +122,7 @@ class OrbaxCheckpoints:
             metrics: numbers by name. A step whose metric is missing or NaN is never one of the best.
 
         Raises:
-            LiftArgumentError: if the step, or a later one, is saved already.
+            LiftArgumentError: if the step, or a later one, is saved already, or a metric is not a number.
             SerializationError: if the tree holds something that cannot be written.
             Exception: an error of the background since the last call, such as `OSError` for a full disk.
         """
@@ -133,7 +133,7 @@ class OrbaxCheckpoints:
             what = f"step {number} does not come after step {last}, which is saved already."
             raise LiftArgumentError(where, what, f"Continue after step {last}, or write to another folder.")
         arrays, rest = parted(where, tree)
-        numbers = {name: float(value) for name, value in (metrics or {}).items()}
+        numbers = _numbers(f"{where}, metrics", metrics)
         args = self._ocp.args
         items = {"rest": args.JsonSave(rest)} | ({"state": args.PyTreeSave(arrays)} if arrays else {})
         manager = self._open(writes=True)
@@ -327,6 +327,21 @@ class OrbaxCheckpoints:
 
 def _at_least(least: int, value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _numbers(where: str, metrics: Any) -> dict[str, float]:
+    """Return metrics as floats."""
+    if not isinstance(metrics, Mapping | None):
+        fix = 'Write `metrics={"loss": …}`.'
+        raise LiftArgumentError(where, f"expected numbers by name, given {shown(metrics)}.", fix)
+    numbers = {}
+    for name, value in (metrics or {}).items():
+        try:
+            numbers[name] = math.fsum([value])  # `float` would accept a text too
+        except (TypeError, ValueError) as error:
+            what = f"{name!r} is {shown(value)}, not a number."
+            raise LiftArgumentError(where, what, "Give one number for each metric, such as the mean.") from error
+    return numbers
 
 
 def _index(where: str, step: SupportsIndex) -> int:

@@ -23,6 +23,7 @@ from ..typing import Filter, PyTree
 from .disk import errors_about, make_folder, mode_of, sync_folder
 from .matching import match_state
 from .placing import Stored
+from .streams import check_path
 
 __all__ = ["load_safetensors", "safetensors_metadata", "save_safetensors"]
 
@@ -85,9 +86,11 @@ def save_safetensors(
     Raises:
         SerializationError: if a leaf is not an array, if the format lacks its dtype, or if a name contains the
             separator. One error lists all such leaves.
+        LiftArgumentError: if `path` is not a path.
         ImportError: if safetensors is not installed.
     """
     package = _package()
+    check_path("save_safetensors(path, variables)", path)
     where = f'save_safetensors("{os.fspath(path)}")'
     to_state_dict(variables)  # before `unbox`: it has the better error for a tree that contains itself
     flat = flatten_dict(to_state_dict({"": unbox(variables)}))
@@ -180,9 +183,11 @@ def load_safetensors(
 
     Raises:
         SerializationError: if it is not a safetensors file, has a dtype that NumPy lacks, or does not fit.
+        LiftArgumentError: if `path` is not a path, or an option needs a target and there is none.
         FileNotFoundError: if there is no such file.
         ImportError: if safetensors is not installed.
     """
+    check_path("load_safetensors(path, target)", path)
     where = f'"{os.fspath(path)}"'
     if target is None and not (filter is True and strict and not cast):
         what = "`filter`, `strict` and `cast` need a target, and `target` is None."

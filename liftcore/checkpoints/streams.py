@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 
-__all__ = ["Section", "name_of_file", "write_to"]
+__all__ = ["Section", "check_path", "check_path_or_file", "name_of_file", "write_to"]
 
 
 def name_of_file(path: Any) -> str:
@@ -32,11 +32,7 @@ def write_to(file: Any, parts: Iterable[Any]) -> None:
     Args:
         file: an object with a method `write` that takes bytes.
         parts: the buffers to write, in order.
-
-    Raises:
-        LiftArgumentError: if the file is in text mode.
     """
-    _check_binary(file, "wb")
     for part in parts:
         left = memoryview(part).cast("B")
         while left.nbytes:
@@ -54,11 +50,10 @@ class Section:
         file: an open binary file that can seek.
 
     Raises:
-        LiftArgumentError: if the file is in text mode, or cannot seek.
+        LiftArgumentError: if the file cannot seek.
     """
 
     def __init__(self, file: Any) -> None:
-        _check_binary(file, "rb")
         try:
             self._start = file.tell()
             self.size = file.seek(0, os.SEEK_END) - self._start
@@ -93,7 +88,33 @@ class Section:
         return len(data)
 
 
-def _check_binary(file: Any, mode: str) -> None:
-    if isinstance(file, io.TextIOBase):
+def check_path(where: str, path: Any) -> None:
+    """Check that a value is the path of a file, and not a tree: arguments are easily swapped.
+
+    Args:
+        where: the function that got it, with its arguments in order, as in `save_file(path, tree)`.
+        path: the value.
+
+    Raises:
+        LiftArgumentError: if it is not a path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise LiftArgumentError(where, f"expected a path first, given {shown(path)}.", f"Write `{where}`.")
+
+
+def check_path_or_file(where: str, path: Any, mode: str) -> None:
+    """Check that a value is the path of a file, or an open binary file.
+
+    Args:
+        where: the function that got it, with its arguments in order.
+        path: the value.
+        mode: the mode to open a file in, `"rb"` or `"wb"`.
+
+    Raises:
+        LiftArgumentError: if it is neither, or if the file is in text mode.
+    """
+    if isinstance(path, io.TextIOBase):
         what = "the file was opened in text mode, but a checkpoint consists of bytes."
-        raise LiftArgumentError(name_of_file(file), what, f'Open it with mode "{mode}".')
+        raise LiftArgumentError(name_of_file(path), what, f'Open it with mode "{mode}".')
+    if not callable(getattr(path, "read" if mode == "rb" else "write", None)):
+        check_path(where, path)

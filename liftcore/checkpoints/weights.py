@@ -58,10 +58,11 @@ def load_weights(
 
     Raises:
         SerializationError: if something is left over or does not fit.
-        LiftArgumentError: if two names or two rules have the same path, or one path is below another.
+        LiftArgumentError: if two names or two rules have the same path, one path is below another, or a rule is not a
+            `WeightRule`.
     """
     where = "load_weights"
-    groups, unused, problems = grouped(foreign, rules)
+    groups, unused, problems = grouped(where, foreign, rules)
     _check_paths(where, groups)
     bare = unbox(target)
     shapes = {"/".join(path): np.shape(leaf) for path, leaf in flatten_dict(to_state_dict(bare)).items()}
@@ -106,10 +107,11 @@ def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[W
 
     Raises:
         SerializationError: if a path is missing, or an array does not fit.
-        LiftArgumentError: if the `change` of a rule is a function, or two rules have the same path.
+        LiftArgumentError: if the `change` of a rule is a function, two rules have the same path, or a rule is not a
+            `WeightRule`.
     """
     where = "export_weights"
-    groups, _, problems = grouped(like, rules)
+    groups, _, problems = grouped(where, like, rules)
     _check_paths(where, groups)
     flat = {"/".join(path): leaf for path, leaf in flatten_dict(to_state_dict(unbox(variables))).items()}
     new: dict[str, Any] = {}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 
 __all__ = ["Change", "WeightGroup", "WeightRule", "grouped"]
 
@@ -171,13 +171,19 @@ class WeightGroup(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
 
 
-def grouped(names: Iterable[str], rules: Iterable[WeightRule]) -> tuple[list[WeightGroup], list[str], list[str]]:
-    """Group names by the first rule that matches them.
+def grouped(
+    where: str, arrays: Mapping[str, Any], rules: Iterable[WeightRule]
+) -> tuple[list[WeightGroup], list[str], list[str]]:
+    """Group the names of arrays by the first rule that matches them.
 
     Returns:
         The groups; the names that no rule matches; and the problems, as text.
+
+    Raises:
+        LiftArgumentError: if there is no mapping of arrays, or a rule is not a `WeightRule`.
     """
-    rules, unused, problems = list(rules), [], []
+    names, rules = _checked(where, arrays, rules)
+    unused, problems = list[str](), list[str]()
     tables: dict[tuple[int, tuple[str, ...]], dict[int, dict[int, str]]] = {}
     for name in names:
         found = next(((at, hit) for at, rule in enumerate(rules) if (hit := rule.matched(name))), None)
@@ -200,6 +206,22 @@ def grouped(names: Iterable[str], rules: Iterable[WeightRule]) -> tuple[list[Wei
         rows = tuple(tuple(table[layer][part] for part in sorted(table[layer])) for layer in sorted(table))
         groups.append(WeightGroup(rules[at], paths if rules[at].path else (), rows))
     return groups, unused, problems
+
+
+def _checked(where: str, arrays: Any, rules: Any) -> tuple[list[str], list[WeightRule]]:
+    """Return the names of the arrays and the rules, after checking that they are of the right classes."""
+    if not isinstance(arrays, Mapping):
+        what = f"expected arrays by name, given {shown(arrays)}."
+        raise LiftArgumentError(where, what, "Pass a mapping, such as `load_safetensors(path, separator=None)`.")
+    fix = 'Write a list of rules, such as `[WeightRule("{layer}.bias", "params/{layer}/bias")]`.'
+    if isinstance(rules, WeightRule) or not isinstance(rules, Iterable):
+        given = f"one {rules}" if isinstance(rules, WeightRule) else shown(rules)
+        raise LiftArgumentError(f"{where}, rules", f"expected a list of rules, given {given}.", fix)
+    rules = list(rules)
+    for rule in rules:
+        if not isinstance(rule, WeightRule):
+            raise LiftArgumentError(f"{where}, rules", f"expected rules, given {shown(rule)}.", fix)
+    return list(arrays), rules
 
 
 def _layer(text: str) -> int | None:

@@ -268,3 +268,13 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
     with pytest.raises(ImportError, match=r"liftcore\[orbax\]"):
         OrbaxCheckpoints("anywhere")
+
+
+@pytest.mark.parametrize("metrics", [0.3, {"acc": "high"}, {"acc": "0.5"}, {"acc": np.ones(2)}])
+def test_metrics_are_numbers_by_name(metrics: Any, tmp_path: Path) -> None:
+    with OrbaxCheckpoints(tmp_path) as checkpoints:
+        with pytest.raises(
+            LiftArgumentError, match=r"save, metrics: (expected numbers by name|'acc' is .*not a number)"
+        ):
+            checkpoints.save(0, {"w": np.ones(2)}, metrics=metrics)
+        assert checkpoints.steps() == []

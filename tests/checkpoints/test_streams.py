@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from liftcore.checkpoints import load_file, save_file
+from liftcore.checkpoints import load_file, load_safetensors, save_file, save_safetensors
 from liftcore.errors import LiftArgumentError, SerializationError
 
 TREE = {"kernel": np.arange(6.0).reshape(2, 3), "flags": np.array([True, False]), "step": 3, "text": "ü" * 40}
@@ -118,3 +118,13 @@ def test_errors_about_open_files(path):
         load_file(io.BytesIO(damaged))
     with pytest.raises(SerializationError, match="BytesIO"):
         load_file(io.BytesIO(data.getvalue()[:-1]))
+
+
+@pytest.mark.parametrize("call", [save_file, load_file, save_safetensors, load_safetensors])
+def test_swapped_arguments_are_named(call, path):
+    if "safetensors" in call.__name__:
+        pytest.importorskip("safetensors")
+    with pytest.raises(
+        LiftArgumentError, match=rf"expected a path first, given .*Write `{call.__name__}\(path, \w+\)`"
+    ):
+        call({"w": np.ones(2)}, path)

@@ -286,3 +286,13 @@ def test_variables_that_do_not_fit_the_names_cannot_be_exported() -> None:
 def test_rules_that_cannot_be_used(make: Any, text: str) -> None:
     with pytest.raises(LiftArgumentError, match=text):
         make()
+
+
+@pytest.mark.parametrize("rules", [WeightRule("a", "a"), [("a", "a")], {"a": "a"}, None])
+def test_rules_of_another_class_are_an_error(rules: Any) -> None:
+    arrays = {"a": np.ones(2)}
+    for call in (load_weights, export_weights):
+        with pytest.raises(LiftArgumentError, match=rf"{call.__name__}, rules: expected .*Write a list of rules"):
+            call(arrays, arrays, rules)
+    with pytest.raises(LiftArgumentError, match="expected arrays by name, given 3"):
+        load_weights(3, arrays, [WeightRule("a", "a")])  # type: ignore[arg-type]
