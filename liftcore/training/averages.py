@@ -59,18 +59,19 @@ class ExponentialMovingAverage(PyTreeNode):
                 of the untrained model have no weight. If false, the averages begin with these values.
 
         Raises:
-            LiftArgumentError: if `decay` is out of range, or the filter matches nothing or a variable that is not
-                floating-point.
+            LiftArgumentError: if `decay` is no number in this range, or the filter matches nothing or a variable that
+                is not floating-point.
         """
         where = "ExponentialMovingAverage.create"
-        if not 0 <= decay < 1:
-            raise LiftArgumentError(where, f"expected 0 <= decay < 1, given {decay}.", "For example, `decay=0.999`.")
+        if not _is_decay(decay):
+            what = f"expected 0 <= decay < 1, given {shown(decay)}."
+            raise LiftArgumentError(where, what, "For example, `decay=0.999`.")
         filter = to_predicate(only)  # a predicate is hashable, as static fields must be
         part = taken(f"{where}, only", variables, filter)
         for path, value in leaves_of(part):
             _check_floating(f"{where}, {path_text(path)}", value)
         averages = jax.tree.map(lambda value: jnp.asarray(value, _wide(value)) * (0 if debias else 1), part)
-        return cls(averages, jnp.zeros(()) if debias else None, decay, filter)
+        return cls(averages, jnp.zeros(()) if debias else None, float(decay), filter)
 
     def update(self, variables: Variables, decay: Any = None) -> Self:
         """Return the averages after one more step.
@@ -109,6 +110,13 @@ class ExponentialMovingAverage(PyTreeNode):
             return average.astype(jnp.asarray(value).dtype)
 
         return inserted(variables, jax.tree.map(average, part, self.averages))
+
+
+def _is_decay(value: Any) -> bool:
+    try:
+        return bool(0 <= value < 1)
+    except (TypeError, ValueError):  # a text, or an array of several numbers
+        return False
 
 
 def _wide(value: Any) -> Any:

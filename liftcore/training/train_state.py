@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import jax
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 from ..filters import Any as AnyOf
 from ..filters import intersect
 from ..struct import PyTreeNode, check_fields, field
@@ -76,10 +76,12 @@ class TrainState(PyTreeNode):
 
         Raises:
             LiftArgumentError: if `trainable` matches no parameter, unless it is `None`; if a field is unknown or has no
-                value; or if `params` are all variables of a model, with its statistics.
+                value; if `params` are all variables of a model, with its statistics; or if `tx` lacks `init` or
+                `update`.
         """
         check_fields(f"{cls.__name__}.create", cls, extra, own=[one.name for one in dataclasses.fields(TrainState)])
         _check_params(f"{cls.__name__}.create, params", params)
+        _check_tx(f"{cls.__name__}.create, tx", tx)
         wanted = AnyOf(_OVERWRITE, trainable) if _overwrites(params) else trainable
         filter = intersect(AnyOf(*_collections(params)), wanted)  # so `wrt=state.trainable` matches only parameters
         made = cls(step=0, apply_fn=apply_fn, params=params, tx=tx, opt_state=None, trainable=filter, **extra)
@@ -189,6 +191,15 @@ def _check_params(where: str, params: PyTree) -> None:
         fields = "; ".join(f"{name}: Any" for name in sorted(found))
         fix = f'Write `params=variables["params"]`, and put the others in fields: `class State(TrainState): {fields}`.'
         raise LiftArgumentError(where, what, fix)
+
+
+def _check_tx(where: str, tx: Any) -> None:
+    """Check that an optimiser has the methods of one; a function of optax that was not called has none."""
+    if not all(callable(getattr(tx, name, None)) for name in ("init", "update")):
+        fix = (
+            f"Call it: `tx={tx.__name__}(1e-3)`." if hasattr(tx, "__name__") else "For example, `tx=optax.adam(1e-3)`."
+        )
+        raise LiftArgumentError(where, f"expected an optimiser with `init` and `update`, given {shown(tx)}.", fix)
 
 
 def _overwrites(params: PyTree) -> bool:

@@ -73,6 +73,7 @@ def test_averages_are_restored_from_their_bytes() -> None:
 
 ERRORS = {
     "decay": (lambda: ExponentialMovingAverage.create(variables(1), 1.0), "0 <= decay < 1"),
+    "decay as a text": (lambda: ExponentialMovingAverage.create(variables(1), "0.9"), "< 1, given '0.9'"),  # type: ignore[arg-type]
     "integers": (
         lambda: ExponentialMovingAverage.create(variables(1), 0.9, only=True),
         "stats/n: 1 is not floating-point",
