@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import pytest
 from jax.sharding import AxisType
 
+from docs.mesh_table import WORKS, by_version, outcome
 from tests.devices.mesh_cases import cases
 from tests.devices.mesh_run import check
 from tests.devices.object_cases import OBJECTS
@@ -22,8 +24,11 @@ QUICK = [
     ("Dense, two layers", "rows"),
     ("Conv", "columns"),
     ("GroupNorm", "features"),
+    ("DenseGeneral, batch", "batch"),
+    ("RNN, convolutions", "features"),
+    ("LoRA, Conv", "columns"),
 ]
-"""What raised on the meshes that `jax.make_mesh` gives."""
+"""What raised on the meshes that `jax.make_mesh` gives, on one version of JAX or another."""
 
 
 @pytest.mark.parametrize(("name", "kind"), QUICK)
@@ -33,8 +38,12 @@ def test_a_layer_follows_its_inputs_on_an_explicit_mesh(name: str, kind: str) ->
 
 @pytest.mark.rest
 @pytest.mark.parametrize(("name", "kind"), cases())
-def test_a_layer_gives_what_it_gives_on_one_device(name: str, kind: str) -> None:
-    check(name, kind, AxisType.Explicit)
+def test_a_layer_does_what_the_table_says(name: str, kind: str) -> None:
+    said = by_version().get(jax.__version__, {}).get(name, {}).get(kind, WORKS)
+    if said == WORKS:
+        check(name, kind)
+    else:
+        assert outcome(name, kind) == said
 
 
 WRONG_IN_XLA = {("Conv, groups", "columns"), ("Conv, groups", "rows")}

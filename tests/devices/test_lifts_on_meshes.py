@@ -36,12 +36,16 @@ MODELS = {
 
 
 def run(make: Any, x: Any) -> Any:
-    def loss(params: Any) -> Any:
+    params = jax.jit(make().init)(RNGS, x)["params"]
+    return params, trained(make, params, x)
+
+
+def trained(make: Any, params: Any, x: Any) -> Any:
+    def loss(params: Any, x: Any) -> Any:
         y = make().apply({"params": params}, x, rngs={"dropout": RNGS["dropout"]})[0]
         return jnp.sum(jnp.square(y)), y
 
-    params = jax.jit(make().init)(RNGS, x)["params"]
-    return params, jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params, x)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -51,3 +55,23 @@ def test_a_lift_gives_what_it_gives_on_one_device(name: str) -> None:
     with jax.set_mesh(mesh):
         found = run(MODELS[name], jax.device_put(X, NamedSharding(mesh, P("data"))))
     assert_close(found, expected, name)
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("spec", [P("data", "model"), P("data", None, "model"), P(("data", "model")), P(None, "data")])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_lift_takes_inputs_that_are_sharded_along_two_axes_or_another_one(name: str, spec: Any) -> None:
+    expected = run(MODELS[name], X)
+    mesh = mesh_of_sizes({"data": 2, "model": 4})
+    with jax.set_mesh(mesh):
+        found = run(MODELS[name], jax.device_put(X, NamedSharding(mesh, spec)))
+    assert_close(found, expected, name)
+
+
+@pytest.mark.parametrize("name", ["vmap", "shared", "scan", "jit"])
+def test_arrays_of_a_mesh_that_is_not_set_are_taken_where_all_lie_on_it(name: str) -> None:
+    mesh = mesh_of_sizes({"data": 8})
+    params = jax.jit(MODELS[name]().init)(RNGS, X)["params"]
+    placed = jax.device_put(params, NamedSharding(mesh, P()))
+    found = trained(MODELS[name], placed, jax.device_put(X, NamedSharding(mesh, P("data"))))
+    assert_close(found, trained(MODELS[name], params, X), name)
