@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..errors import LiftArgumentError, shown
 from ..struct import PyTreeNode, field
 from ..typing import Array, PyTree
 
-__all__ = ["DynamicScale", "DynamicScaleResult", "scaled", "unscaled"]
+__all__ = ["DynamicScale", "DynamicScaleResult", "paired", "scaled", "unscaled"]
 
 _TINY, _MAX = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 """They have dtype float32, as the scale does after the first step; a Python number would get the dtype of the loss."""
@@ -83,6 +84,7 @@ class DynamicScale(PyTreeNode):
         Returns:
             A function with the arguments of `fun` that returns a `DynamicScaleResult`.
         """
+        fun = paired("DynamicScale.value_and_grad", fun) if has_aux else fun
         differentiated = jax.value_and_grad(scaled(self, fun, has_aux), argnums, has_aux)
 
         def call(*args: Any, **kwargs: Any) -> DynamicScaleResult:
@@ -99,6 +101,21 @@ class DynamicScale(PyTreeNode):
             shrunk = jnp.maximum(shrunk, self.minimum_scale)
         steps = jnp.where(finite & ~jnp.asarray(full), self.fin_steps + 1, 0)
         return self.replace(scale=jnp.where(finite, grown, shrunk), fin_steps=steps)
+
+
+def paired(where: str, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that checks that `fun` returns a pair, as `has_aux=True` requires."""
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = fun(*args, **kwargs)
+        if not isinstance(out, tuple | list) or len(out) != 2:
+            given = f"{len(out)} values" if isinstance(out, tuple | list) else shown(out)
+            what = f"with has_aux=True, expected a function that returns a pair, but it returned {given}."
+            raise LiftArgumentError(where, what, "Return `(loss, aux)`, or leave out `has_aux`.")
+        return out
+
+    return call
 
 
 def scaled(scale: DynamicScale, fun: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:

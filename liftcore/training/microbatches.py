@@ -18,7 +18,7 @@ from ..lift.scan import scan
 from ..nn.dtypes import accumulation_dtype
 from ..runners.axes import Out, broadcast, flatten_axes
 from ..typing import Filter, InOutAxes, PyTree
-from .dynamic_scale import DynamicScale, scaled, unscaled
+from .dynamic_scale import DynamicScale, paired, scaled, unscaled
 
 __all__ = ["accumulate_gradients"]
 
@@ -76,10 +76,11 @@ def accumulate_gradients(
         AxisSizeError: when called, if the sizes of batch axes disagree, or `steps` does not divide them.
     """
     check_function(_WHERE, fn)
-    if not isinstance(steps, int) or steps < 1:
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         what = f"expected a number of microbatches, 1 or more, given {shown(steps)}."
         raise LiftArgumentError(f"{_WHERE}, steps", what, "For example, `steps=4`.")
-    loss = fn if scale is None else scaled(scale, fn, has_aux)
+    loss = paired(_WHERE, fn) if has_aux else fn
+    loss = loss if scale is None else scaled(scale, loss, has_aux)
     differentiated = value_and_grad(loss, has_aux=has_aux, wrt=wrt)
 
     def part(scopes: Any, batch: _Batch, sliced: Any, whole: Any, kwargs: Any) -> tuple[PyTree, Any]:

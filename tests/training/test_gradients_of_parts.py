@@ -284,6 +284,23 @@ ERRORS = {
     ),
     "axis": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 2), r"args\[1\].*has no batch axis 0"),
     "steps": (LiftArgumentError, lambda: accumulate_gradients(plain_loss, 0), "steps=4"),
+    "no pair": (
+        LiftArgumentError,
+        lambda: accumulate_gradients(plain_loss, 2, True, in_axes=(0, None)),
+        r"expected a function that returns a pair, but it returned a float32\[\] array. Return `\(loss, aux\)`",
+    ),
+    "three values, scaled": (
+        LiftArgumentError,
+        lambda: accumulate_gradients(
+            lambda *args: (plain_loss(*args), 1, 2), 2, True, in_axes=(0, None), scale=DynamicScale()
+        ),
+        "it returned 3 values",
+    ),
+    "a bool": (
+        LiftArgumentError,
+        lambda: accumulate_gradients(plain_loss, True),
+        "microbatches, 1 or more, given True",
+    ),
     "function": (LiftArgumentError, lambda: per_example_gradients(3), "expected a function"),  # type: ignore[arg-type]
 }
 
