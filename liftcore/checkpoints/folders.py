@@ -52,7 +52,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int | None = 3) -> None:
-        if keep is not None and (not isinstance(keep, int) or keep < 1):
+        if keep is not None and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 1):
             what = f"`keep` is {keep!r}."
             raise LiftArgumentError(f'Checkpoints("{folder}")', what, "Give a number of steps, or None to keep all.")
         self.folder, self.keep = Path(folder), keep

@@ -64,7 +64,7 @@ def test_a_step_is_a_natural_number(tmp_path, step):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("keep", [0, -1, 1.5, "3"])
+@pytest.mark.parametrize("keep", [0, -1, 1.5, "3", True])
 def test_at_least_one_is_kept(tmp_path, keep):
     with pytest.raises(LiftArgumentError, match="`keep` is"):
         Checkpoints(tmp_path, keep)
