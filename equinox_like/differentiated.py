@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from liftcore import Scope
+import jax
 
-from .filters import is_inexact_array
+from liftcore import Scope
+from liftcore.errors import LiftArgumentError, shown
+
+from .filters import is_array_like, is_inexact_array
 from .parts import SplitTree
 
-__all__ = ["Differentiated"]
+__all__ = ["Differentiated", "check_first"]
 
 
 class Differentiated:
@@ -51,6 +54,31 @@ class Differentiated:
     def like_primals(self, values: Iterable[Any]) -> Any:
         """Return a tuple like the primals, with a value for each leaf that is differentiated, and None for others."""
         return self._primals.fill(values)
+
+
+def check_first(where: str, args: tuple[Any, ...]) -> None:
+    """Check that a call has a first argument that may be differentiated.
+
+    Args:
+        where: the name of the transformation, for errors.
+        args: the positional arguments.
+
+    Raises:
+        LiftArgumentError: if there is none, or it is static.
+    """
+    if not args:
+        raise LiftArgumentError(
+            where,
+            "it was called without a positional argument, but it differentiates the first one.",
+            "Pass that one by position.",
+        )
+    if jax.tree_util.all_leaves(args[:1]) and not is_array_like(args[0]):
+        raise LiftArgumentError(
+            where,
+            f"the first argument, {shown(args[0])}, is not a pytree of arrays, so it has no gradient.",
+            "Pass what you differentiate first. For a module of linen_like, that is `eqx.Applied(module, variables)`; "
+            "for a scope or a bound module, use `liftcore.grad` or `linen_like.grad`.",
+        )
 
 
 def _never(leaf: Any) -> bool:

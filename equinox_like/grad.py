@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
 import liftcore
 from liftcore import is_scoped
-from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.errors import name_of
 
 from .calls import UNSET
-from .differentiated import Differentiated
-from .filters import is_array_like, is_inexact_array
+from .differentiated import Differentiated, check_first
+from .filters import is_inexact_array
 from .functions import MISSING, filtered
 from .options import check_options
 from .parts import SplitResult
@@ -94,7 +92,7 @@ def _value_and_grad(
     fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     where, options = f"filter_value_and_grad({name_of(fun)})", dict(options)
-    _check_positional(where, args)
+    check_first(where, args)
     result, has_aux = SplitResult(where), options.pop("has_aux")
     chosen = leafwise(f"arg of {where}", options.pop("arg"), args[0]) if "arg" in options else None
     call = Differentiated(fun, args[:1], args[1:], kwargs, is_inexact_array if chosen is None else _in_order(chosen))
@@ -119,19 +117,3 @@ def _in_order(chosen: Sequence[Any]) -> Callable[[Any], bool]:
     """Return a function that returns whether a leaf is differentiated; call it for each leaf, in order."""
     answers = iter(chosen)
     return lambda leaf: bool(next(answers)) and not is_scoped(leaf)
-
-
-def _check_positional(where: str, args: tuple[Any, ...]) -> None:
-    if not args:
-        raise LiftArgumentError(
-            where,
-            "it was called without a positional argument, but it differentiates the first one.",
-            "Pass that one by position.",
-        )
-    if jax.tree_util.all_leaves(args[:1]) and not is_array_like(args[0]):
-        raise LiftArgumentError(
-            where,
-            f"the first argument is {shown(args[0])}, which is static, so it has no gradient.",
-            "Pass what you differentiate first. For a module of linen_like, that is `eqx.Applied(module, variables)`; "
-            "for a scope or a bound module, use `liftcore.grad` or `linen_like.grad`.",
-        )

@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import check_function, name_of
 
-from .differentiated import Differentiated
+from .differentiated import Differentiated, check_first
 from .filters import is_inexact_array_like
 from .functions import FilteredFunction
 from .options import check_options
@@ -104,12 +104,7 @@ def _jacobian(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any,
     options = dict(options)
     lift, has_aux = options.pop("lift"), options.pop("has_aux")
     where = f"filter_{lift.__name__}({name_of(fun)})"
-    if not args:
-        raise LiftArgumentError(
-            where,
-            "it was called without a positional argument, but it differentiates the first one.",
-            "Pass that one by position.",
-        )
+    check_first(where, args)
     call, result, second = Differentiated(fun, args[:1], args[1:], kwargs), SplitResult(where), SplitResult(where)
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
