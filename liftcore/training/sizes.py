@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..filters import partition
 from ..typing import Filter, Variables
+from .parts import taken
 
 __all__ = ["count", "size_bytes"]
 
@@ -28,8 +28,11 @@ def count(variables: Variables, filter: Filter = True) -> int:
     Args:
         variables: `{collection: {module: {name: value}}}`; values may be boxed, or be `jax.ShapeDtypeStruct`s.
         filter: a filter of variables; all by default.
+
+    Raises:
+        LiftArgumentError: if the filter matches no variable, unless it is `None`.
     """
-    return sum(math.prod(np.shape(leaf)) for leaf in _leaves(variables, filter))
+    return sum(math.prod(np.shape(leaf)) for leaf in _leaves("count", variables, filter))
 
 
 def size_bytes(variables: Variables, filter: Filter = True) -> int:
@@ -44,14 +47,16 @@ def size_bytes(variables: Variables, filter: Filter = True) -> int:
     Args:
         variables: `{collection: {module: {name: value}}}`; values may be boxed, or be `jax.ShapeDtypeStruct`s.
         filter: a filter of variables; all by default.
+
+    Raises:
+        LiftArgumentError: if the filter matches no variable, unless it is `None`.
     """
-    return sum(math.prod(np.shape(leaf)) * _itemsize(leaf) for leaf in _leaves(variables, filter))
+    return sum(math.prod(np.shape(leaf)) * _itemsize(leaf) for leaf in _leaves("size_bytes", variables, filter))
 
 
 def _itemsize(leaf: Any) -> int:
     return int(leaf.dtype.itemsize if hasattr(leaf, "dtype") else jax.dtypes.result_type(leaf).itemsize)
 
 
-def _leaves(variables: Variables, filter: Filter) -> Iterator[Any]:
-    (part,), _ = partition(variables, [filter])
-    yield from jax.tree.leaves(part)
+def _leaves(where: str, variables: Variables, filter: Filter) -> Iterator[Any]:
+    yield from jax.tree.leaves(taken(where, variables, filter))

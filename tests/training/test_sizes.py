@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 import liftcore
 import linen_like as nn
+from liftcore.errors import LiftArgumentError
 from liftcore.filters import DenyList, PathContains
 from liftcore.meta import Partitioned
 from liftcore.training import count, size_bytes
@@ -27,13 +30,22 @@ VARIABLES = {
         ("params", 19, 62),
         (PathContains("bias"), 4, 8),
         (DenyList("params"), 1, 8),
-        (PathContains("nothing"), 0, 0),
+        (None, 0, 0),
     ],
 )
 def test_what_a_filter_takes_is_counted(filter: object, numbers: int, size: int) -> None:
     assert (count(VARIABLES, filter), size_bytes(VARIABLES, filter)) == (numbers, size)
     shapes = jax.eval_shape(lambda: VARIABLES)
     assert (count(shapes, filter), size_bytes(shapes, filter)) == (numbers, size)
+
+
+@pytest.mark.parametrize("of", [count, size_bytes])
+def test_a_filter_that_matches_nothing_is_an_error(of: Any) -> None:
+    with pytest.raises(
+        LiftArgumentError, match=rf"{of.__name__}: the filter .* matches no variable .available: params/"
+    ):
+        of(VARIABLES, "parms")
+    assert of({}, "params") == 0
 
 
 def test_a_model_is_counted_without_being_made() -> None:
