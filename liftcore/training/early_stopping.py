@@ -6,6 +6,7 @@ import math
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 
 from ..struct import PyTreeNode
 
@@ -53,6 +54,8 @@ class EarlyStopping(PyTreeNode):
         with jax.numpy_dtype_promotion("standard"):  # metrics of different dtypes may follow each other
             improved = math.isinf(self.best_metric) or self.best_metric - metric > self.min_delta
         if improved:
-            return self.replace(best_metric=metric, patience_count=0, has_improved=True)
+            # A float even for integers, as initially, so that a fresh object can restore it.
+            floating = jnp.issubdtype(jnp.result_type(metric), jnp.floating)
+            return self.replace(best_metric=metric if floating else float(metric), patience_count=0, has_improved=True)
         stop = self.should_stop or self.patience_count >= self.patience
         return self.replace(patience_count=self.patience_count + 1, should_stop=stop, has_improved=False)
