@@ -34,7 +34,8 @@ def per_example_gradients(
 
     This is a `liftcore.vmap` of `liftcore.value_and_grad`. Each example draws keys of its own, except from the RNG
     stream `params`. All examples read the same variables. If they write variables, such as batch statistics, the mean
-    over the examples is kept; for variables that are not floating-point, the maximum.
+    over the examples is kept; for variables that are not floating-point, the maximum. This is also true of sown
+    values: to get those of each example, return them with `has_aux`. (`accumulate_gradients` stacks sown values.)
 
     Example:
         >>> import jax, jax.numpy as jnp, liftcore
