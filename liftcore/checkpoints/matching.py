@@ -113,7 +113,7 @@ def compare(
     taken = {path: leaf for path, leaf in expected.items() if takes(path, unmarked(leaf))}
     beside = {path: leaf for path, leaf in saved.items() if path not in expected and takes(path, leaf)}
     found = {path: saved[path] for path in taken if path in saved} | beside
-    _check(where, taken, found, strict, cast, bool(expected))
+    _check(where, taken, found, strict, cast, bool(expected), filter is not True)
     return Comparison(marked, spec, {path: (leaf, found[path]) for path, leaf in taken.items() if path in found})
 
 
@@ -166,7 +166,7 @@ def _filled(spec: Any, path: Path, new: Mapping[Path, Any]) -> Any:
 
 
 class _Fix(NamedTuple):
-    """The text of a fix, and a predicate for the problems that it applies to."""
+    """The text of a fix, and a predicate for the problems that it applies to. `{part}` is advice about the filter."""
 
     applies: Callable[[str], bool]
     text: str
@@ -175,8 +175,8 @@ class _Fix(NamedTuple):
 _FIXES = (
     _Fix(
         lambda text: text.startswith(("missing", "unexpected")),
-        "Rename saved entries with `transform=`, restore a part with `filter=`, or pass `strict=False` to keep the "
-        "target's value for missing entries and to ignore unexpected ones.",
+        "Rename saved entries with `transform=`, {part}, or pass `strict=False` to keep the target's "
+        "value for missing entries and to ignore unexpected ones.",
     ),
     _Fix(lambda text: text.startswith(TRACER), "Restore outside of the traced function, and pass the result to it."),
     _Fix(lambda text: text.startswith("dtype"), "Pass `cast=True` to convert to the dtypes of the target."),
@@ -189,7 +189,13 @@ _FIXES = (
 
 
 def _check(
-    where: str, taken: Mapping[Path, Any], found: Mapping[Path, Any], strict: bool, cast: bool, chooses: bool
+    where: str,
+    taken: Mapping[Path, Any],
+    found: Mapping[Path, Any],
+    strict: bool,
+    cast: bool,
+    chooses: bool,
+    narrow: bool,
 ) -> None:
     if chooses and not taken:
         what = "the filter matches no leaf of the target."
@@ -201,12 +207,20 @@ def _check(
             problems.append((path, text))
     if not problems:
         return
-    fixes = [fix.text for fix in _FIXES if any(fix.applies(text) for _, text in problems)]
+    part = _narrower(taken) if narrow else "restore a part with `filter=`"
+    fixes = [fix.text.replace("{part}", part) for fix in _FIXES if any(fix.applies(text) for _, text in problems)]
     if _boxed(taken, found):
         fixes.insert(0, "Restore boxed values into boxed ones: into variables from `init`; then `unbox` the result.")
     count = "1 entry does" if len(problems) == 1 else f"{len(problems)} entries do"
     lines = "".join(printable(f"\n  {'/'.join(path) or '.'}: {text}") for path, text in problems)
     raise SerializationError(where, f"{count} not fit the target:{lines}\n", " ".join(fixes))
+
+
+def _narrower(taken: Mapping[Path, Any]) -> str:
+    """Return the advice to give another filter, which matches no saved entries beside those of the target."""
+    first = {path[0] for path in taken if path}
+    example = f', such as `filters.All("{first.pop()}", filter)`' if len(first) == 1 else ""
+    return f"give a narrower filter{example}"
 
 
 def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tuple[Path, str]]:

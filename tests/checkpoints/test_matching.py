@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from liftcore import meta, struct
 from liftcore.checkpoints import Stored, each_holding, match_state
 from liftcore.errors import LiftArgumentError, SerializationError
-from liftcore.filters import Not, PathContains
+from liftcore.filters import All, Not, PathContains
 from liftcore.frozen_dict import freeze
 from liftcore.serialization import register_serialization_state, to_state_dict
 
@@ -63,14 +63,20 @@ def test_everything_that_does_not_fit_is_told_at_once():
 
 
 def test_only_ways_out_of_what_is_wrong_are_told():
-    def fix(target: Any, state: Any, cast: bool = False) -> str:
+    def fix(target: Any, state: Any, cast: bool = False, filter: Any = True) -> str:
         with pytest.raises(SerializationError) as caught:
-            match_state(target, state, where="here", cast=cast)
+            match_state(target, state, where="here", cast=cast, filter=filter)
         assert str(caught.value).startswith("here: 1 entry does")
         return caught.value.fix
 
     assert "strict=False" in fix({"a": 1}, {})
     assert "cast=True" in fix(np.zeros(2), np.zeros(2, np.float32))
+    assert "restore a part with `filter=`" in fix({"a": 1}, {})
+    state = {"params": {"encoder": 1}, "opt_state": {"encoder": 1}}
+    narrower = fix({"params": {"encoder": 1}}, state, filter=PathContains("encoder"))
+    assert 'narrower filter, such as `filters.All("params", filter)`' in narrower
+    assert "filter=" not in narrower
+    assert match_state({"params": {"encoder": 0}}, state, filter=All("params", PathContains("encoder")))
     assert "filter=" in fix(np.zeros(2), np.zeros(3))
     assert "cast" not in fix(np.zeros(2), np.zeros(3))
     for cast in (False, True):
