@@ -34,7 +34,7 @@ with pytest.MonkeyPatch.context() as patch:
     CHECKED[3] = b"".join(bytes(part) for part in layout.parts_of(TREES[3]))
     PLAIN[3] = msgpack_serialize(TREES[3])
 VALUES = {msgpack_serialize(tree) for tree in TREES}
-CASES = [100, *[495] * 40]
+CASES = [200, *[495] * 40]
 """How many mutations in a case, each of them of a file with checksums and of one without: 20,000 of the first kind."""
 
 
