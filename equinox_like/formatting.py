@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
-from liftcore import is_array
+from liftcore import FrozenDict, is_array
 
 from .methods import BoundMethod
 
@@ -109,8 +109,11 @@ Text: TypeAlias = str | Group
 def _parts(value: Any) -> tuple[str, Iterable[tuple[str, Any]], str] | None:
     """Return the text before the children of a value, its children with their labels, and the text after them."""
     kind: Any = type(value)
-    if kind is dict:
-        return "{", [(f"{name!r}: ", child) for name, child in value.items()], "}"
+    if isinstance(value, FrozenDict):
+        return "FrozenDict({", [(f"{name!r}: ", child) for name, child in value.unfreeze().items()], "})"
+    if isinstance(value, dict):
+        begin, end = ("{", "}") if kind is dict else (f"{kind.__name__}({{", "})")
+        return begin, [(f"{name!r}: ", child) for name, child in value.items()], end
     if kind is list:
         return "[", [("", child) for child in value], "]"
     if kind is tuple:

@@ -61,6 +61,8 @@ TEXTS: dict[str, tuple[Any, str]] = {
     "numpy": (np.zeros(2, np.int32), "int32[2]"),
     "key": (KEY, "key<fry>[]"),
     "dict": ({"w": X, 3: "text"}, "{'w': float32[2,3], 3: 'text'}"),
+    "ordered dict": (collections.OrderedDict(w=X), "OrderedDict({'w': float32[2,3]})"),
+    "frozen dict": (nn.FrozenDict(w={"b": X}), "FrozenDict({'w': {'b': float32[2,3]}})"),
     "list": ([X, [1.5, None]], "[float32[2,3], [1.5, None]]"),
     "tuple": ((X, ()), "(float32[2,3], ())"),
     "tuple of one": ((X,), "(float32[2,3],)"),
