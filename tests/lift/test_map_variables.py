@@ -238,8 +238,8 @@ def test_a_loop_around_sees_which_mapped_variable_another_one_reads() -> None:
 @pytest.mark.parametrize("maps", [(centred, lambda tree: tree), (lambda tree: tree, centred)])
 def test_what_a_map_makes_of_a_variable_may_not_depend_on_one_that_reads_it(maps: Any) -> None:
     message = (
-        r'"params/bias" in map_variables\(data_dependent\) at /a: its initial value reads "params/kernel", but the form of it that '
-        r"`map_out` and `map_in` return depends on \['params/bias'\]. Map them separately"
+        r'"params/bias" in map_variables\(data_dependent\) at /a: its initial value reads "params/kernel", but the form '
+        r"of it that `map_out` and `map_in` return depends on \['params/bias'\]. Map them separately"
     )
     with pytest.raises(LiftArgumentError, match=message):
         liftcore.init(child(map_variables(data_dependent, "params", *maps, init=True)))(KEY, X)

@@ -847,9 +847,7 @@ def test_a_shared_value_is_told_to_be_carried_where_it_depends_on_the_carry_and_
 
 def test_what_is_mapped_comes_after_the_carry() -> None:
     loop = liftcore.scan(lambda scope, carry, x: (carry, x))
-    with pytest.raises(
-        AxisSizeError, match=r"`length=…`\. The first argument is the carry; mapped arguments follow"
-    ):
+    with pytest.raises(AxisSizeError, match=r"`length=…`\. The first argument is the carry; mapped arguments follow"):
         liftcore.apply(loop)({}, jnp.ones(3))
 
 

@@ -270,7 +270,7 @@ def no_kind(module: Any) -> None:
 @pytest.mark.parametrize(
     ("misuse", "said"),
     [
-        (changed_kind, r"count of Counter: it was registered as STATE, and cannot become PARAMETER: a kind never changes."),
+        (changed_kind, r"count of Counter: it was registered as STATE, and cannot become PARAMETER: a kind never"),
         (changed_by_freezing, r"bias of Counter: it was registered as PARAMETER, and cannot become STATE"),
         (no_module, r"below of Counter: expected modules in an attribute of kind MODULE, given a float32\[\] array"),
         (no_modules, r"layers of Counter: expected modules .* given the function tanh"),
@@ -316,7 +316,8 @@ def test_an_attribute_without_key_is_an_error() -> None:
 
     module = Counter()
     module.opaque = [Opaque()]
-    with pytest.raises(LiftArgumentError, match=r"opaque of Counter: .* may change in place and cannot be compared.* Make Opaque a frozen"):
+    message = r"opaque of Counter: .* may change in place and cannot be compared.* Make Opaque a frozen"
+    with pytest.raises(LiftArgumentError, match=message):
         jax.tree.leaves(module)
 
 
