@@ -86,7 +86,7 @@ class PReLU(Module):
         Array([-1.,  3.], dtype=float32)
 
     Args:
-        negative_slope_init: makes the initial slope.
+        negative_slope_init: the initial slope.
         dtype: the dtype of the computation; by default that of the inputs.
         param_dtype: the dtype of the slope.
         promote_dtype: converts `(inputs, negative_slope)` to `dtype`, if it is given.

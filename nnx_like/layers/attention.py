@@ -34,10 +34,9 @@ class MultiHeadAttention(Module):
     see `dot_product_attention`. Source: Vaswani et al., https://arxiv.org/abs/1706.03762.
 
     Variables: the `LinearGeneral` `query`, `key` and `value`, which map to `(heads, head_features)` (keys and values
-        may
-    have fewer heads), and `out`, which maps back; with `normalize_qk`, the `LayerNorm` `query_ln` and `key_ln`, without
-    biases. After `init_cache`, the `Cache` `cached_key` and `cached_value`, `(*batch, length, kv_heads,
-    head_features)`, and `cache_index`.
+    may have fewer heads), and `out`, which maps back; with `normalize_qk`, the `LayerNorm` `query_ln` and `key_ln`,
+    without biases. After `init_cache`, the `Cache` `cached_key` and `cached_value`,
+    `(*batch, length, kv_heads, head_features)`, and `cache_index`.
 
     Example:
         >>> import nnx_like as nnx
@@ -61,8 +60,8 @@ class MultiHeadAttention(Module):
         param_dtype: the dtype of the parameters.
         broadcast_dropout: whether all heads and examples drop the same weights.
         dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
-        deterministic: whether to disable dropout. With a dropout rate it is required, here or at the call, or set
-            by `train()` and `eval()`.
+        deterministic: whether to disable dropout. With a dropout rate it is required, here or at the call, or set by
+            `train()` and `eval()`.
         precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
             names; by default that of the backend.
         kernel_init: makes the kernels.
@@ -241,8 +240,7 @@ class MultiHeadAttention(Module):
             out_sharding: the sharding of the result; see `LinearGeneral`.
             qkv_sharding: the sharding of queries, keys and values.
             lengths: `(*batch,)`: the number of valid inputs of each example; the inputs after them are padding, which
-                is
-                not cached. Use it to decode with a ragged cache; see `init_cache`.
+                is not cached. Use it to decode with a ragged cache; see `init_cache`.
 
         Raises:
             LiftArgumentError: if the shapes of inputs, mask and cache do not match, or a required argument is missing.

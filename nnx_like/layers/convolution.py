@@ -29,7 +29,7 @@ class Conv(Module):
     """A convolution: `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]`, with `x` padded.
 
     Shapes: `(*batch, *spatial, in_features)` to `(*batch, *other_spatial, out_features)`, with any number of batch
-        axes.
+    axes.
     Variables: `Param` `kernel`, `(*kernel_size, in_features / feature_group_count, out_features)`, and `bias`,
     `(out_features,)`.
 
@@ -152,12 +152,13 @@ class Conv(Module):
 class ConvTranspose(Module):
     """A convolution in which strides enlarge the inputs: each input adds its multiple of the kernel to the result.
 
-    `y[m, o] = Σ_q,i x[p, i] * kernel[q, i, o] + bias[o]`, where, up to a shift from padding, `m = stride * p -
-    dilation * q`. With `transpose_kernel`, it is `kernel[q, o, i]` and `m = stride * p + dilation * q`: a transpose.
+    `y[m, o] = Σ_q,i x[p, i] * kernel[q, i, o] + bias[o]`, where, up to a shift from padding,
+    `m = stride * p - dilation * q`. With `transpose_kernel`, it is `kernel[q, o, i]` and
+    `m = stride * p + dilation * q`: a transpose.
     Source: Zeiler et al., "Deconvolutional Networks", 2010; Dumoulin & Visin, https://arxiv.org/abs/1603.07285.
 
     Shapes: `(*batch, *spatial, in_features)` to `(*batch, *other_spatial, out_features)`, with any number of batch
-        axes.
+    axes.
     Variables: `Param` `kernel`, `(*kernel_size, in_features, out_features)`, or `(*kernel_size, out_features,
     in_features)` with `transpose_kernel`, and `bias`, `(out_features,)`.
 
@@ -172,8 +173,8 @@ class ConvTranspose(Module):
         out_features: the size of the last axis of the result.
         kernel_size: the kernel's size along each spatial axis; one int means one axis.
         strides: the factor by which each spatial axis grows; None means 1.
-        padding: `"SAME"` gives `stride * size`; so does `"CIRCULAR"`, which wraps around at the ends;
-            `"VALID"` gives all places that an input reaches; numbers pad the inputs after zeros were put between them.
+        padding: `"SAME"` gives `stride * size`; so does `"CIRCULAR"`, which wraps around at the ends; `"VALID"` gives
+            all places that an input reaches; numbers pad the inputs after zeros were put between them.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
         use_bias: whether to add a bias.
         mask: multiplied with the kernel; of the same shape.

@@ -46,9 +46,9 @@ class Einsum(Module):
             names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
+        promote_dtype: called as `promote_dtype((inputs, kernel, bias), dtype=dtype)`; returns the three in one dtype.
         einsum_op: the multiplication, called like `jax.numpy.einsum`.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
             default that of the operands.
         rngs: each of kernel and bias draws a key from `params`.
         kernel_metadata: the metadata of the kernel.

@@ -45,11 +45,10 @@ class GroupNorm(Norm):
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        reduction_axes: the axes to average over, including the last one, the features; by default all but the
-            first. Set it if there is not exactly one batch dimension.
+        reduction_axes: the axes to average over, including the last one, the features; by default all but the first.
+            Set it if there is not exactly one batch dimension.
         axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in
-            `jax.lax.pmean`.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
         use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
             which is slower and more accurate.
         promote_dtype: converts `(inputs, scale, bias)` to one dtype.
@@ -173,8 +172,7 @@ class InstanceNorm(Norm):
         feature_axes: the axes that are not averaged over; scale and bias have separate values along them. The batch
             axis, the first one, is not among them.
         axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in
-            `jax.lax.pmean`.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
         use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
             which is slower and more accurate.
         promote_dtype: converts `(inputs, scale, bias)` to one dtype.

@@ -49,8 +49,8 @@ class Linear(Module):
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         dot_general: the multiplication, called like `jax.lax.dot_general`.
-        promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+        promote_dtype: called as `promote_dtype((inputs, kernel, bias), dtype=dtype)`; returns the three in one dtype.
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
             default that of the operands.
         rngs: each of kernel and bias draws a key from `params`.
         kernel_metadata: the metadata of the kernel.
@@ -142,18 +142,18 @@ class LinearGeneral(Module):
         bias_init: makes the bias.
         precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
             names; by default that of the backend.
-        promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
+        promote_dtype: called as `promote_dtype((inputs, kernel, bias), dtype=dtype)`; returns the three in one dtype.
         dot_general: the multiplication, called like `jax.lax.dot_general`, which is the default.
         dot_general_cls: called in each call; returns the function to use in place of `dot_general`.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
             default that of the operands.
         rngs: each of kernel and bias draws a key from `params`.
         kernel_metadata: the metadata of the kernel.
         bias_metadata: the metadata of the bias.
 
     Raises:
-        LiftArgumentError: if `in_features` and `axis` differ in length, an axis is given twice, the batch axes
-            are not the leading ones, or `rngs` has no streams.
+        LiftArgumentError: if `in_features` and `axis` differ in length, an axis is given twice, the batch axes are not
+            the leading ones, or `rngs` has no streams.
     """
 
     def __init__(

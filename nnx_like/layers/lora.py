@@ -51,8 +51,8 @@ class LoRA(Module):
         lora_rank: the rank of the update, at least 1.
         out_features: the size of the last axis of the result.
         base_module: the module, or any function, to whose result the update is added.
-        dtype: the dtype of the computation, also for the inputs of `base_module`; by default what inputs and
-            parameters promote to.
+        dtype: the dtype of the computation, also for the inputs of `base_module`; by default what inputs and parameters
+            promote to.
         param_dtype: the dtype of the parameters.
         a_initializer: makes `lora_a`.
         b_initializer: makes `lora_b`.

@@ -99,9 +99,8 @@ class LSTMCell(_LSTM):
 
     Source: Hochreiter & Schmidhuber, "Long Short-Term Memory", 1997.
 
-    Shapes: carry `(c, h)`, each `(*batch, hidden_features)`, and inputs `(*batch, in_features)`; returns the next `(c,
-        h)`
-    and `h`.
+    Shapes: carry `(c, h)`, each `(*batch, hidden_features)`, and inputs `(*batch, in_features)`; returns the next
+    `(c, h)` and `h`.
     Variables: `Linear` `ii`, `if_`, `ig` and `io` without biases, and `hi`, `hf`, `hg` and `ho`.
 
     Example:
@@ -122,7 +121,7 @@ class LSTMCell(_LSTM):
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters and of the first carry.
         carry_init: makes each part of the first carry; passing it to `initialize_carry` is preferred.
-        promote_dtype: brings inputs and parameters to one dtype.
+        promote_dtype: returns inputs and parameters in one dtype.
         keep_rngs: whether to keep a stream, forked from `carry`, for first carries; deprecated.
         rngs: each parameter draws a key from `params`.
         kernel_metadata: the metadata of the kernels for inputs.
@@ -167,7 +166,7 @@ class OptimizedLSTMCell(_LSTM):
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters and of the first carry.
         carry_init: makes each part of the first carry; passing it to `initialize_carry` is preferred.
-        promote_dtype: brings inputs and parameters to one dtype.
+        promote_dtype: returns inputs and parameters in one dtype.
         keep_rngs: whether to keep a stream, forked from `carry`, for first carries; deprecated.
         rngs: each parameter draws a key from `params`.
         kernel_metadata: the metadata of the kernel for inputs.

@@ -39,8 +39,8 @@ class BatchNorm(Norm):
 
     Args:
         num_features: the number of features, the size of `axis`.
-        use_running_average: whether to normalize with the running averages, as in evaluation; None if
-            each call gives it.
+        use_running_average: whether to normalize with the running averages, as in evaluation; None if each call gives
+            it.
         axis: the axis of features, which is not averaged over.
         momentum: the weight of the old running averages.
         epsilon: added to the variance, so that constant inputs give zeros.
@@ -51,10 +51,9 @@ class BatchNorm(Norm):
         bias_init: makes the bias.
         scale_init: makes the scale.
         axis_name: a mapped axis to average over as well, such as the axis of devices that share a batch.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
         promote_dtype: converts `(inputs, mean, var, scale, bias)` to one dtype.
         rngs: each of scale and bias draws a key from `params`.
         bias_metadata: the metadata of the bias.
@@ -161,11 +160,10 @@ class LayerNorm(Norm):
         reduction_axes: the axes to average over.
         feature_axes: the axes along which scale and bias have separate values.
         axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
-        promote_dtype: brings `(inputs, scale, bias)` to one dtype.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
+        promote_dtype: called as `promote_dtype((inputs, scale, bias), dtype=dtype)`; returns the three in one dtype.
         rngs: each of scale and bias draws a key from `params`.
         bias_metadata: the metadata of the bias.
         scale_metadata: the metadata of the scale.
@@ -241,8 +239,7 @@ class RMSNorm(Norm):
         reduction_axes: the axes to average over.
         feature_axes: the axes along which the scale has separate values.
         axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
         use_fast_variance: has no effect: without a mean there is only one way to compute the mean square.
         promote_dtype: converts `(inputs, scale)` to one dtype.
         rngs: the scale draws a key from `params`.

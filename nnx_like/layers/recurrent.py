@@ -77,8 +77,7 @@ class RNN(Module):
         broadcast_rngs: a filter of streams of the cell that give the same keys in all steps, and other keys in each
             call, such as `"dropout"` for one mask of a whole sequence.
         rngs: the source of keys for first carries: `Rngs`, whose stream `carry` is forked, or a stream. True means a
-            new
-            stream with seed 0; False means the stream that the cell kept, or that the call is given.
+            new stream with seed 0; False means the stream that the cell kept, or that the call is given.
 
     Raises:
         LiftArgumentError: if `cell` is not a cell, or `rngs` has another type.

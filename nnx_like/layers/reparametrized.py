@@ -46,12 +46,12 @@ class SpectralNorm(Module):
         layer_instance: the layer.
         n_steps: the number of power iteration steps in each call; if below 1, nothing is divided.
         epsilon: added to the squared length of a vector before dividing by it.
-        dtype: the dtype that divided matrices are rounded to; by default, what they and `u` promote to. They are
-            stored in their own dtype.
+        dtype: the dtype that divided matrices are rounded to; by default, what they and `u` promote to. They are stored
+            in their own dtype.
         param_dtype: the dtype of `u` and `sigma`.
         error_on_non_matrix: whether arrays of more than two dimensions are an error.
-        update_stats: whether a call stores the new `u` and `sigma`. `train()` and `eval()` set it through the
-            attribute `use_running_average`, which means the opposite.
+        update_stats: whether a call stores the new `u` and `sigma`. `train()` and `eval()` set it through the attribute
+            `use_running_average`, which means the opposite.
         rngs: each `u` draws a key from `params`.
 
     Raises:
@@ -153,8 +153,7 @@ class WeightNorm(Module):
         variable_filter: which variables of the layer are scaled; see `nnx_like.filterlib`.
         promote_dtype: converts `(scaled parameter,)` to `dtype`.
         rngs: the source of keys for the scales. It does not advance any stream: the default `ones` need no key, so a
-            key
-            is only folded from the next one.
+            key is only folded from the next one.
 
     Raises:
         LiftArgumentError: if `layer_instance` is not a module, or a parameter to scale lacks an axis.

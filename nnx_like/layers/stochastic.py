@@ -83,8 +83,8 @@ class Dropout(Module):
             rngs: the streams, the stream or the key to use; used instead of the attribute, if given.
 
         Raises:
-            LiftArgumentError: if `deterministic` or a stream is missing, the rate is not a probability, an
-                axis does not exist or the inputs are integers.
+            LiftArgumentError: if `deterministic` or a stream is missing, the rate is not a probability, an axis does
+                not exist or the inputs are integers.
         """
         deterministic = self.deterministic if deterministic is None else deterministic
         if deterministic is None:
