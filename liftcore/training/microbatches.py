@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import AxisSizeError, CarryTypeError, LiftArgumentError, check_function, shown
+from ..errors import AxisSizeError, CarryTypeError, LiftArgumentError, check_function, name_of, shown
 from ..filters import Any as AnyOf
 from ..filters import DenyList, to_predicate
 from ..lift.eval_shape import eval_shape
@@ -92,6 +92,7 @@ def accumulate_gradients(
         now, aux = part(scopes, batch, sliced, whole, kwargs)
         return jax.tree.map(lambda total, one: total + one.astype(total.dtype), sums, now), aux
 
+    part.__name__ = add.__name__ = name_of(fn)  # for the paths in errors and profiles
     over_all = scan(
         add,
         length=steps,

@@ -12,7 +12,7 @@ import pytest
 
 import liftcore
 import linen_like as nn
-from liftcore.errors import AxisSizeError, CarryTypeError, LiftArgumentError
+from liftcore.errors import AxisSizeError, CarryTypeError, LiftArgumentError, ScopeParamShapeError
 from liftcore.filters import PathContains
 from liftcore.training import DynamicScale, TrainState, accumulate_gradients, per_example_gradients
 
@@ -347,3 +347,11 @@ def test_counters_that_examples_write_are_written_once() -> None:
     assert (mutated["state"]["seen"].dtype, int(mutated["state"]["seen"])) == (jnp.int32, 5)
     _, mutated = liftcore.apply(accumulate_gradients(counting, 4), mutable=["state"])(variables, X)
     assert int(mutated["state"]["seen"]) == 8
+
+
+def test_the_paths_in_errors_have_the_name_of_the_function() -> None:
+    def loss(scope: Any, x: Any) -> Any:
+        return jnp.mean(scope.param("w", jax.nn.initializers.ones, (5,)) * x)
+
+    with pytest.raises(ScopeParamShapeError, match=r"at /eval_shape\(loss\)/value_and_grad\(loss\)"):
+        liftcore.apply(accumulate_gradients(loss, 2))({"params": {"w": jnp.ones(4)}}, jnp.ones((4, 1)))
