@@ -290,9 +290,8 @@ def differentiated(
         lift: called as `lift(body, argnums)`, where the body returns a result and the rest; returns a function that
             returns a result or None, the rest, and the derivatives for `argnums`.
         finish: called as `finish(args, like, result, derivatives)`; returns the final result. `args` are the
-            differentiated
-            arguments with refs, and `like` is a pytree with the structure of the result. The first of the
-            derivatives is with respect to variables, unless none is differentiated.
+            differentiated arguments with refs, and `like` is a pytree with the structure of the result. The first of
+            the derivatives is with respect to variables, unless none is differentiated.
     """
     groups = in_two_groups(name, f)
 

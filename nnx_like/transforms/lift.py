@@ -66,8 +66,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
         transformation: one of `liftcore`, or your own, made with `liftcore.pack` or `liftcore.transformation`; called
             as `transformation(*fns, **options)`.
         *fns: the functions, called with the arguments, which may contain objects anywhere. Most transformations take
-            one
-            function; `liftcore.switch` takes a list. A result may only contain objects that were arguments.
+            one function; `liftcore.switch` takes a list. A result may only contain objects that were arguments.
         **options: the options of the transformation.
 
     Returns:

@@ -88,8 +88,7 @@ def remat(
     Args:
         f: the function; without it the result is a decorator. Methods may be decorated.
         prevent_cse: whether to prevent the compiler from undoing the rematerialization by merging equal operations.
-            Inside
-            a `scan`, False is enough, and faster.
+            Inside a `scan`, False is enough, and faster.
         static_argnums: the numbers of arguments that stay Python values, such as flags.
         policy: which intermediate values to save: one of `jax.checkpoint_policies`; by default none.
 

@@ -21,8 +21,7 @@ def static_key(value: Any) -> Any:
 
     Args:
         value: any value. Lists, dicts and sets are compared by their current contents. Other values that cannot be
-            hashed
-            are compared by value, and hashed by type.
+            hashed are compared by value, and hashed by type.
     """
     kind = type(value)
     if kind is str:
