@@ -6,21 +6,20 @@ import contextlib
 import importlib
 import json
 import os
-import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import LiftArgumentError, SerializationError
+from ..errors import LiftArgumentError, SerializationError, shown
 from ..meta import replace_boxed, unbox
 from ..saving.dtypes import DTYPES
 from ..saving.problems import printable, unwritable
 from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
-from .disk import errors_about, make_folder, mode_of, sync_folder
+from .disk import replace_file
 from .matching import match_state
 from .placing import Stored
 from .streams import check_path
@@ -45,6 +44,8 @@ _NAMES = (
 )
 """The dtypes of the format that NumPy has too, with their NumPy names."""
 
+_CODES = {name: code for code, name in _NAMES.items()}
+
 
 def _package() -> Any:
     try:
@@ -66,8 +67,8 @@ def save_safetensors(
 ) -> None:
     """Save arrays in a safetensors file, each under its path.
 
-    If anything goes wrong, an existing file is unchanged. Boxed metadata is not saved: the arrays are those that
-    `unbox` returns.
+    If anything goes wrong, an existing file is unchanged; see `save_file`. Boxed metadata is not saved: the arrays are
+    those that `unbox` returns.
 
     Example:
         >>> import tempfile
@@ -85,11 +86,11 @@ def save_safetensors(
 
     Raises:
         SerializationError: if a leaf is not an array, if the format lacks its dtype, or if a name contains the
-            separator. One error lists all such leaves.
+            separator (one error lists all such leaves), or if metadata are not texts.
         LiftArgumentError: if `path` is not a path.
-        ImportError: if safetensors is not installed.
+        CheckpointInUseError: if another writer is writing this file.
+        OSError: if the system cannot write, for instance because the disk is full.
     """
-    package = _package()
     check_path("save_safetensors(path, variables)", path)
     where = f'save_safetensors("{os.fspath(path)}")'
     to_state_dict(variables)  # before `unbox`: it has the better error for a tree that contains itself
@@ -100,33 +101,43 @@ def save_safetensors(
         lines = "".join(f"\n  {printable('/'.join(names)) or '.'}: {text}" for names, text in problems.items())
         fix = "Leave these out, save the key data of random keys, or choose another `separator`."
         raise SerializationError(where, f"these entries cannot be saved:{lines}\n", fix)
-    # The package writes the bytes as they are in memory, so arrays must be contiguous. `np.ascontiguousarray` gives an
-    # array of shape `()` one dimension, hence `reshape`.
-    named = {separator.join(names): np.ascontiguousarray(array).reshape(array.shape) for names, array in arrays.items()}
-    _replace(
-        Path(os.path.realpath(path)), lambda file: package.numpy.save_file(named, file, dict(metadata or {}) or None)
-    )
+    header = _checked_metadata(f"{where}, metadata", metadata or {})
+    replace_file(Path(path), _parts({separator.join(names): array for names, array in arrays.items()}, header))
 
 
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a temporary file, and rename it to `path` when its bytes are on the disk."""
-    mode = mode_of(path)
-    make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with errors_about(path, temporary):
-        try:
-            temporary.touch()
-            mode = stat.S_IMODE(temporary.stat().st_mode) if mode is None else mode
-            write(temporary)  # the package creates a file that only the owner can read
-            os.chmod(temporary, mode)
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        sync_folder(path.parent)
+def _checked_metadata(where: str, metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata, after checking that it consists of texts."""
+    for item in metadata.items():
+        for text in item:
+            if not isinstance(text, str) or unwritable(text):
+                what = f"{printable(str(item[0]))!r} and its value must be texts, given {printable(shown(text))}."
+                raise SerializationError(where, what, "Convert it to a text, for instance by `json.dumps`.")
+    return dict(metadata)
+
+
+def _parts(arrays: Mapping[str, np.ndarray[Any, Any]], metadata: Mapping[str, str]) -> Iterator[Any]:
+    """Yield the bytes of a file: the length of the header, the header, and the bytes of one array after the other.
+
+    The package can write files too. But if the process is killed, it leaves a temporary file, under a new name each
+    time; and all arrays must be contiguous at once.
+    """
+    # As in files of the package, large dtypes come first, so that each array begins at a multiple of its dtype's size.
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name in names:
+        array, begin, end = arrays[name], end, end + arrays[name].nbytes
+        header[name] = {
+            "dtype": _CODES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        array = arrays[name]
+        yield np.asarray(array, array.dtype.newbyteorder("<"), order="C").reshape(-1).view(np.uint8).data
 
 
 def _array(leaf: Any) -> Any:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,48 @@ def test_arrays_of_all_dtypes_and_layouts_come_back(tmp_path: Path) -> None:
         assert (found[name].dtype, found[name].shape) == (np.asarray(array).dtype, np.shape(array)), name
         np.testing.assert_array_equal(found[name], array, err_msg=name)
         found[name][...] = 0  # each is an array of its own
+
+
+def test_the_bytes_are_those_of_the_package(tmp_path: Path) -> None:
+    tree = {
+        "b": np.arange(6.0).reshape(2, 3),
+        "a": np.arange(3, dtype=">f8"),
+        "é": np.ones((0, 2)),
+        "c": np.ones(5, bool),
+    }
+    tree |= {"scalar": np.ones((), np.float32), "half": np.ones(3, np.float16)}
+    for metadata in (None, {"format": "np", "ü": 'a "text"\n'}):
+        save_safetensors(tmp_path / "ours", tree, metadata)
+        package.save_file(tree, tmp_path / "theirs", metadata)
+        (header, data), (expected, their_data) = (parted((tmp_path / name).read_bytes()) for name in ("ours", "theirs"))
+        assert (header, data) == (expected, their_data)
+
+
+def parted(file: bytes) -> tuple[Any, bytes]:
+    size = 8 + int.from_bytes(file[:8], "little")
+    assert size % 8 == 0
+    return json.loads(file[8:size]), file[size:]
+
+
+def test_what_a_killed_writer_left_is_overwritten(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, numpy as np\n"
+        "from liftcore.checkpoints import save_safetensors\n"
+        "os.fsync = lambda fd: os.kill(os.getpid(), 9)\n"
+        "save_safetensors(sys.argv[1], {'w': np.ones(2)})"
+    )
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", program, str(tmp_path / "model")], check=False).returncode == -9
+    assert len(list(tmp_path.iterdir())) == 1
+    save_safetensors(tmp_path / "model", {"w": np.ones(2)})
+    assert [one.name for one in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("metadata", [{"step": 3}, {3: "step"}, {"text": "\ud800"}])
+def test_metadata_are_texts(tmp_path: Path, metadata: Any) -> None:
+    with pytest.raises(SerializationError, match=r"metadata: .* must be texts, given"):
+        save_safetensors(tmp_path / "model", {"w": np.ones(2)}, metadata)
+    assert not list(tmp_path.iterdir())
 
 
 def test_names_are_joined_as_asked_for(tmp_path: Path) -> None:
@@ -95,13 +139,13 @@ def test_what_cannot_be_saved_is_listed_and_the_file_stays(tmp_path: Path, monke
     with pytest.raises(SerializationError, match="needs a name"):
         save_safetensors(path, np.ones(2))
 
-    def fails(tree: Any, file: Path, metadata: Any) -> None:
-        file.write_bytes(b"half")
+    def fails(fd: int, data: Any) -> int:
         raise OSError("no space")
 
-    monkeypatch.setattr(package, "save_file", fails)
-    with pytest.raises(OSError, match="no space"):
-        save_safetensors(path, {"w": np.zeros(2)})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fails)
+        with pytest.raises(OSError, match="no space"):
+            save_safetensors(path, {"w": np.zeros(2)})
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
     np.testing.assert_array_equal(load_safetensors(path)["w"], np.ones(2))
 
