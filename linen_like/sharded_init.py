@@ -34,7 +34,7 @@ def init_sharded(target: Module | Callable[..., Any], mesh: Mesh, rules: Logical
         >>> variables["params"]["kernel"].value.sharding.spec == jax.sharding.PartitionSpec(None, "model")
         True
 
-        The same works for the whole state of a training run; the optimiser's state is sharded like the parameters:
+        The same works for the whole state of a training run; the optimizer's state is sharded like the parameters:
 
         >>> import optax
         >>> from liftcore.training import TrainState

@@ -5,7 +5,7 @@
     OrbaxCheckpoints           a folder that orbax writes: in the background, from many hosts
     load_orbax                 a folder that orbax wrote without this library
     match_state                compares a saved state with a target, and restores it; strict by default
-    each_holding               turns a function of modules into one of whole states, optimiser states included
+    each_holding               turns a function of modules into one of whole states, optimizer states included
     load_safetensors, load_weights, …      files and weights of other frameworks
 
 A file is not trusted. Only plain data comes out of it, its sizes are checked against the bytes that are available, and

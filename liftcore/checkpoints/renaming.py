@@ -1,6 +1,6 @@
 """Transforms of a saved state: apply one function to modules, wherever they are in the state.
 
-An optimiser's state holds trees with the names of the parameters, one for each moment. A change to the parameters, such
+An optimizer's state holds trees with the names of the parameters, one for each moment. A change to the parameters, such
 as stacking separate layers, must also be made to each of these trees.
 """
 

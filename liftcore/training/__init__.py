@@ -8,7 +8,7 @@
     early stopping         EarlyStopping
     your own states        apply_updates, update_average
 
-An optimiser is any pair of functions like optax's `init` and `update`. Importing this package does not need optax.
+An optimizer is any pair of functions like optax's `init` and `update`. Importing this package does not need optax.
 
 Example:
     >>> import jax, jax.numpy as jnp, liftcore, optax

@@ -1,4 +1,4 @@
-"""`TrainState`: parameters, their optimiser and its state, in one immutable pytree."""
+"""`TrainState`: parameters, their optimizer and its state, in one immutable pytree."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .updates import apply_updates
 __all__ = ["TrainState"]
 
 _OVERWRITE = "_overwrite_with_gradient"
-"""The collection of FP8 layers whose gradients are its next values; the optimiser has no state for it."""
+"""The collection of FP8 layers whose gradients are its next values; the optimizer has no state for it."""
 
 _UNTRAINED = {"batch_stats", "cache", "intermediates"}
-"""Collections that layers write, and that an optimiser must not change."""
+"""Collections that layers write, and that an optimizer must not change."""
 
 
 class TrainState(PyTreeNode):
-    """The state of a training run: the number of steps, the parameters, and the state of an optimiser.
+    """The state of a training run: the number of steps, the parameters, and the state of an optimizer.
 
     To add fields such as `batch_stats: Any` or `key: jax.Array`, write a subclass; pass their values to `create` by
     name.
@@ -70,7 +70,7 @@ class TrainState(PyTreeNode):
             params: the parameters.
             tx: a gradient transformation of optax.
             trainable: a filter of the parameters to train, over paths `("params", *modules, name)`. The others are not
-                differentiated, and the optimiser has no state for them. If the filter depends on paths, `params` must
+                differentiated, and the optimizer has no state for them. If the filter depends on paths, `params` must
                 be nested dicts.
             **extra: values for the fields of a subclass.
 
@@ -182,7 +182,7 @@ class TrainState(PyTreeNode):
 
 
 def _check_params(where: str, params: PyTree) -> None:
-    """Check that parameters are not all variables of a model: an optimiser would change its statistics too."""
+    """Check that parameters are not all variables of a model: an optimizer would change its statistics too."""
     if not isinstance(params, Mapping) or "params" not in params or _overwrites(params):
         return
     found = _UNTRAINED & set(params)
@@ -194,12 +194,12 @@ def _check_params(where: str, params: PyTree) -> None:
 
 
 def _check_tx(where: str, tx: Any) -> None:
-    """Check that an optimiser has the methods of one; a function of optax that was not called has none."""
+    """Check that an optimizer has the methods of one; a function of optax that was not called has none."""
     if not all(callable(getattr(tx, name, None)) for name in ("init", "update")):
         fix = (
             f"Call it: `tx={tx.__name__}(1e-3)`." if hasattr(tx, "__name__") else "For example, `tx=optax.adam(1e-3)`."
         )
-        raise LiftArgumentError(where, f"expected an optimiser with `init` and `update`, given {shown(tx)}.", fix)
+        raise LiftArgumentError(where, f"expected an optimizer with `init` and `update`, given {shown(tx)}.", fix)
 
 
 def _overwrites(params: PyTree) -> bool:
@@ -216,5 +216,5 @@ def _collections(params: PyTree, optimised: bool = False) -> dict[str, Any]:
 
 
 def _optimised(tree: PyTree) -> PyTree:
-    """Return the part of parameters, or of their gradients, that the optimiser gets."""
+    """Return the part of parameters, or of their gradients, that the optimizer gets."""
     return tree.get("params", {}) if _overwrites(tree) else tree

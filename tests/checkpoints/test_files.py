@@ -181,7 +181,7 @@ def test_what_does_not_fit_is_told_with_the_file_before_anything_is_read(path, m
     assert caught.value.where == f'"{path}"'
 
 
-def test_separate_layers_go_into_stacked_ones_with_their_optimiser_state(path):
+def test_separate_layers_go_into_stacked_ones_with_their_optimizer_state(path):
     blocks = {f"Block_{i}": {"w": np.full(2, i, np.float32)} for i in range(3)}
     save_file(path, {"params": blocks, "mu": blocks, "step": 3})
     target = {name: {"Stack_0": {"block": {"w": jnp.zeros((3, 2))}}} for name in ("params", "mu")} | {"step": 0}

@@ -290,7 +290,7 @@ def test_a_filter_takes_a_part_and_reads_no_more():
         match_state(target, state, filter=PathContains("decoder"))
 
 
-def test_each_holding_finds_modules_in_optimiser_states():
+def test_each_holding_finds_modules_in_optimizer_states():
     params = {"encoder": {"Block_0": {"w": np.ones(2)}, "Block_1": {"w": np.zeros(2)}}}
     state = to_state_dict({"params": params, "opt_state": optax.adam(0.1).init(params)})
 

@@ -184,7 +184,7 @@ def test_names_of_one_variable_that_do_not_fit(names: Any, rules: Any, what: str
 
 
 def test_arrays_of_another_rank_than_their_names_and_of_size_one_are_replicated() -> None:
-    """As in the factored state of an optimiser, which keeps the boxes of the parameters."""
+    """As in the factored state of an optimizer, which keeps the boxes of the parameters."""
     tree = [Partitioned(jnp.ones((6,)), ("data", "model")), Partitioned(jnp.ones((1, 4)), ("data", "model"))]
     assert [one.spec for one in get_sharding(tree, mesh_of())] == [P(), P(None, "model")]
 

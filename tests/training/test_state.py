@@ -250,11 +250,11 @@ ERRORS = {
     "own field": (lambda s: made(step=3), "`state.replace.step=….`"),
     "field replaced": (lambda s: s.apply_gradients(grads=s.trainable_params, key=1), 'TrainState has no field "key"'),
     "all variables": (lambda s: made(given={"params": params(), "batch_stats": {}}), r'params=variables\["params"\]'),
-    "a function for an optimiser": (
+    "a function for an optimizer": (
         lambda s: made(tx=optax.sgd),
-        r"tx: expected an optimiser .* given the function sgd. Call it: `tx=sgd\(1e-3\)`",
+        r"tx: expected an optimizer .* given the function sgd. Call it: `tx=sgd\(1e-3\)`",
     ),
-    "no optimiser": (lambda s: TrainState.create(apply_fn=model, params=params(), tx=None), "given None. For example"),
+    "no optimizer": (lambda s: TrainState.create(apply_fn=model, params=params(), tx=None), "given None. For example"),
     "misspelt": (lambda s: made(PathContains("haed")), "matches no variable .available: params/encoder/w"),
 }
 
