@@ -42,7 +42,8 @@ def save_file(path: str | os.PathLike[str] | BinaryIO, tree: PyTree) -> None:
         path: the file; missing folders are created. A new file gets the permissions that the umask allows.
             Or an open binary file: the bytes are written from its current position on, and other data may come
             before and after them. If writing fails, the file may hold a part of them.
-        tree: anything that `to_state_dict` accepts: variables, optimizer states, typed random keys, dataclasses.
+        tree: anything that `to_state_dict` accepts: variables, optimizer states, typed random keys, dataclasses. A
+            weakly typed scalar is saved as a number, so it is weakly typed again when it is restored.
 
     Raises:
         SerializationError: if the tree holds something that cannot be written.
