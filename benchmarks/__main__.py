@@ -16,7 +16,7 @@ from .sides import PEERS, installed
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the items that were asked for, prints the table, and writes what else was asked for."""
+    """Run the items that were asked for, prints the table, and write what else was asked for."""
     options = _options(arguments)
     sys.setrecursionlimit(4 * sys.getrecursionlimit())  # 32 nested transformations fill the usual one
     settings = Settings(options.rounds, tuple(installed(options.peers)))

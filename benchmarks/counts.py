@@ -21,7 +21,7 @@ class Counted:
         self.fn, self.runs = fn, 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function."""
+        """Run the function."""
         self.runs += 1
         return self.fn(*args, **kwargs)
 
@@ -69,7 +69,7 @@ def _is_jaxpr(value: Any) -> bool:
 
 
 def program(fn: Callable[..., Any], *args: Any) -> str:
-    """The optimised program of a function, without what only tells where in the source it comes from."""
+    """The optimized program of a function, without what only tells where in the source it comes from."""
     compiled = jax.jit(lambda *args: fn(*args)).lower(*args).compile()  # so that all have arguments of the same names
     text = compiled.as_text() or ""
     lines = re.sub(r", metadata=\{[^}]*\}", "", text).splitlines()

@@ -94,7 +94,7 @@ def _medians(
 
 
 def _turns(rounds: int) -> Iterator[int]:
-    """Counts the rounds: as many as are asked for, and more while these would have taken longer."""
+    """Count the rounds: as many as are asked for, and more while these would have taken longer."""
     end = time.perf_counter() + rounds * _ROUND
     for turn in itertools.count():
         if turn >= rounds and time.perf_counter() > end:
@@ -122,7 +122,7 @@ def _calls(side: Callable[[], object]) -> int:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Collects garbage before the `with` block, and none within it."""
+    """Collect garbage before the `with` block, and none within it."""
     gc.collect()
     gc.disable()
     try:

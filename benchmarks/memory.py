@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def leaves(total_bytes: int, count: int, dtype: str = "float32", library: str = "jax") -> dict[str, dict[str, Any]]:
-    """Returns `count` equal arrays, ten to a layer, of that many bytes together; of `"jax"` or `"numpy"`."""
+    """Return `count` equal arrays, ten to a layer, of that many bytes together; of `"jax"` or `"numpy"`."""
     size = total_bytes // count // jnp.dtype(dtype).itemsize
     full: Any = jnp.full if library == "jax" else np.full
     names = [divmod(index, 10) for index in range(count)]
@@ -35,19 +35,19 @@ def leaves(total_bytes: int, count: int, dtype: str = "float32", library: str = 
 
 
 def joined(tree: Any) -> bytes:
-    """Returns the bytes of all arrays, one after the other: the least that saving a tree has to do."""
+    """Return the bytes of all arrays, one after the other: the least that saving a tree has to do."""
     buffers: list[Any] = [np.asarray(leaf).reshape(-1).view(np.uint8) for leaf in jax.tree.leaves(tree)]
     return b"".join(buffers)
 
 
 def parted(data: bytes, count: int) -> list[Any]:
-    """Returns `count` equal arrays, copied out of bytes: the least that restoring a tree has to do."""
+    """Return `count` equal arrays, copied out of bytes: the least that restoring a tree has to do."""
     size = len(data) // count
     return [np.frombuffer(data, np.uint8, size, index * size).copy() for index in range(count)]
 
 
 def peak_ratio(setup: Callable[[], T], statement: Callable[[T], Any], size: int) -> float:
-    """Returns the memory that `statement(setup())` takes at its peak, beyond what `setup()` left, over `size` bytes.
+    """Return the memory that `statement(setup())` takes at its peak, beyond what `setup()` left, over `size` bytes.
 
     What it returns is part of it, what it was given is not. Both functions are run in a process of their own, so they
     are functions of modules, or `functools.partial` of such.
@@ -68,7 +68,7 @@ def _gained(setup: Callable[[], T], statement: Callable[[T], Any]) -> int:
 
 
 def _status(name: str) -> int:
-    """Returns a number of bytes that Linux tells about this process."""
+    """Return a number of bytes that Linux tells about this process."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     (kibibytes,) = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
     return 1024 * int(kibibytes)

@@ -18,7 +18,7 @@ _LEAST = 0.4
 
 
 def draw(rows: Sequence[Row], path: str) -> None:
-    """Writes a PNG.
+    """Write a PNG.
 
     Args:
         rows: the table; what has no ratio to pure JAX is left out.

@@ -114,7 +114,7 @@ def as_array(value: Any) -> Any:
 
 
 def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Apply `jax.checkpoint`, with the behaviour of current JAX releases.
+    """Apply `jax.checkpoint`, with the behavior of current JAX releases.
 
     Before JAX 0.10.2, a `cond` around it has no gradient if it takes keys: there, keys cross as their data. In JAX 0.8,
     constants come out of it as a private class: they become arrays of NumPy.

@@ -171,7 +171,7 @@ class Cursor(Generic[A]):
         raise CursorFindError(f"find {self._where()}", what, fix)
 
     def find_all(self, cond_fn: Callable[[str, Any], bool]) -> Iterator[Cursor[Any]]:
-        """Yield the cursors at all values below that fulfil a condition.
+        """Yield the cursors at all values below that satisfy a condition.
 
         Args:
             cond_fn: called as `cond_fn(path, value)` for each value below, containers first, with a path such as

@@ -184,7 +184,7 @@ def add_axis(tree: PyTree, index: int, params: Mapping[Any, Any]) -> PyTree:
 
 
 def remove_axis(tree: PyTree, index: int, params: Mapping[Any, Any]) -> PyTree:
-    """Return a pytree with one axis less in its boxes: the inverse of `add_axis`.
+    """Return a pytree with one axis removed from its boxes: the inverse of `add_axis`.
 
     Args:
         tree: a pytree; the arrays in its boxes still have the axis.

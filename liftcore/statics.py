@@ -127,12 +127,12 @@ _surroundings: list[Callable[[], Hashable]] = []
 
 
 def surrounds(tell: Callable[[], Hashable]) -> Callable[[], Hashable]:
-    """Register a context in which bodies are traced: compiled functions are used again only if it is equal.
+    """Register a context in which bodies are traced: compiled functions are reused only if the context is equal.
 
     For a Module layer with such contexts, for example a `with` block that affects the modules in it.
 
     Args:
-        tell: returns a hashable value that describes the present context, or raises `Undescribed`.
+        tell: returns a hashable value that describes the current context, or raises `Undescribed`.
     """
     _surroundings.append(tell)
     return tell

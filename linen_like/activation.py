@@ -90,5 +90,5 @@ class PReLU(Module):
 
     @compact
     def __call__(self, inputs: Array) -> Array:
-        """Maps each element; the dtype stays the same."""
+        """Map each element; the dtype stays the same."""
         return nn.prelu(self.scope, inputs, **options(self, nn.prelu))

@@ -88,7 +88,7 @@ class MultiHeadDotProductAttention(Module):
             itself and to the earlier positions, which the cache holds. `init` makes a cache of the length of its
             inputs. Beyond the end of the cache, a call raises an error, or returns NaN if the index is traced; see
             `liftcore.nn.DecodeCache`.
-        normalize_qk: whether queries and keys are normalised, https://arxiv.org/abs/2302.05442.
+        normalize_qk: whether queries and keys are normalized, https://arxiv.org/abs/2302.05442.
         qkv_dot_general, out_dot_general, qkv_dot_general_cls, out_dot_general_cls: the multiplication in the
             projections, called like `jax.lax.dot_general`, or a function that makes it.
         qk_attn_weights_einsum_cls, attn_weights_value_einsum_cls: functions that make the `einsum` of each product of
@@ -155,7 +155,7 @@ class MultiHeadDotProductAttention(Module):
         key_positions: ArrayLike | None = None,
         lengths: ArrayLike | None = None,
     ) -> Array:
-        """Maps `(*batch, queries, features)` to `(*batch, queries, out_features)`.
+        """Map `(*batch, queries, features)` to `(*batch, queries, out_features)`.
 
         Args:
             inputs_q: the inputs of the queries.
@@ -248,7 +248,7 @@ class SelfAttention(MultiHeadDotProductAttention):
         positions: ArrayLike | None = None,
         lengths: ArrayLike | None = None,
     ) -> Array:
-        """Maps `(*batch, length, features)` to `(*batch, length, out_features)`; see the base class."""
+        """Map `(*batch, length, features)` to `(*batch, length, out_features)`; see the base class."""
         warnings.warn(
             "SelfAttention is deprecated: call `MultiHeadDotProductAttention` with one input, and pass the mask by "
             "keyword. Automatic names of modules and parameters change with the class; `name=` keeps them.",
@@ -270,7 +270,7 @@ class SelfAttention(MultiHeadDotProductAttention):
 
 
 def _projections(module: MultiHeadDotProductAttention, where: str, *inputs: Array) -> tuple[Array, Array, Array]:
-    """Returns queries, keys and values, `(*batch, length, heads, head_features)`."""
+    """Return queries, keys and values, `(*batch, length, heads, head_features)`."""
     heads, kv_heads, size = _heads(where, module, inputs[0].shape[-1])
     dense = functools.partial(
         DenseGeneral,
@@ -289,7 +289,7 @@ def _projections(module: MultiHeadDotProductAttention, where: str, *inputs: Arra
 
 
 def _dropout(module: MultiHeadDotProductAttention, deterministic: bool | None, rng: Key | None) -> dict[str, Any]:
-    """Returns the options of dropout; `deterministic` is required only if there is a rate."""
+    """Return the options of dropout; `deterministic` is required only if there is a rate."""
     drops = module.dropout_rate > 0 and not merge_param("deterministic", module.deterministic, deterministic)
     return {
         "dropout_rng": module.make_rng("dropout") if drops and rng is None else rng,
@@ -298,13 +298,13 @@ def _dropout(module: MultiHeadDotProductAttention, deterministic: bool | None, r
 
 
 def _products(module: MultiHeadDotProductAttention) -> dict[str, Any]:
-    """Makes the `einsum` of each of the two products, if there is a field for it."""
+    """Make the `einsum` of each of the two products, if there is a field for it."""
     names = ("qk_attn_weights_einsum", "attn_weights_value_einsum")
     return {name: None if (made := getattr(module, f"{name}_cls")) is None else made() for name in names}
 
 
 def _called(where: str, fn: Callable[..., Array], *args: Any, **given: Any) -> Array:
-    """Calls a function that does not know where it is called; its errors name the layer."""
+    """Call a function that does not know where it is called; its errors name the layer."""
     try:
         return fn(*args, **given)
     except LiftArgumentError as error:
@@ -312,7 +312,7 @@ def _called(where: str, fn: Callable[..., Array], *args: Any, **given: Any) -> A
 
 
 def _taken(where: str, attention_fn: Callable[..., Array], given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options that a function has parameters for.
+    """Return the options that a function has parameters for.
 
     Raises:
         LiftArgumentError: if it has no parameter for an option that is set and changes the result.
@@ -341,7 +341,7 @@ _MATTERS = ("mask", "is_causal", "module", "implementation", "qk_attn_weights_ei
 def _keys_and_values(
     where: str, inputs_q: Array, inputs_k: Array | None, inputs_v: Array | None, inputs_kv: Array | None
 ) -> tuple[Array, Array]:
-    """Returns the inputs of keys and values; fills in those that were left out."""
+    """Return the inputs of keys and values; fills in those that were left out."""
     if inputs_kv is not None:
         if inputs_k is not None or inputs_v is not None:
             raise LiftArgumentError(
@@ -392,7 +392,7 @@ def _check_lengths(where: str, lengths: ArrayLike | None, are_taken: bool) -> No
 
 
 def _heads(where: str, module: MultiHeadDotProductAttention, features: int) -> tuple[int, int, int]:
-    """Returns the number of heads of queries, of keys and values, and the number of features of each head."""
+    """Return the number of heads of queries, of keys and values, and the number of features of each head."""
     heads, features = module.num_heads, module.qkv_features or features
     kv_heads = heads if module.num_kv_heads is None else module.num_kv_heads
     if heads < 1 or features % heads:

@@ -51,7 +51,7 @@ class BatchApply:
         self.f, self.num_dims = f, num_dims
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function."""
+        """Call the function."""
         leading = self._leading((args, kwargs))
         n, size = self.num_dims, math.prod(leading)
 
@@ -71,7 +71,7 @@ class BatchApply:
         return jax.tree.map(split, self.f(*args, **kwargs))
 
     def _leading(self, arguments: Any) -> tuple[int, ...]:
-        """Returns the dimensions to merge; all arguments with at least that many dimensions must share them."""
+        """Return the dimensions to merge; all arguments with at least that many dimensions must share them."""
         n = self.num_dims
         shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(arguments)]
         fitting = [shape for shape in shapes if len(shape) >= n]

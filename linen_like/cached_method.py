@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def cached_method(fun: F) -> F:
-    """Turns a method into one that each module keeps.
+    """Turn a method into one that each module keeps.
 
     Two bound methods are equal if they belong to the same module, and its fields still have the same values.
 
@@ -91,7 +91,7 @@ class _BoundMethod:
         return types.MethodType(self.__func__, self.__self__)
 
     def _compared(self) -> tuple[Hashable, ...]:
-        """Returns what is compared: the function, the module itself, the values of its fields, and interceptors."""
+        """Return what is compared: the function, the module itself, the values of its fields, and interceptors."""
         if self._value is None:
             # Interceptors are part of the trace, so a method with interceptors equals no other method.
             around = object() if context.interceptors else context.names_calls
@@ -100,7 +100,7 @@ class _BoundMethod:
 
 
 def _fields_of(module: Base) -> Hashable:
-    """Returns the values of a module's fields; None if they have no key, so that only the module itself is compared."""
+    """Return the values of a module's fields; None if they have no key, so that only the module itself is compared."""
     try:
         return static_key(module)
     except Undescribed:

@@ -77,7 +77,7 @@ class RNNCellBase(Module):
 
     @nowrap
     def initialize_carry(self, rng: Key, input_shape: Shape) -> PyTree:
-        """Makes the carry before the first step. Override this in a subclass.
+        """Make the carry before the first step. Override this in a subclass.
 
         Args:
             rng: a key, for carries that start with random numbers.
@@ -103,7 +103,7 @@ class _Cell(RNNCellBase):
 
     @nowrap
     def initialize_carry(self, rng: Key, input_shape: Shape) -> Any:
-        """Makes the state before the first step, `(*batch, features)`, with `carry_init`."""
+        """Make the state before the first step, `(*batch, features)`, with `carry_init`."""
         return self.carry_init(rng, _state_shape(self, input_shape), self.param_dtype)
 
     @property
@@ -130,7 +130,7 @@ class _MemoryCell(_Cell):
 
     @nowrap
     def initialize_carry(self, rng: Key, input_shape: Shape) -> tuple[Array, Array]:
-        """Makes the pair `(c, h)` before the first step, each with `carry_init`."""
+        """Make the pair `(c, h)` before the first step, each with `carry_init`."""
         shape = _state_shape(self, input_shape)
         of_c, of_h = jax.random.split(rng)
         return self.carry_init(of_c, shape, self.param_dtype), self.carry_init(of_h, shape, self.param_dtype)
@@ -141,7 +141,7 @@ class _LSTM(_MemoryCell, _GatedCell):
 
     @compact
     def __call__(self, carry: tuple[Array, Array], inputs: ArrayLike) -> tuple[tuple[Array, Array], Array]:
-        """Runs one step: maps `(c, h)` and inputs to the next `(c, h)` and to `h`, each `(*batch, features)`.
+        """Run one step: maps `(c, h)` and inputs to the next `(c, h)` and to `h`, each `(*batch, features)`.
 
         Args:
             carry: `(c, h)`, each `(*batch, features)`.
@@ -195,7 +195,7 @@ class LSTMCell(_LSTM):
 
     @nowrap
     def _sums(self, inputs: ArrayLike, h: Array) -> list[Array]:
-        """Computes the inputs of the activations of the gates and the candidate: `i`, `f`, `g`, `o`."""
+        """Compute the inputs of the activations of the gates and the candidate: `i`, `f`, `g`, `o`."""
         return [
             _dense(self, h, f"i{gate}", self.kernel_init)(inputs)
             + _dense(self, h, f"h{gate}", self.recurrent_kernel_init, self.bias_init)(h)
@@ -230,7 +230,7 @@ class DenseParams(Module):
 
     @compact
     def __call__(self, inputs: ArrayLike) -> tuple[Array, Array | None]:
-        """Returns the kernel, and the bias or None, for inputs `(..., in)`."""
+        """Return the kernel, and the bias or None, for inputs `(..., in)`."""
         if jnp.ndim(inputs) == 0:
             what, fix = "expected inputs of shape (..., in), given a scalar.", "Add a dimension: `inputs[None]`."
             raise LiftArgumentError(place(self), what, fix)
@@ -311,7 +311,7 @@ class GRUCell(_GatedCell):
 
     @compact
     def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
-        """Runs one step: maps `h` and inputs `(*batch, in)` to the next `h`, twice.
+        """Run one step: maps `h` and inputs `(*batch, in)` to the next `h`, twice.
 
         Args:
             carry: `h`, `(*batch, features)`.
@@ -376,7 +376,7 @@ class MGUCell(_Cell):
 
     @compact
     def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
-        """Runs one step: maps `h` and inputs `(*batch, in)` to the next `h`, twice.
+        """Run one step: maps `h` and inputs `(*batch, in)` to the next `h`, twice.
 
         Args:
             carry: `h`, `(*batch, features)`.
@@ -433,7 +433,7 @@ class SimpleCell(_Cell):
 
     @compact
     def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
-        """Runs one step: maps `h` and inputs `(*batch, in)` to the next `h`, twice.
+        """Run one step: maps `h` and inputs `(*batch, in)` to the next `h`, twice.
 
         Args:
             carry: `h`, `(*batch, features)`.
@@ -496,7 +496,7 @@ class ConvLSTMCell(_MemoryCell):
 
     @compact
     def __call__(self, carry: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Array]:
-        """Runs one step: maps `(c, h)` and inputs `(*batch, *spatial, in)` to the next `(c, h)`, and to `h`.
+        """Run one step: maps `(c, h)` and inputs `(*batch, *spatial, in)` to the next `(c, h)`, and to `h`.
 
         Args:
             carry: `(c, h)`, each `(*batch, *spatial, features)`.
@@ -523,7 +523,7 @@ class ConvLSTMCell(_MemoryCell):
 
 
 def _dense(cell: Any, h: Array, name: str, kernel_init: Initializer, bias_init: Initializer | None = None) -> Dense:
-    """Makes the layer for one product of a cell with state `h`; it has a bias if an initializer for one is given."""
+    """Make the layer for one product of a cell with state `h`; it has a bias if an initializer for one is given."""
     return Dense(
         h.shape[-1],
         bias_init is not None,
@@ -536,7 +536,7 @@ def _dense(cell: Any, h: Array, name: str, kernel_init: Initializer, bias_init: 
 
 
 def _side_by_side(x: ArrayLike, params: Sequence[tuple[Array, Array | None]], dtype: Dtype | None) -> Array:
-    """Computes the results of several dense layers for the same input with one product."""
+    """Compute the results of several dense layers for the same input with one product."""
     kernel = jnp.concatenate([kernel for kernel, _ in params], axis=-1)
     biases = [bias for _, bias in params if bias is not None]
     x, kernel, bias = promote_dtype(x, kernel, jnp.concatenate(biases) if biases else None, dtype=dtype)
@@ -547,7 +547,7 @@ def _side_by_side(x: ArrayLike, params: Sequence[tuple[Array, Array | None]], dt
 
 
 def _state_shape(cell: _Cell, input_shape: Shape) -> tuple[int, ...]:
-    """Returns the shape of each state, for inputs of a shape."""
+    """Return the shape of each state, for inputs of a shape."""
     spatial = cell.num_feature_axes - 1
     if len(input_shape) <= spatial:
         layout = f"(*batch, {spatial} spatial sizes, in)" if spatial else "(*batch, in)"
@@ -560,13 +560,13 @@ def _state_shape(cell: _Cell, input_shape: Shape) -> tuple[int, ...]:
 
 
 def _check(cell: _Cell, carry: Array, inputs: ArrayLike) -> None:
-    """Checks that the carry is a state of any width that fits the inputs; they are not broadcast."""
+    """Check that the carry is a state of any width that fits the inputs; they are not broadcast."""
     expected = _state_shape(cell, jnp.shape(inputs))
     _check_carry(cell, carry, inputs, expected, _widened(expected, carry))
 
 
 def _check_pair(cell: _Cell, carry: tuple[Array, Array], inputs: ArrayLike, memory: int | None = None) -> None:
-    """Checks that the carry is a pair: `h` has any width, and `c` has the same one, or the width `memory`."""
+    """Check that the carry is a pair: `h` has any width, and `c` has the same one, or the width `memory`."""
     carry = tuple(carry) if isinstance(carry, list) else carry
     expected = _state_shape(cell, jnp.shape(inputs))
     h = _widened(expected, carry[-1]) if isinstance(carry, tuple) and carry else expected
@@ -575,7 +575,7 @@ def _check_pair(cell: _Cell, carry: tuple[Array, Array], inputs: ArrayLike, memo
 
 
 def _widened(expected: Shape, state: Any) -> Shape:
-    """Returns the shape that a state should have, with the width that this one has."""
+    """Return the shape that a state should have, with the width that this one has."""
     width = getattr(state, "shape", ())[-1:]
     return (*expected[:-1], *width) if width else expected
 

@@ -56,7 +56,7 @@ class Sequential(Module):
 
     @compact
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the first layer with these arguments, and returns the result of the last one."""
+        """Call the first layer with these arguments, and return the result of the last one."""
         if not self.layers:
             raise LiftArgumentError(
                 f"Sequential at /{'/'.join(self.path)}",

@@ -37,7 +37,7 @@ def from_flax(
     method: Callable[..., Any] | str | None = None,
     **kwargs: Any,
 ) -> Variables:
-    """Renames the variables of a `flax.linen` model to the names that they have here; no value is changed.
+    """Rename the variables of a `flax.linen` model to the names that they have here; no value is changed.
 
     Example:
         >>> import jax, linen_like as nn
@@ -74,7 +74,7 @@ def from_flax(
 def to_flax(
     module: Any, variables: Variables, *args: Any, method: Callable[..., Any] | str | None = None, **kwargs: Any
 ) -> Variables:
-    """Renames variables to the names that they have in `flax.linen`: the inverse of `from_flax`.
+    """Rename variables to the names that they have in `flax.linen`: the inverse of `from_flax`.
 
     Example:
         >>> import jax, linen_like as nn
@@ -109,7 +109,7 @@ def to_flax(
 
 
 def _names(module: Any, method: Any, args: Any, kwargs: Any) -> tuple[Names, Variables]:
-    """Returns the names that differ, and the types of the variables that `init` makes."""
+    """Return the names that differ, and the types of the variables that `init` makes."""
     seen: dict[Path, dict[str, Any]] = {}
 
     def note(next_fun: Callable[..., Any], args: Any, kwargs: Any, known: InterceptorContext) -> Any:
@@ -126,7 +126,7 @@ def _names(module: Any, method: Any, args: Any, kwargs: Any) -> tuple[Names, Var
 
 
 def _in_flax(children: Mapping[str, type[Base]]) -> dict[str, str]:
-    """Returns the names of submodules in flax, which counts each class separately."""
+    """Return the names of submodules in flax, which counts each class separately."""
     numbers: Counter[str] = Counter()
     names = {}
     for name, cls in children.items():
@@ -139,7 +139,7 @@ def _in_flax(children: Mapping[str, type[Base]]) -> dict[str, str]:
 
 
 def _class_name(cls: type[Base]) -> str:
-    """Returns the name of a class in flax, where lifted classes have other names."""
+    """Return the name of a class in flax, where lifted classes have other names."""
     if "_lifted_class" not in vars(cls):
         return cls.__name__
     lifted: Any = cls.__bases__[0]
@@ -148,7 +148,7 @@ def _class_name(cls: type[Base]) -> str:
 
 
 def _backwards(names: Names) -> Names:
-    """Returns the inverse, for paths of flax."""
+    """Return the inverse, for paths of flax."""
 
     def there(path: Path) -> Path:
         return tuple(names.get(path[:at], {}).get(name, name) for at, name in enumerate(path))
@@ -164,7 +164,7 @@ def _renamed(tree: Any, path: Path, names: Names) -> Any:
 
 
 def _check_collections(module: Any, variables: Any, made: Variables) -> None:
-    """Checks that these are variables, with a collection that the model makes."""
+    """Check that these are variables, with a collection that the model makes."""
     where = f"variables of {type(module).__name__}"
     if not isinstance(variables, Mapping):
         what = f"expected nested dicts or bytes, given a {type(variables).__name__}."
@@ -179,7 +179,7 @@ def _check_collections(module: Any, variables: Any, made: Variables) -> None:
 
 
 def _as_made(module: Any, collection: str, given: Variables, made: Variables) -> Variables:
-    """Returns a collection with the containers and boxes that the model makes, after checking names and shapes."""
+    """Return a collection with the containers and boxes that the model makes, after checking names and shapes."""
     bare = unbox(made)
     expected = to_state_dict(bare)
     # In a state dict, boxes are dicts with `value`, be they those of this library or of flax.
@@ -199,7 +199,7 @@ def _without_boxes(state: Any, expected: Any) -> Any:
 
 
 def _check(module: Any, collection: str, given: Mapping[Path, Any], expected: Mapping[Path, Any]) -> None:
-    """Checks that a collection has the names and shapes that the model makes."""
+    """Check that a collection has the names and shapes that the model makes."""
     fix = "Check that the variables come from the same model, with the same options."
     where = {path: f'"{"/".join((collection, *path))}" of {type(module).__name__}' for path in (*given, *expected)}
     for path in sorted(given.keys() ^ expected.keys()):

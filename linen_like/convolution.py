@@ -83,7 +83,7 @@ class Conv(_Conv):
 
     @compact
     def __call__(self, inputs: Array) -> Array:
-        """Maps `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`."""
+        """Map `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`."""
         made = self.conv_general_dilated_cls
         dilated = self.conv_general_dilated if made is None else made()
         return nn.conv(self.scope, inputs, **options(self, nn.conv, conv_general_dilated=dilated))
@@ -128,7 +128,7 @@ class ConvLocal(_Conv):
 
     @compact
     def __call__(self, inputs: Array) -> Array:
-        """Maps `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`."""
+        """Map `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`."""
         self._check_options()
         return nn.conv_local(self.scope, inputs, **options(self, nn.conv_local))
 
@@ -196,5 +196,5 @@ class ConvTranspose(Module):
 
     @compact
     def __call__(self, inputs: Array) -> Array:
-        """Maps `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`."""
+        """Map `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`."""
         return nn.conv_transpose(self.scope, inputs, **options(self, nn.conv_transpose))

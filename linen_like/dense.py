@@ -24,7 +24,7 @@ _lecun_normal = lecun_normal()
 
 
 def default_kernel_init(key: Key, *args: Any, **kwargs: Any) -> Array:
-    """Makes the kernels of linear and convolutional layers: `lecun_normal`, as a function that can be pickled."""
+    """Make the kernels of linear and convolutional layers: `lecun_normal`, as a function that can be pickled."""
     return _lecun_normal(key, *args, **kwargs)
 
 
@@ -67,7 +67,7 @@ class Dense(Module):
 
     @compact
     def __call__(self, inputs: ArrayLike) -> Array:
-        """Maps `(..., in)` to `(..., features)`."""
+        """Map `(..., in)` to `(..., features)`."""
         dot_general = self.dot_general if self.dot_general_cls is None else self.dot_general_cls()
         return nn.dense(self.scope, inputs, **options(self, nn.dense, dot_general=dot_general))
 
@@ -116,7 +116,7 @@ class DenseGeneral(Module):
 
     @compact
     def __call__(self, inputs: ArrayLike) -> Array:
-        """Maps `(*batch, *rest and axis, in any order)` to `(*batch, *rest, *features)`."""
+        """Map `(*batch, *rest and axis, in any order)` to `(*batch, *rest, *features)`."""
         dot_general = self.dot_general if self.dot_general_cls is None else self.dot_general_cls()
         return nn.dense_general(self.scope, inputs, **options(self, nn.dense_general, dot_general=dot_general))
 
@@ -162,6 +162,6 @@ class Einsum(Module):
 
     @compact
     def __call__(self, inputs: ArrayLike, einsum_str: str | None = None) -> Array:
-        """Computes the equation, with the inputs as its first operand."""
+        """Compute the equation, with the inputs as its first operand."""
         equation = merge_param("einsum_str", self.einsum_str, einsum_str)
         return nn.einsum(self.scope, inputs, **options(self, nn.einsum, einsum_str=equation))

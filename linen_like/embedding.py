@@ -22,7 +22,7 @@ _unit_vectors = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
 
 def default_embed_init(key: Key, *args: Any, **kwargs: Any) -> Array:
-    """Makes the tables of embeddings: vectors of expected length 1. It is a function that can be pickled."""
+    """Make the tables of embeddings: vectors of expected length 1. It is a function that can be pickled."""
     return _unit_vectors(key, *args, **kwargs)
 
 
@@ -60,11 +60,11 @@ class Embed(Module):
     out_sharding: Any = field(default=None, kw_only=True)
 
     def setup(self) -> None:
-        """Makes the table `embedding`, `(num_embeddings, features)`. A subclass may make another one."""
+        """Make the table `embedding`, `(num_embeddings, features)`. A subclass may make another one."""
         self.embedding = nn.embedding(self.scope, **options(self, nn.embedding)).table
 
     def __call__(self, inputs: ArrayLike) -> Array:
-        """Looks up the vectors at integers: `(...)` to `(..., features)`.
+        """Look up the vectors at integers: `(...)` to `(..., features)`.
 
         Args:
             inputs: integers from 0 to `num_embeddings - 1`, of any shape.
@@ -72,7 +72,7 @@ class Embed(Module):
         return self._table().lookup(inputs, self.out_sharding)
 
     def attend(self, query: ArrayLike, *, out_sharding: Any = None) -> Array:
-        """Computes the inner products with all vectors: `(..., features)` to `(..., num_embeddings)`.
+        """Compute the inner products with all vectors: `(..., features)` to `(..., num_embeddings)`.
 
         Args:
             query: vectors to compare with those of the table, `(..., features)`.

@@ -48,7 +48,7 @@ class Fp8DotGeneralBase(Module):
     e5m2_dtype: Dtype = jnp.float8_e5m2
 
     def setup(self) -> None:
-        """Makes the variables."""
+        """Make the variables."""
         for kind, init_fn, size in (("amax_history", jnp.zeros, self.amax_history_length), ("scale", jnp.ones, 1)):
             for name in (f"input_{kind}", f"kernel_{kind}", f"output_grad_{kind}"):
                 setattr(self, name, self.variable(OVERWRITE_WITH_GRADIENT, name, init_fn, (size,), jnp.float32))
@@ -83,7 +83,7 @@ class Fp8DirectDotGeneralOp(Fp8DotGeneralBase):
     """
 
     def __call__(self, lhs: ArrayLike, rhs: Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Array:
-        """Multiplies in the dtype of `rhs`; a precision and a preferred element type are ignored."""
+        """Multiply in the dtype of `rhs`; a precision and a preferred element type are ignored."""
         sharding = kwargs.get("out_sharding")
         return nn.fp8_dot_general(lhs, rhs, dimension_numbers, **self._options(), out_sharding=sharding)
 
@@ -107,7 +107,7 @@ class Fp8DotGeneralOp(Fp8DotGeneralBase):
     """
 
     def __call__(self, lhs: ArrayLike, rhs: Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Array:
-        """Multiplies in the dtype of `rhs`; a precision and a preferred element type are ignored."""
+        """Multiply in the dtype of `rhs`; a precision and a preferred element type are ignored."""
         sharding = kwargs.get("out_sharding")
         return nn.fp8_simulated_dot_general(lhs, rhs, dimension_numbers, **self._options(), out_sharding=sharding)
 
@@ -143,7 +143,7 @@ class Fp8Einsum(Fp8DotGeneralBase):
     def __call__(
         self, eqn: str, lhs: Array, rhs: Array, precision: Any = None, preferred_element_type: Dtype | None = None
     ) -> Array:
-        """Multiplies in the dtype of `rhs`.
+        """Multiply in the dtype of `rhs`.
 
         Args:
             eqn: an explicit equation, such as `"...a,ab->...b"`, in which no operand has a letter twice.

@@ -59,10 +59,10 @@ __all__ = [
 
 
 def zeros_init() -> Initializer:
-    """Returns the initializer `zeros`; call it like the other initializer factories."""
+    """Return the initializer `zeros`; call it like the other initializer factories."""
     return zeros
 
 
 def ones_init() -> Initializer:
-    """Returns the initializer `ones`; call it like the other initializer factories."""
+    """Return the initializer `ones`; call it like the other initializer factories."""
     return ones

@@ -40,7 +40,7 @@ def lift_with(
     name: str | None = None,
     prefix: str = "",
 ) -> Any:
-    """Applies any lift of functions of scopes to a Module class, a method or a function of a module.
+    """Apply any lift of functions of scopes to a Module class, a method or a function of a module.
 
     The lifted transformations of this package are made with it. Use it for lifts of your own, for combined lifts, and
     for lifts that are written with `liftcore.pack`. `nn.transformation` is the short way to a new one.
@@ -98,7 +98,7 @@ def _check_target(name: str, given: Any) -> None:
 
 
 def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compared: bool = False) -> Callable[..., Any]:
-    """Lifts functions of a module; `lift_with` uses it for functions.
+    """Lift functions of a module; `lift_with` uses it for functions.
 
     Args:
         lift: called with this number of functions of scopes.
@@ -124,7 +124,7 @@ def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compar
 
 
 def _run(lift: Lift, functions: Sequence[Callable[..., Any]], name: str, compared: bool = False) -> Callable[..., Any]:
-    """Returns a function that passes a module, arguments, and the lifts of the module's class through the lift."""
+    """Return a function that passes a module, arguments, and the lifts of the module's class through the lift."""
     lifted = lift(*functions)  # this checks the options, where they are given
     # Each call lifts new functions, so the caches that eager loops keep for a function would never hit.
     lift_call = liftcore.lifter_of(lifted, functions[0]) or lift
@@ -139,7 +139,7 @@ def _run(lift: Lift, functions: Sequence[Callable[..., Any]], name: str, compare
 
 
 def as_in_a_method() -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which errors speak of modules, as in a running method; inside a method it does nothing."""
+    """Return a context in which errors speak of modules, as in a running method; inside a method it does nothing."""
     return contextlib.nullcontext() if context.is_used else no_parent()
 
 
@@ -165,7 +165,7 @@ class Keyed:
 
 
 def _methods(name: str, lift: Lift, methods: Methods) -> tuple[tuple[str, Keyed], ...]:
-    """Returns the methods to lift, each with its lift."""
+    """Return the methods to lift, each with its lift."""
     if methods is None or isinstance(methods, str):
         methods = (methods or "__call__",)
     if not isinstance(methods, Mapping):
@@ -183,7 +183,7 @@ def _methods(name: str, lift: Lift, methods: Methods) -> tuple[tuple[str, Keyed]
 
 
 def _with(lift: Lift, changes: Mapping[str, Any]) -> Lift:
-    """Returns a lift with some options changed; it can be pickled."""
+    """Return a lift with some options changed; it can be pickled."""
     if not isinstance(lift, functools.partial):
         return lift
     options = {**lift.keywords, **changes, **{name: flags(changes[name]) for name in {"split_rngs"} & set(changes)}}
@@ -192,14 +192,14 @@ def _with(lift: Lift, changes: Mapping[str, Any]) -> Lift:
 
 
 def flags(split_rngs: Any) -> Any:
-    """Converts 0 and 1 in the argument `split_rngs` to bools, as Linen allows them."""
+    """Convert 0 and 1 in the argument `split_rngs` to bools, as Linen allows them."""
     if not isinstance(split_rngs, Mapping):
         return split_rngs
     return {name: bool(flag) if type(flag) is int and flag in (0, 1) else flag for name, flag in split_rngs.items()}
 
 
 def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Module], prefix: str) -> Any:
-    """Makes a subclass whose methods run on clones inside the lift."""
+    """Make a subclass whose methods run on clones inside the lift."""
     missing = [method for method, _ in methods if not callable(getattr(cls, method, None))]
     if missing:
         known = sorted(key for key, value in vars(cls).items() if getattr(value, "is_module_method", False))
@@ -228,12 +228,12 @@ def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Mod
 
 @nowrap
 def _reduced(module: Module) -> Any:
-    """Returns what a pickle keeps of an instance: how to make its class, which no Python module has, and its fields."""
+    """Return what a pickle keeps of an instance: how to make its class, which no Python module has, and its fields."""
     return _without_fields, (_recipe(type(module)),), module.__getstate__()
 
 
 def _recipe(cls: Any) -> Any:
-    """Returns how to make a lifted class again; for any other class, the class."""
+    """Return how to make a lifted class again; for any other class, the class."""
     if "_recipe" not in vars(cls):
         return cls
     name, methods, base, prefix = cls._recipe
@@ -241,7 +241,7 @@ def _recipe(cls: Any) -> Any:
 
 
 def _without_fields(recipe: Any) -> Any:
-    """Makes an instance without fields, of the class that a recipe makes."""
+    """Make an instance without fields, of the class that a recipe makes."""
     cls = _class_of(recipe)
     return cls.__new__(cls)
 
@@ -255,7 +255,7 @@ def _class_of(recipe: Any) -> Any:
 
 @nowrap
 def _copied(module: Module, memo: dict[int, Any] | None = None) -> Module:
-    """Copies a module; the copy has exactly the same class, even if the cache would not find it."""
+    """Copy a module; the copy has exactly the same class, even if the cache would not find it."""
     again = module.__new__(type(module))
     state = module.__getstate__()
     again.__setstate__(state if memo is None else copy.deepcopy(state, memo))
@@ -270,7 +270,7 @@ _LOCK = threading.RLock()
 
 
 def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, name: str) -> Callable[..., Any]:
-    """Returns a method that runs `fn` inside the lift, or directly if its module is already inside."""
+    """Return a method that runs `fn` inside the lift, or directly if its module is already inside."""
     run = _run(lift, [fn], name)
 
     @functools.wraps(fn)  # copies `is_module_method`: the wrapping of a method belongs to `fn`, on the module inside
@@ -283,6 +283,6 @@ def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, na
 
 
 def mark_lifted(fn: Function) -> Function:
-    """Marks a lifted function, which may be made of a method: unlike the method, it runs `setup` inside the lift."""
+    """Mark a lifted function, which may be made of a method: unlike the method, it runs `setup` inside the lift."""
     fn.__dict__.update(is_lifted=True, is_module_method=False)
     return fn

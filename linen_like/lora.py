@@ -38,7 +38,7 @@ _he_uniform = he_uniform()
 
 
 def _default_a_init(key: Key, *args: Any, **kwargs: Any) -> Array:
-    """Makes the first factor of an update, as a function that can be pickled."""
+    """Make the first factor of an update, as a function that can be pickled."""
     return _he_uniform(key, *args, **kwargs)
 
 
@@ -97,7 +97,7 @@ class LoRADense(Module):
 
     @compact
     def __call__(self, inputs: ArrayLike) -> Array:
-        """Maps `(..., in)` to `(..., features)`.
+        """Map `(..., in)` to `(..., features)`.
 
         Args:
             inputs: `(..., in)`.
@@ -156,11 +156,11 @@ class LoRA(Module):
     collection: str = "lora"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the module."""
+        """Call the module."""
         return self._run("__call__", *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Returns the other methods of the module, as methods of this one."""
+        """Return the other methods of the module, as methods of this one."""
         method = getattr(type(self.__dict__.get("base")), name, None)
         if getattr(method, "is_module_method", False) and not name.startswith("_"):
             return types.MethodType(lambda module, *args, **kwargs: module._run(name, *args, **kwargs), self)
@@ -210,7 +210,7 @@ class _Adding:
         return y + nn.align(update.astype(y.dtype), y)
 
     def check(self) -> None:
-        """Checks that some layer has an update. Layers in functions that were compiled earlier are not seen."""
+        """Check that some layer has an update. Layers in functions that were compiled earlier are not seen."""
         if self.added.total():
             return
         layers = [f"{path} ({kind})" for path, kind in self.seen.items()]
@@ -252,7 +252,7 @@ def _embedding(tuned: LoRA, layer: Any, method: str, inputs: ArrayLike) -> Array
 
 
 def _options(tuned: LoRA, layer: Module, fn: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the arguments of an update's function: fields of the layer, and fields of the wrapper."""
+    """Return the arguments of an update's function: fields of the layer, and fields of the wrapper."""
     return options(layer, fn) | options(tuned, fn)
 
 

@@ -108,7 +108,7 @@ class Module(fields.Base):
     if TYPE_CHECKING:
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            """Computes the output of the module. A subclass defines it."""
+            """Compute the output of the module. A subclass defines it."""
 
     def __init_subclass__(cls, kw_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -123,7 +123,7 @@ class Module(fields.Base):
     __post_init__ = binding.attach  # type: ignore[misc]
 
     def setup(self) -> None:
-        """Defines submodules and variables as attributes. It runs at the first use. Override this in a subclass.
+        """Define submodules and variables as attributes. It runs at the first use. Override this in a subclass.
 
         Lists, tuples and dicts of modules are named after the attribute and their keys, such as `layers_0`.
         """
@@ -172,7 +172,7 @@ class Module(fields.Base):
         return list(object.__dir__(self))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state that copies and pickles keep: an unbound module, without the variables of a bound one."""
+        """Return the state that copies and pickles keep: an unbound module, without the variables of a bound one."""
         kept = {name: value for name, value in self.__dict__.items() if name not in ("scope", "_state", "_parent")}
         if self.scope is None:
             return kept
@@ -200,7 +200,7 @@ class Module(fields.Base):
         _reset_names: bool = False,
         **updates: Any,
     ) -> Self:
-        """Returns a module with the same fields, unbound unless a parent is given.
+        """Return a module with the same fields, unbound unless a parent is given.
 
         Args:
             parent: the parent of the clone: a module, or a scope that the clone is bound to.
@@ -213,7 +213,7 @@ class Module(fields.Base):
         return type(self)(parent=parent, **{**binding.constructor_arguments(self), **updates})
 
     def copy(self, *, parent: Any = UNSPECIFIED, name: str | None = None, **updates: Any) -> Self:
-        """Clones this module and all modules in its fields, as a submodule of the running module.
+        """Clone this module and all modules in its fields, as a submodule of the running module.
 
         Args:
             parent: the parent of the copy.
@@ -223,7 +223,7 @@ class Module(fields.Base):
         return self.clone(parent=parent, name=name, _deep_clone=True, **updates)
 
     def bind(self, variables: Variables, *args: Any, rngs: RNGs | None = None, mutable: Filter = False) -> Self:
-        """Returns a clone that holds variables, for interactive inspection. To compute, use `apply`.
+        """Return a clone that holds variables, for interactive inspection. To compute, use `apply`.
 
         Args:
             variables: the variables that `init` returned.
@@ -235,7 +235,7 @@ class Module(fields.Base):
         return self.clone(parent=liftcore.bind(variables, rngs, mutable), _deep_clone=True)
 
     def unbind(self) -> tuple[Self, Variables]:
-        """Returns this module unbound, and its variables, to use a part of a bound model on its own.
+        """Return this module unbound, and its variables, to use a part of a bound model on its own.
 
         Raises:
             CallUnbindOnUnboundModuleError: if the module is unbound.
@@ -261,7 +261,7 @@ class Module(fields.Base):
         capture_intermediates: bool | CaptureFilter = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Runs a method, and returns the variables that it makes.
+        """Run a method, and return the variables that it makes.
 
         Args:
             rngs: a key, for the stream `params`, or a mapping from names to keys.
@@ -289,7 +289,7 @@ class Module(fields.Base):
         capture_intermediates: bool | CaptureFilter = False,
         **kwargs: Any,
     ) -> tuple[Any, dict[str, Any]]:
-        """Returns the output of the method and the variables; see `init`."""
+        """Return the output of the method and the variables; see `init`."""
         _check_instance(self, "init_with_output")
         made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
         return made(rngs, *args, **kwargs)
@@ -302,7 +302,7 @@ class Module(fields.Base):
         mutable: Filter = NO_INTERMEDIATES,
         **kwargs: Any,
     ) -> Variables:
-        """Makes the variables as `init` does, and computes nothing else: arguments may be `jax.ShapeDtypeStruct`.
+        """Make the variables as `init` does, and compute nothing else: arguments may be `jax.ShapeDtypeStruct`.
 
         Args:
             rngs: one key, or a mapping from names to keys.
@@ -329,7 +329,7 @@ class Module(fields.Base):
         capture_intermediates: bool | CaptureFilter = False,
         **kwargs: Any,
     ) -> Any:
-        """Runs a method with given variables.
+        """Run a method with given variables.
 
         Args:
             variables: the variables that `init` returned; they are never changed.
@@ -364,7 +364,7 @@ class Module(fields.Base):
         compute_vjp_flops: bool = False,
         **kwargs: Any,
     ) -> str:
-        """Returns the table of `nn.tabulate`; takes the arguments of the method after `rngs`."""
+        """Return the table of `nn.tabulate`; take the arguments of the method after `rngs`."""
         _check_instance(self, "tabulate")
         options = (depth, show_repeated, mutable, console_kwargs, table_kwargs, column_kwargs)
         return summary.tabulate(self, rngs, *options, compute_flops, compute_vjp_flops)(*args, **kwargs)
@@ -377,18 +377,18 @@ class Module(fields.Base):
         mutable: Filter = NO_INTERMEDIATES,
         **kwargs: Any,
     ) -> dict[str, Module]:
-        """Returns unbound copies of the modules that `init` calls, by their paths; see `nn.module_paths`."""
+        """Return unbound copies of the modules that `init` calls, by their paths; see `nn.module_paths`."""
         _check_instance(self, "module_paths")
         return summary.module_paths(self, rngs, *args, show_repeated=show_repeated, mutable=mutable, **kwargs)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """Returns what IPython shows."""
+        """Return what IPython shows."""
         return summary.mimebundle(self)
 
     # -- variables ---------------------------------------------------------------------------------------------------
 
     def param(self, name: str, init_fn: Callable[..., T], *init_args: Any, unbox: bool = True, **init_kwargs: Any) -> T:
-        """Returns a parameter: `init` makes it by `init_fn(key, *init_args, **init_kwargs)`, `apply` reads it.
+        """Return a parameter: `init` makes it by `init_fn(key, *init_args, **init_kwargs)`, `apply` reads it.
 
         Args:
             name: its name in this module.
@@ -415,7 +415,7 @@ class Module(fields.Base):
         unbox: bool = True,
         **init_kwargs: Any,
     ) -> Variable:
-        """Returns a variable, made by `init_fn(*init_args, **init_kwargs)`. Read and write it with `.value`.
+        """Return a variable, made by `init_fn(*init_args, **init_kwargs)`. Read and write it with `.value`.
 
         Args:
             col: the collection, such as `batch_stats`.
@@ -448,7 +448,7 @@ class Module(fields.Base):
         return bound_scope(self, "variables").variables()
 
     def has_variable(self, col: str, name: str) -> bool:
-        """Returns whether a variable exists in this module.
+        """Return whether a variable exists in this module.
 
         Args:
             col: the name of its collection.
@@ -457,7 +457,7 @@ class Module(fields.Base):
         return bound_scope(self, f'has_variable("{col}", "{name}")').has_variable(col, name)
 
     def get_variable(self, col: str, name: str, default: Any = None) -> Any:
-        """Returns the value of a variable of this module, or `default`.
+        """Return the value of a variable of this module, or `default`.
 
         Args:
             col: the name of its collection.
@@ -467,7 +467,7 @@ class Module(fields.Base):
         return bound_scope(self, f'get_variable("{col}", "{name}")').get_variable(col, name, default)
 
     def put_variable(self, col: str, name: str, value: Any) -> None:
-        """Writes a variable of this module.
+        """Write a variable of this module.
 
         Args:
             col: the name of its collection.
@@ -484,7 +484,7 @@ class Module(fields.Base):
         reduce_fn: Callable[[Any, Any], Any] = lambda values, value: (*values, value),
         init_fn: Callable[[], Any] = tuple,
     ) -> bool:
-        """Keeps a value for the caller of `apply`, if the collection is mutable.
+        """Keep a value for the caller of `apply`, if the collection is mutable.
 
         Args:
             col: the collection, such as `intermediates`.
@@ -499,7 +499,7 @@ class Module(fields.Base):
         return bound_scope(self, f'sow("{col}", "{name}")').sow(col, name, value, init_fn, reduce_fn)
 
     def perturb(self, name: str, value: T, collection: str = "perturbations") -> T:
-        """Returns the value plus a zero variable of its shape, whose gradient is the gradient of the value.
+        """Return the value plus a zero variable of its shape, whose gradient is the gradient of the value.
 
         `init` makes the variable; see `liftcore.Scope.perturb`.
 
@@ -521,11 +521,11 @@ class Module(fields.Base):
         return scope.perturb(name, value, collection)
 
     def make_rng(self, name: str = "params") -> Any:
-        """Returns the next key of an RNG stream; see `liftcore.Scope.make_rng`."""
+        """Return the next key of an RNG stream; see `liftcore.Scope.make_rng`."""
         return bound_scope(self, f'make_rng("{name}")').make_rng(name)
 
     def has_rng(self, name: str) -> bool:
-        """Returns whether an RNG stream of that name was given.
+        """Return whether an RNG stream of that name was given.
 
         Args:
             name: the name of the stream.
@@ -533,11 +533,11 @@ class Module(fields.Base):
         return bound_scope(self, f'has_rng("{name}")').has_rng(name)
 
     def is_initializing(self) -> bool:
-        """Returns whether `init` is running, not `apply`."""
+        """Return whether `init` is running, not `apply`."""
         return bound_scope(self, "is_initializing").is_initializing()
 
     def is_mutable_collection(self, col: str) -> bool:
-        """Returns whether variables of a collection may be written.
+        """Return whether variables of a collection may be written.
 
         Args:
             col: the name of the collection.
@@ -550,7 +550,7 @@ setattr(Module, "parent", binding.Parent())  # noqa: B010 - a type checker sees 
 
 
 def merge_param(name: str, a: T | None, b: T | None) -> T:
-    """Returns the one of two values that is not None: an option from the constructor or from the call.
+    """Return the one of two values that is not None: an option from the constructor or from the call.
 
     Example:
         >>> merge_param("train", None, True)

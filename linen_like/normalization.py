@@ -74,7 +74,7 @@ class BatchNorm(Module):
 
     @compact
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: ArrayLike | None = None) -> Array:
-        """Normalizes an array; `mask` selects the elements that the moments are computed from."""
+        """Normalize an array; `mask` selects the elements that the moments are computed from."""
         average = merge_param("use_running_average", self.use_running_average, use_running_average)
         given = options(self, nn.batch_norm, use_running_average=average, mask=mask)
         return nn.batch_norm(self.scope, x, **given)
@@ -122,7 +122,7 @@ class LayerNorm(Module):
 
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Normalizes an array; `mask` selects the elements that the moments are computed from."""
+        """Normalize an array; `mask` selects the elements that the moments are computed from."""
         return nn.layer_norm(self.scope, x, **options(self, nn.layer_norm), mask=mask)
 
 
@@ -163,7 +163,7 @@ class RMSNorm(Module):
 
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Normalizes an array; `mask` selects the elements that the mean is computed from."""
+        """Normalize an array; `mask` selects the elements that the mean is computed from."""
         return nn.rms_norm(self.scope, x, **options(self, nn.rms_norm), mask=mask)
 
 
@@ -212,7 +212,7 @@ class GroupNorm(Module):
 
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Normalizes an array; `mask` selects the elements that the moments are computed from."""
+        """Normalize an array; `mask` selects the elements that the moments are computed from."""
         return nn.group_norm(self.scope, x, **options(self, nn.group_norm), mask=mask)
 
 
@@ -259,7 +259,7 @@ class InstanceNorm(Module):
 
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Normalizes an array; `mask` selects the elements that the moments are computed from."""
+        """Normalize an array; `mask` selects the elements that the moments are computed from."""
         return nn.instance_norm(self.scope, x, **options(self, nn.instance_norm), mask=mask)
 
 
@@ -307,7 +307,7 @@ class SpectralNorm(Module):
 
     @compact
     def __call__(self, *args: Any, update_stats: bool, **kwargs: Any) -> Any:
-        """Calls the layer.
+        """Call the layer.
 
         Args:
             *args: arguments of the layer.
@@ -323,7 +323,7 @@ class SpectralNorm(Module):
 
     @nowrap
     def _change(self, found: _Found, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
-        """Returns a function that divides a matrix and records what it found, or None."""
+        """Return a function that divides a matrix and records what it found, or None."""
         if len(shape) < 2 or self.n_steps < 1:
             return None
         if len(shape) > 2 and self.error_on_non_matrix:
@@ -403,12 +403,12 @@ class WeightNorm(Module):
 
     @compact
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the layer with these arguments."""
+        """Call the layer with these arguments."""
         return call_with(self._change, self._seen_dtype, self, self.layer_instance, args, kwargs)
 
     @nowrap
     def _change(self, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
-        """Returns a function that scales a parameter, or None if it is not chosen."""
+        """Return a function that scales a parameter, or None if it is not chosen."""
         if not self._chooses(name):
             return None
         scale, features = None, self._features(name, shape)

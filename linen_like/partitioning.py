@@ -77,20 +77,20 @@ class AxisMetadata(PyTreeNode, liftcore.meta.AxisMetadata):
     names: Any = field(pytree_node=False)
 
     def unbox(self) -> Any:
-        """Returns the names."""
+        """Return the names."""
         return self.names
 
     def replace_boxed(self, value: Any) -> AxisMetadata:
-        """Returns metadata with other names."""
+        """Return metadata with other names."""
         return AxisMetadata(value)
 
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata:
-        """Adds the name of a new axis."""
+        """Add the name of a new axis."""
         new = params.get(PARTITION_NAME)
         return AxisMetadata(_map_names(lambda names: (*names[:index], new, *names[index:]), self.names))
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata:
-        """Removes the name of an axis."""
+        """Remove the name of an axis."""
         return AxisMetadata(_map_names(lambda names: (*names[:index], *names[index + 1 :]), self.names))
 
 
@@ -128,7 +128,7 @@ def param_with_axes(
     module: Module | None = None,
     **init_kwargs: Any,
 ) -> Any:
-    """Returns a parameter, constrained by the names of its axes; these are kept in the collection `params_axes`.
+    """Return a parameter, constrained by the names of its axes; these are kept in the collection `params_axes`.
 
     Example:
         >>> import jax, linen_like as nn
@@ -169,7 +169,7 @@ def variable_with_axes(
     fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
     **init_kwargs: Any,
 ) -> Variable:
-    """Returns a variable that is always constrained by the names of its axes; these are kept in `{collection}_axes`.
+    """Return a variable that is always constrained by the names of its axes; these are kept in `{collection}_axes`.
 
     Args:
         collection: the name of the collection.
@@ -194,7 +194,7 @@ def variable_with_axes(
 
 
 def get_axis_names(axes_metadata: Mapping[str, Any]) -> FrozenDict[str, Any]:
-    """Returns a `PartitionSpec` of names for each variable, under the names of the variables themselves.
+    """Return a `PartitionSpec` of names for each variable, under the names of the variables themselves.
 
     Args:
         axes_metadata: a collection such as `params_axes`.
@@ -337,7 +337,7 @@ def vmap_with_axes(
 
 
 def _with_names(target: Target, axes: Mapping[Any, Any], names: Mapping[str, str], methods: Methods) -> Target:
-    """Lifts a target; outside of it, the kept names include the name of the new axis."""
+    """Lift a target; outside of it, the kept names include the name of the new axis."""
     for collection, name in names.items():
         place_of_axis = {f"{collection}{_SUFFIX}": axes[collection]}
         target = add_metadata_axis(target, place_of_axis, {PARTITION_NAME: name}, methods)
@@ -345,7 +345,7 @@ def _with_names(target: Target, axes: Mapping[Any, Any], names: Mapping[str, str
 
 
 def _collections(names: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the collections that hold the names of axes."""
+    """Return the collections that hold the names of axes."""
     return tuple(f"{collection}{_SUFFIX}" for collection in names)
 
 
@@ -372,7 +372,7 @@ def _owner(what: str, name: str, module: Module | None) -> Module:
 
 
 def _as_names(axes: Any) -> Any:
-    """Returns names as a tuple, and a pytree of names unchanged."""
+    """Return names as a tuple, and a pytree of names unchanged."""
     return tuple(axes) if isinstance(axes, list) and _is_names(tuple(axes)) else axes
 
 
@@ -381,7 +381,7 @@ def _is_names(value: Any) -> bool:
 
 
 def _map_names(fn: Callable[[tuple[str | None, ...]], Any], names: Any) -> Any:
-    """Applies a function to the names of one array, or of each array of a pytree."""
+    """Apply a function to the names of one array, or of each array of a pytree."""
     return jax.tree.map(fn, _as_names(names), is_leaf=_is_names)
 
 

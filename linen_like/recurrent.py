@@ -66,7 +66,7 @@ class RNNBase(Protocol):
         reverse: bool | None = None,
         keep_order: bool | None = None,
     ) -> Any:
-        """Returns the outputs, or the last carry and the outputs; see `RNN`."""
+        """Return the outputs, or the last carry and the outputs; see `RNN`."""
         ...
 
 
@@ -128,7 +128,7 @@ class RNN(Module):
         reverse: bool | None = None,
         keep_order: bool | None = None,
     ) -> Any:
-        """Runs the cell over a sequence.
+        """Run the cell over a sequence.
 
         Args:
             inputs: the sequence.
@@ -191,7 +191,7 @@ _OWN_CARRY = (
 
 
 def _step(axis: int, keeps_all: bool) -> Callable[..., Any]:
-    """Returns a function that runs one step of a cell; the outputs get the time axis.
+    """Return a function that runs one step of a cell; the outputs get the time axis.
 
     Stacking all carries and picking the last one of each sequence later costs less than choosing in each step.
     """
@@ -266,7 +266,7 @@ class Bidirectional(Module):
         reverse: bool | None = None,
         keep_order: bool | None = None,
     ) -> Any:
-        """Runs both layers.
+        """Run both layers.
 
         Args:
             inputs: the sequence.

@@ -36,7 +36,7 @@ def call_with(
     args: Any,
     kwargs: Any,
 ) -> Any:
-    """Calls a layer that sees its parameters as a module around it changes them.
+    """Call a layer that sees its parameters as a module around it changes them.
 
     Args:
         change: called with the name of a parameter, such as `Dense_0/kernel`, and its shape; makes its variables and
@@ -79,7 +79,7 @@ def _map_variables(fn: Callable[..., Any], view: _View, creates: bool) -> Callab
 
 
 def _map(fn: Callable[[str, Any], Any], variables: Any) -> Any:
-    """Applies `fn(name, value)` to each variable, including its metadata; names are those below the collection."""
+    """Apply `fn(name, value)` to each variable, including its metadata; names are those below the collection."""
     return jax.tree_util.tree_map_with_path(lambda path, value: fn(_text(path[1:]), value), variables, is_leaf=is_box)
 
 
@@ -102,12 +102,12 @@ class _View:
         self._places: dict[str, Path] = {}
 
     def store(self, name: str, value: Any) -> Any:
-        """Returns the value to store for a new parameter."""
+        """Return the value to store for a new parameter."""
         self._new.add(name)
         return _as_before(self._changed(name, value), value)
 
     def see(self, name: str, value: Any) -> Any:
-        """Returns what the layer sees of a stored parameter; one that it made itself keeps the dtype that it saw."""
+        """Return what the layer sees of a stored parameter; one that it made itself keeps the dtype that it saw."""
         if name not in self._new:
             return self._changed(name, value)
         wrapped_twice = self._tree.sight is not None  # the outer wrapper has changed it since
@@ -122,7 +122,7 @@ class _View:
         return value if change is None else replace_boxed(value, change(jnp.asarray(unbox(value))))
 
     def enter(self, scope: Scope) -> None:
-        """Starts in a tree that the layer runs on."""
+        """Start in a tree that the layer runs on."""
         tree, around = scope.tree, self._tree.sight
 
         def sight(path: Path, value: Any) -> Any:
@@ -135,7 +135,7 @@ class _View:
                 self._claim(_text(path), tree.base)
 
     def _seen(self, base: Path, path: Path, value: Any) -> Any:
-        """Returns what the layer sees of a parameter that it makes."""
+        """Return what the layer sees of a parameter that it makes."""
         place = "/".join(path[len(base) :])
 
         def seen(path: Any, leaf: Any) -> Any:
@@ -147,7 +147,7 @@ class _View:
         return jax.tree_util.tree_map_with_path(seen, value, is_leaf=is_box)
 
     def _claim(self, name: str, base: Path) -> None:
-        """Checks that a parameter of a module from outside the layer does not have the name of another parameter."""
+        """Check that a parameter of a module from outside the layer does not have the name of another parameter."""
         if self._places.setdefault(name, base) != base:
             raise LiftArgumentError(
                 self._where,
@@ -158,5 +158,5 @@ class _View:
 
 
 def _as_before(new: Any, old: Any) -> Any:
-    """Converts a value to the dtypes of another one."""
+    """Convert a value to the dtypes of another one."""
     return jax.tree.map(lambda new, old: jnp.asarray(new, jnp.result_type(old)), new, old)

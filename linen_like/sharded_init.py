@@ -18,7 +18,7 @@ __all__ = ["init_sharded"]
 
 
 def init_sharded(target: Module | Callable[..., Any], mesh: Mesh, rules: LogicalRules | None = None) -> ShardedInit:
-    """Returns a function that makes the variables of a module on a mesh, sharded by the logical names of their axes.
+    """Return a function that makes the variables of a module on a mesh, sharded by the logical names of their axes.
 
     No device and no process ever holds more of an array than its shards: the shapes are computed first, metadata and
     rules give a sharding for each array, and these are the `out_shardings` of the compiled `init`. Arrays without names

@@ -69,7 +69,7 @@ _RULES: Any = jax.make_user_context(default_value=())
 
 
 def logical_axis_rules(rules: LogicalRules | None) -> AbstractContextManager[None]:
-    """Returns a `with` block in which logical names follow rules.
+    """Return a `with` block in which logical names follow rules.
 
     Example:
         >>> with logical_axis_rules([("batch", "data"), ("embed", None)]):
@@ -84,13 +84,13 @@ def logical_axis_rules(rules: LogicalRules | None) -> AbstractContextManager[Non
 
 
 def get_logical_axis_rules() -> LogicalRules:
-    """Returns the rules of the innermost `with` block."""
+    """Return the rules of the innermost `with` block."""
     rules: LogicalRules = _RULES.value
     return rules
 
 
 def logical_to_mesh_axes(array_dim_names: Names, rules: LogicalRules | None = None) -> PartitionSpec | None:
-    """Returns the axes of the mesh that the axes of an array are split over.
+    """Return the axes of the mesh that the axes of an array are split over.
 
     Rules are followed in their order. A rule is skipped if its axis of the mesh is taken by another axis of the array,
     or if the logical name already has an axis. A name without a rule gets None.
@@ -118,7 +118,7 @@ _UNASSIGNED: Any = object()
 
 
 def _assigned(names: Names, rules: LogicalRules | None) -> list[Any]:
-    """Returns the axis of the mesh for each name, or `_UNASSIGNED`."""
+    """Return the axis of the mesh for each name, or `_UNASSIGNED`."""
     names = list(names)
     texts = [name for name in names if isinstance(name, str)]
     twice = sorted({name for name in texts if texts.count(name) > 1})
@@ -133,7 +133,7 @@ def _assigned(names: Names, rules: LogicalRules | None) -> list[Any]:
 
 
 def logical_to_mesh(tree: PyTree, rules: LogicalRules | None = None) -> PyTree:
-    """Maps the logical names in a pytree of `PartitionSpec`, such as `get_partition_spec` returns, to axes of the mesh.
+    """Map the logical names in a pytree of `PartitionSpec`, such as `get_partition_spec` returns, to axes of the mesh.
 
     Args:
         tree: the pytree.
@@ -143,7 +143,7 @@ def logical_to_mesh(tree: PyTree, rules: LogicalRules | None = None) -> PyTree:
 
 
 def logical_to_mesh_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | None = None) -> PyTree:
-    """Returns shardings on a mesh, for a pytree of `PartitionSpec` with logical names; see `logical_to_mesh`.
+    """Return shardings on a mesh, for a pytree of `PartitionSpec` with logical names; see `logical_to_mesh`.
 
     A logical name without a rule is not sharded. To get an error instead, write `nn.get_sharding(tree, mesh, rules)`,
     which takes variables or their shapes.
@@ -165,7 +165,7 @@ def _is_spec(value: Any) -> bool:
 
 
 class RulesFallback(enum.Enum):
-    """The treatment of a constraint with a name for which no rule could be followed."""
+    """The action for a constraint if no rule applies to one of its names."""
 
     AXIS_IS_UNSHARDED = "axis_is_unsharded"
     RAISE_ERROR = "raise_error"
@@ -179,7 +179,7 @@ def with_logical_constraint(
     mesh: Mesh | None = None,
     fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
 ) -> PyTree:
-    """Constrains the sharding of arrays by their logical names; does nothing without rules or a mesh.
+    """Constrain the sharding of arrays by their logical names; doe nothing without rules or a mesh.
 
     Args:
         x: a pytree of arrays.
@@ -187,7 +187,7 @@ def with_logical_constraint(
         rules: the rules; by default those of the `with` block.
         mesh: the mesh; None means that of `jax.set_mesh`.
         fallback: the treatment of a name without a rule. By default its axis is not split, so that a model may name
-            more axes than are split; `RulesFallback.RAISE_ERROR` finds misspelt names.
+            more axes than are split; `RulesFallback.RAISE_ERROR` finds misspelled names.
 
     Raises:
         LiftArgumentError: if a name occurs twice, if a name has no rule and `fallback` is `RAISE_ERROR`, or if the mesh
@@ -219,7 +219,7 @@ def with_logical_constraint(
 
 
 def _where(names: Names) -> str:
-    """Returns logical names, and the running module, for the text of an error."""
+    """Return logical names, and the running module, for the text of an error."""
     running = context.modules[-1]
     return f"logical names {tuple(names)}{'' if running is None else f' in {place(running)}'}"
 
@@ -247,13 +247,13 @@ class LogicallyPartitioned(Partitioned):
     rules: LogicalRules | None = field(default=None, pytree_node=False)
 
     def __post_init__(self) -> None:
-        """Makes names and rules hashable."""
+        """Make names and rules hashable."""
         super().__post_init__()
         if self.rules is not None:
             object.__setattr__(self, "rules", _hashable(self.rules))
 
     def unbox(self) -> Any:
-        """Returns the array, constrained as the rules say if there is a mesh."""
+        """Return the array, constrained as the rules say if there is a mesh."""
         if self.mesh is None and jax.sharding.get_abstract_mesh().empty:
             return self.value
         return with_logical_constraint(self.value, self.names, self.rules, self.mesh)
@@ -282,7 +282,7 @@ def with_logical_partitioning(
     mesh: Mesh | None = None,
     rules: LogicalRules | None = None,
 ) -> Callable[..., LogicallyPartitioned]:
-    """Returns an initializer whose value has logical names for its axes.
+    """Return an initializer whose value has logical names for its axes.
 
     Example:
         >>> import linen_like as nn
@@ -308,7 +308,7 @@ def add_metadata_axis(
     metadata_params: Mapping[Any, Any] = NO_AXES,
     methods: Methods = None,
 ) -> Target:
-    """Applies `liftcore.add_metadata_axis` to a module class, a method or a function of a module.
+    """Apply `liftcore.add_metadata_axis` to a module class, a method or a function of a module.
 
     Args:
         target: a Module class, or a function whose first argument is a module.

@@ -36,6 +36,6 @@ class Dropout(Module):
 
     @compact
     def __call__(self, inputs: Array, deterministic: bool | None = None, rng: Key | None = None) -> Array:
-        """Drops elements, unless `deterministic` is True; `rng` is the key to use instead of a draw."""
+        """Drop elements, unless `deterministic` is True; `rng` is the key to use instead of a draw."""
         drops_nothing = merge_param("deterministic", self.deterministic, deterministic)
         return nn.dropout(self.scope, inputs, **options(self, nn.dropout, deterministic=drops_nothing, key=rng))

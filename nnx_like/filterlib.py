@@ -116,7 +116,7 @@ class WithTag(core.WithTag):
     """
 
     def __call__(self, path: PathParts, value: typing.Any) -> bool:
-        """Says whether the value at `path` matches."""
+        """Say whether the value at `path` matches."""
         return bool(getattr(value, "tag", None) == self.tag)
 
     def decide(self, prefix: PathParts) -> None:
@@ -141,7 +141,7 @@ class PathContains(core.PathContains):
     """
 
     def __call__(self, path: PathParts, value: typing.Any) -> bool:
-        """Says whether the value at `path` matches."""
+        """Say whether the value at `path` matches."""
         return self.key in path if self.exact else any(str(self.key) in str(part) for part in path)
 
     def __repr__(self) -> str:
@@ -163,11 +163,11 @@ class PathIn(core.SubtreePredicate):
         self.paths = frozenset(paths)
 
     def __call__(self, path: PathParts, value: typing.Any) -> bool:
-        """Says whether the value at `path` matches."""
+        """Say whether the value at `path` matches."""
         return path in self.paths
 
     def decide(self, prefix: PathParts) -> bool | None:
-        """Answers for all values under `prefix`.
+        """Answer for all values under `prefix`.
 
         Args:
             prefix: the first parts of the paths of these values.
@@ -257,7 +257,7 @@ class Not(core.Not):
 
 
 def to_predicate(filter: Filter) -> Predicate:
-    """Returns the predicate of a filter.
+    """Return the predicate of a filter.
 
     Example:
         >>> to_predicate((float, "dropout"))
@@ -289,7 +289,7 @@ def to_predicate(filter: Filter) -> Predicate:
 
 
 def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
-    """Returns the predicates of filters that apply in order.
+    """Return the predicates of filters that apply in order.
 
     Example:
         >>> filters_to_predicates([float, ...])

@@ -32,7 +32,7 @@ _rules: contextvars.ContextVar[Rules] = contextvars.ContextVar("rules", default=
 
 @contextlib.contextmanager
 def logical_axis_rules(rules: Rules | Mapping[str, Any]) -> Iterator[None]:
-    """Maps logical axis names to mesh axes within a `with` block.
+    """Map logical axis names to mesh axes within a `with` block.
 
     Example:
         >>> import jax.numpy as jnp
@@ -54,7 +54,7 @@ def logical_axis_rules(rules: Rules | Mapping[str, Any]) -> Iterator[None]:
 
 
 def get_partition_spec(tree: Tree) -> Tree:
-    """Returns a pytree with the `PartitionSpec` of each variable in place of its value.
+    """Return a pytree with the `PartitionSpec` of each variable in place of its value.
 
     Example:
         >>> import jax.numpy as jnp
@@ -74,7 +74,7 @@ def get_partition_spec(tree: Tree) -> Tree:
 
 
 def get_named_sharding(tree: Tree, mesh: Mesh) -> Tree:
-    """Returns a pytree with the `NamedSharding` of each variable in place of its value.
+    """Return a pytree with the `NamedSharding` of each variable in place of its value.
 
     Example:
         >>> import jax, numpy as np
@@ -95,7 +95,7 @@ def get_named_sharding(tree: Tree, mesh: Mesh) -> Tree:
 
 
 def as_abstract(tree: Tree, mesh: Any = None) -> Tree:
-    """Returns a pytree of shapes with shardings, for example to restore a checkpoint.
+    """Return a pytree of shapes with shardings, for example to restore a checkpoint.
 
     Example:
         >>> import jax, numpy as np
@@ -123,7 +123,7 @@ def as_abstract(tree: Tree, mesh: Any = None) -> Tree:
 
 
 def get_abstract_model(init_fn: Callable[[], Any], mesh: Any) -> tuple[Any, Any]:
-    """Returns the definition and the abstract state of an object, without computing anything.
+    """Return the definition and the abstract state of an object, without computing anything.
 
     Example:
         >>> import jax, numpy as np
@@ -161,7 +161,7 @@ def _spec(leaf: Any) -> PartitionSpec:
 
 
 def _on_mesh(name: Any, rules: Rules) -> Any:
-    """Returns the mesh axis for an axis name of a variable."""
+    """Return the mesh axis for an axis name of a variable."""
     if isinstance(name, (tuple, list)):
         return tuple([_on_mesh(one, rules) for one in name])
     return next((axis for logical, axis in rules if logical == name), name)

@@ -15,7 +15,7 @@ IsLeaf = Callable[[tuple[Any, ...], Any], bool]
 def flatten_mapping(
     xs: Mapping[Any, Any], /, *, keep_empty_nodes: bool = False, is_leaf: IsLeaf | None = None, sep: str | None = None
 ) -> dict[Any, Any]:
-    """Flattens nested mappings into one dict whose keys are paths.
+    """Flatten nested mappings into one dict whose keys are paths.
 
     Example:
         >>> flatten_mapping({"dense": {"kernel": 1, "bias": 2}}, sep="/")
@@ -37,7 +37,7 @@ def flatten_mapping(
 
 
 def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = None) -> list[tuple[Any, Any]]:
-    """Flattens nested mappings into a list of pairs of path and leaf. Empty mappings are dropped.
+    """Flatten nested mappings into a list of pairs of path and leaf. Empty mappings are dropped.
 
     Example:
         >>> flatten_to_sequence({"dense": {"kernel": 1, "bias": 2}})
@@ -59,7 +59,7 @@ def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = No
 def unflatten_mapping(
     xs: Mapping[Any, Any] | Iterable[tuple[Any, Any]], /, *, sep: str | None = None
 ) -> dict[Any, Any]:
-    """Nests a flat dict, or pairs of path and leaf: the inverse of the other two functions.
+    """Nest a flat dict, or pairs of path and leaf: the inverse of the other two functions.
 
     Example:
         >>> unflatten_mapping([(("dense", "kernel"), 1), (("dense", "bias"), 2)])

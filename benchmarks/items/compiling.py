@@ -62,7 +62,7 @@ def recompiles(settings: Settings) -> Iterator[Row]:
 
 
 def ways(nn: Any) -> dict[str, Callable[[Any, Any], Any]]:
-    """Calls with a new instance of a module each time."""
+    """Call with a new instance of a module each time."""
     cell = linen.new_lifted(nn).Cell
     jitted, held = nn.jit(cell), cell()
     return {

@@ -115,5 +115,5 @@ def wide(scope: Scope, x: jax.Array, layers: int) -> jax.Array:
 
 
 def first_of_many(scope: Scope, x: jax.Array) -> jax.Array:
-    """Reads one variable of many."""
+    """Read one variable of many."""
     return scope.get_variable("params", "w0") * x

@@ -68,7 +68,10 @@ _TAKEN = DTYPES.keys() - {"uint2", "uint4", "float6_e2m3fn", "float6_e3m2fn", "f
 
 
 def _whole_or_parts(leaf: Any) -> Any:
-    """Return an array in the form that orbax expects: with several processes, NumPy for what each of them has whole."""
+    """Return an array in the form that orbax expects.
+
+    With several processes, arrays that a process holds in full become NumPy arrays.
+    """
     local = isinstance(leaf, jax.Array) and jax.process_count() > 1 and leaf.is_fully_addressable
     return np.asarray(leaf) if local else leaf
 

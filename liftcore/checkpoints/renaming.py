@@ -15,7 +15,7 @@ __all__ = ["each_holding"]
 
 
 def each_holding(name: str, fn: Callable[[dict[str, Any]], Any]) -> Callable[[Any], Any]:
-    """Return a `transform` that replaces each dict in a state that has a certain name by a function of it.
+    """Return a `transform` that replaces each dict with an entry of a certain name by the result of a function.
 
     Example:
         >>> state = {"params": {"Dense_0": 1}, "opt_state": {"mu": {"Dense_0": 2}, "count": 3}}

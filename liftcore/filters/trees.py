@@ -42,7 +42,7 @@ def partition(
         raise LiftArgumentError(
             "variables",
             f"expected {{collection: {{name: … array}}}}, given {shown(variables)}.",
-            "A pytree has variables by `liftcore.Blueprint.of(tree).variables(tree)`.",
+            "To get the variables of a pytree, write `liftcore.Blueprint.of(tree).variables(tree)`.",
         )
     predicates = list(enumerate(map(to_predicate, filters)))
     trees: list[dict[str, typing.Any]] = [{} for _ in range(len(predicates) + 1)]

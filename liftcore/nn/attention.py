@@ -43,7 +43,7 @@ def dot_product_attention_weights(
     *,
     is_causal: bool = False,
 ) -> Array:
-    """Computes `softmax(query · key / √depth + bias)` over the keys, for the pairs that the mask allows.
+    """Compute `softmax(query · key / √depth + bias)` over the keys, for the pairs that the mask allows.
 
     A query that may attend to no key weighs all keys equally. Shapes: `(*batch, queries, heads, depth)` and `(*batch,
     keys, kv_heads, depth)` to `(*batch, heads, queries, keys)`; see `dot_product_attention`.
@@ -113,10 +113,10 @@ def dot_product_attention(
     is_causal: bool = False,
     implementation: str | None = None,
 ) -> Array:
-    """Averages the values with the weights of `dot_product_attention_weights`.
+    """Average the values with the weights of `dot_product_attention_weights`.
 
     Source: Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762. If there are fewer heads of
-    keys and values than of queries, neighbouring heads of queries share one (grouped queries,
+    keys and values than of queries, neighboring heads of queries share one (grouped queries,
     https://arxiv.org/abs/2305.13245).
 
     Shapes: `(*batch, queries, heads, depth)`, `(*batch, keys, kv_heads, depth)` and `(*batch, keys, kv_heads, out)` to
@@ -212,7 +212,7 @@ def _einsum(precision: lax.PrecisionLike, dot_general: Callable[..., Array] | No
 
 
 def _products(query: Array, key: Array, einsum: Callable[..., Array]) -> Array:
-    """Returns the weights before the softmax. Inside, the query heads that share a key head have their own axis."""
+    """Return the weights before the softmax. Inside, the query heads that share a key head have their own axis."""
     query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
     heads, kv_heads = query.shape[-2], key.shape[-2]
     if heads == kv_heads:
@@ -301,7 +301,7 @@ def _divides(few: int, many: int) -> bool:
 
 
 def _drops(where: str, rate: float, deterministic: bool, rng: Key | None) -> bool:
-    """Returns whether to drop anything."""
+    """Return whether to drop anything."""
     if deterministic or rate == 0:
         return False
     if not 0 <= rate <= 1:

@@ -13,12 +13,12 @@ __all__ = ["check_mask", "normalize_axes", "split_mask", "to_tuple"]
 
 
 def to_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
-    """Returns one int, or several, as a tuple."""
+    """Return one int, or several, as a tuple."""
     return tuple(value) if isinstance(value, Iterable) else (value,)
 
 
 def normalize_axes(where: str, name: str, axes: int | Iterable[int], ndim: int) -> tuple[int, ...]:
-    """Returns distinct axes in ascending order, counted from the front.
+    """Return distinct axes in ascending order, counted from the front.
 
     Example:
         >>> normalize_axes("layer_norm at /", "reduction_axes", (-1, 1, 2), ndim=3)
@@ -45,7 +45,7 @@ def normalize_axes(where: str, name: str, axes: int | Iterable[int], ndim: int) 
 
 
 def check_mask(where: str, mask: ArrayLike | None, shape: Shape) -> None:
-    """Checks that a mask broadcasts to an array of a shape.
+    """Check that a mask broadcasts to an array of a shape.
 
     Example:
         >>> check_mask("layer_norm at /", jnp.ones((1, 3)), (2, 3))
@@ -71,7 +71,7 @@ def check_mask(where: str, mask: ArrayLike | None, shape: Shape) -> None:
 
 
 def split_mask(mask: ArrayLike | None, groups: int, size: int) -> ArrayLike | None:
-    """Splits a mask for features, `(..., features)`, into groups of features, `(..., groups, size)`.
+    """Split a mask for features, `(..., features)`, into groups of features, `(..., groups, size)`.
 
     Example:
         >>> split_mask(jnp.array([True, True, False, True]), groups=2, size=2).shape

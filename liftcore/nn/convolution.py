@@ -216,7 +216,7 @@ def _convolve_locally(
     window: Window,
     precision: lax.PrecisionLike,
 ) -> Array:
-    """Convolves padded inputs that have one batch dimension."""
+    """Convolve padded inputs that have one batch dimension."""
     y = lax.conv_general_dilated_local(
         x,
         kernel,

@@ -55,7 +55,7 @@ class DecodeCache:
     casts: bool = False
 
     def positions(self, number: int) -> Array:
-        """Returns the positions of the next inputs.
+        """Return the positions of the next inputs.
 
         Example:
             >>> from types import SimpleNamespace as Box
@@ -82,7 +82,7 @@ class DecodeCache:
         *,
         lengths: ArrayLike | None = None,
     ) -> tuple[Array, Array, Array, Array]:
-        """Adds positions; returns their queries, all keys and values, and the mask for these.
+        """Add positions; return their queries, all keys and values, and the mask for these.
 
         A query attends to its own position and to earlier ones, so chunks of any size give the same results as all
         positions at once. If there is not enough room and the index is known, that is an error. A traced index cannot
@@ -140,7 +140,7 @@ class DecodeCache:
                 )
 
     def _count(self, lengths: ArrayLike | None, batch: tuple[int, ...], number: int) -> Any:
-        """Returns how many positions are added: one number, or with lengths one for each example."""
+        """Return how many positions are added: one number, or with lengths one for each example."""
         shape = jnp.shape(self.index.value)
         if shape not in ((), batch):
             raise LiftArgumentError(
@@ -177,7 +177,7 @@ class DecodeCache:
 def decode_cache(
     scope: Scope, key: Array, value: Array, *, ragged: bool = False, dtype: Dtype | None = None
 ) -> DecodeCache | None:
-    """Returns the cache of a scope, for decoding; if there is none, it makes an empty one and returns None.
+    """Return the cache of a scope, for decoding; if there is none, it makes an empty one and returns None.
 
     The cache has room for as many positions as the keys that it is made from, so make it from the longest inputs. After
     that, it takes inputs of any length: a whole prompt, parts of it, or one position at a time.
@@ -228,7 +228,7 @@ def decode_cache(
 
 
 def _put(kept: Array, new: Array, at: Array) -> Array:
-    """Returns the kept array with new values at their positions, `(*batch, positions)` or `(positions,)`."""
+    """Return the kept array with new values at their positions, `(*batch, positions)` or `(positions,)`."""
     new = new.astype(kept.dtype)
     if at.shape == (1,):
         return _put_one(kept, new, at[0])
@@ -243,7 +243,7 @@ def _put_many(kept: Array, new: Array, at: Array) -> Array:
 
 
 def _put_one(kept: Array, new: Array, index: Array) -> Array:
-    """Does the same for one position, with a slice, which is faster than a scatter."""
+    """Do the same for one position, with a slice, which is faster than a scatter."""
     zero = jnp.zeros_like(index)  # with 64-bit numbers on, a plain 0 would have another dtype than the index
     starts = [*(zero for _ in kept.shape[:-3]), index, zero, zero]
     there = lax.dynamic_slice(kept, starts, new.shape)  # JAX clamps the position, and would overwrite this

@@ -13,7 +13,7 @@ __all__ = ["PromoteDtypeFn", "accumulation_dtype", "canonicalize_dtype", "promot
 
 
 def accumulation_dtype(dtype: Dtype) -> Dtype:
-    """Returns the dtype for sums and averages of a dtype: at least float32, which is precise enough for long sums.
+    """Return the dtype for sums and averages of a dtype: at least float32, which is precise enough for long sums.
 
     Example:
         >>> accumulation_dtype(jnp.bfloat16), accumulation_dtype(jnp.int8), accumulation_dtype(jnp.complex64)
@@ -31,12 +31,12 @@ class PromoteDtypeFn(Protocol):
     """The type of functions that convert inputs and parameters to one dtype, such as `promote_dtype`."""
 
     def __call__(self, *args: ArrayLike | None, dtype: Dtype | None = None, inexact: bool = True) -> list[Any]:
-        """Returns the arrays in one dtype, with None for None; see `promote_dtype`."""
+        """Return the arrays in one dtype, with None for None; see `promote_dtype`."""
         ...
 
 
 def canonicalize_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inexact: bool = True) -> Dtype:
-    """Returns the dtype to compute in.
+    """Return the dtype to compute in.
 
     Example:
         >>> import jax.numpy as jnp
@@ -66,7 +66,7 @@ def canonicalize_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inex
 
 
 def promote_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inexact: bool = True) -> list[Any]:
-    """Converts all arrays to the dtype that `canonicalize_dtype` returns for them; None stays None.
+    """Convert all arrays to the dtype that `canonicalize_dtype` returns for them; None stays None.
 
     Example:
         >>> import jax.numpy as jnp

@@ -22,7 +22,7 @@ class Equation(NamedTuple):
 
 
 def to_equation(where: str, text: str, left: Sequence[int], right: Sequence[int]) -> Equation:
-    """Reads an equation such as `"...ab,bc->...ac"` for operands of given shapes.
+    """Read an equation such as `"...ab,bc->...ac"` for operands of given shapes.
 
     Example:
         >>> to_equation("einsum at /", "...ab, bc -> ...ac", (2, 3, 4), (4, 5))

@@ -70,7 +70,7 @@ def fp8_dot_general(
     e5m2_dtype: Dtype = jnp.float8_e5m2,
     out_sharding: Any = None,
 ) -> Array:
-    """Computes `jax.lax.dot_general` with 8-bit numbers, forward and backward, directly on hardware that supports it.
+    """Compute `jax.lax.dot_general` with 8-bit numbers, forward and backward, directly on hardware that supports it.
 
     Example:
         >>> meta = Fp8Meta(jnp.ones(1), jnp.zeros(4))
@@ -118,7 +118,7 @@ def fp8_simulated_dot_general(
     e5m2_dtype: Dtype = jnp.float8_e5m2,
     out_sharding: Any = None,
 ) -> Array:
-    """Computes `jax.lax.dot_general` with numbers rounded to 8 bits and back; XLA may fuse this into an 8-bit product.
+    """Compute `jax.lax.dot_general` with numbers rounded to 8 bits and back; XLA may fuse this into an 8-bit product.
 
     Args:
         lhs: an array of a floating dtype.
@@ -152,7 +152,7 @@ def fp8_einsum(
     e4m3_dtype: Dtype = jnp.float8_e4m3fn,
     e5m2_dtype: Dtype = jnp.float8_e5m2,
 ) -> Array:
-    """Computes `jax.numpy.einsum` of two operands in 8 bits, forward and backward.
+    """Compute `jax.numpy.einsum` of two operands in 8 bits, forward and backward.
 
     Args:
         equation: an explicit equation, such as `"...a,ab->...b"`, in which no operand has a letter twice.
@@ -200,7 +200,7 @@ def fp8_einsum(
 def _summed(
     x: Array, sizes: dict[Label, int], others: dict[Label, int], result: tuple[Label, ...]
 ) -> tuple[Array, tuple[Label, ...]]:
-    """Sums an operand over dimensions that only it has, or that have size 1 and broadcast to the other operand."""
+    """Sum an operand over dimensions that only it has, or that have size 1 and broadcast to the other operand."""
     alone = {label for label in sizes if label not in others and label not in result}
     gone = alone | {label for label, size in sizes.items() if size == 1 and others.get(label, 1) != 1}
     kept = tuple(label for label in sizes if label not in gone)
@@ -229,7 +229,7 @@ def _to_product(dimension_numbers: DimensionNumbers, *rest: Any) -> _Product:
 
 
 def _sharded(how: _Product, lhs: Array, rhs: Array, metas: tuple[Fp8Meta, ...], out_sharding: Any) -> Array:
-    """Computes the product; if an operand is sharded by its type, the compiler shards the values inside."""
+    """Compute the product; if an operand is sharded by its type, the compiler shards the values inside."""
     left, right = sharding_entries(lhs), sharding_entries(rhs)
     batch = [left[i] or right[j] for i, j in zip(*how.batch, strict=True)]
     rest = [left[i] for i in range(lhs.ndim) if i not in (*how.contract[0], *how.batch[0])]
@@ -270,7 +270,7 @@ _multiply.defvjp(_forward, _backward)
 
 
 def _cotangent(how: _Product, grad: Array, ndim: int, other: Array, side: int) -> Array:
-    """Returns the gradient with respect to one operand: the gradient of the result times the other operand."""
+    """Return the gradient with respect to one operand: the gradient of the result times the other operand."""
     contract, batch = how.contract[side], how.batch[side]
     other_contract, other_batch = how.contract[1 - side], how.batch[1 - side]
     rest = [i for i in range(ndim) if i not in (*contract, *batch)]
@@ -292,14 +292,14 @@ def _cotangent(how: _Product, grad: Array, ndim: int, other: Array, side: int) -
 
 
 def _round(how: _Product, x: Array, q_dtype: Dtype, scale: Array, dtype: Dtype) -> Array:
-    """Rounds numbers to 8 bits; in a simulation, converts them back."""
+    """Round numbers to 8 bits; in a simulation, convert them back."""
     largest = _largest(q_dtype).astype(dtype)
     q = jnp.clip(x / scale.astype(dtype).reshape(()), -largest, largest).astype(q_dtype)
     return _scaled(q, x.dtype, scale) if how.simulated else q
 
 
 def _unscaled(how: _Product, y: Array, left: Array, right: Array) -> Array:
-    """Multiplies a product of two scaled operands by their scales."""
+    """Multiply a product of two scaled operands by their scales."""
     return y if how.simulated else _scaled(y, how.dtype, left * right)
 
 
@@ -312,7 +312,7 @@ def _scaled(x: Array, dtype: Dtype, scale: Array) -> Array:
 
 
 def _updated(x: Array, q_dtype: Dtype, meta: Fp8Meta) -> Fp8Meta:
-    """Returns the scale for this step, from earlier steps, and the history with this step."""
+    """Return the scale for this step, from earlier steps, and the history with this step."""
     amax = jnp.max(meta.amax_history, axis=0)
     inverse = 1.0 / meta.scale
     wanted = _largest(q_dtype).astype(jnp.float32) / amax

@@ -19,7 +19,7 @@ __all__ = ["check_unfused_options", "fused_attention"]
 
 
 def check_unfused_options(where: str, implementation: str, options: Mapping[str, Any]) -> None:
-    """Checks that no option requires us to compute the weights, or the products of attention.
+    """Check that no option requires us to compute the weights, or the products of attention.
 
     Args:
         where: the function, for the error.
@@ -55,7 +55,7 @@ def fused_attention(
     mask: ArrayLike | None = None,
     is_causal: bool = False,
 ) -> Array:
-    """Computes `jax.nn.dot_product_attention` over any number of batch dimensions; see `dot_product_attention`.
+    """Compute `jax.nn.dot_product_attention` over any number of batch dimensions; see `dot_product_attention`.
 
     Args:
         where: the function, for the error.
@@ -111,7 +111,7 @@ def _attend(
 
 
 def _one_batch_axis(x: Array, batch: tuple[int, ...]) -> Array:
-    """Reshapes an array to four dimensions: one for the whole batch, of size 1 if it is the same for all of it."""
+    """Reshape an array to four dimensions: one for the whole batch, of size 1 if it is the same for all of it."""
     x = x.reshape((1,) * (len(batch) + 3 - x.ndim) + x.shape)
     given, rest = x.shape[:-3], x.shape[-3:]
     if math.prod(given) != 1:

@@ -54,7 +54,7 @@ def convolve(
     out_sharding: Any = None,
     where: str = "convolve",
 ) -> Array:
-    """Computes `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]`, with `x` padded.
+    """Compute `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]`, with `x` padded.
 
     Shapes: `inputs`, `(*batch, *spatial, in)`; `kernel`, `(*kernel_size, in / feature_group_count, features)`; `bias`,
     `(features,)`; the result, `(*batch, *other_spatial, features)`.
@@ -115,7 +115,7 @@ def sharded_convolution(
     groups: bool = False,
     out_sharding: Any = None,
 ) -> Array:
-    """Runs a convolution `run(inputs, kernel, bias)`; if one of these is sharded by its type, so is the result.
+    """Run a convolution `run(inputs, kernel, bias)`; if one of these is sharded by its type, so is the result.
 
     The result has the sharding of the inputs, and its features that of the kernel. JAX has a rule for this only if a
     single batch dimension is sharded and nothing else. XLA computes wrong gradients of feature groups on a mesh with
@@ -226,7 +226,7 @@ def convolve_transpose(
     out_sharding: Any = None,
     where: str = "convolve_transpose",
 ) -> Array:
-    """Computes `conv_transpose` with given parameters: each input adds its multiple of the kernel to the result.
+    """Compute `conv_transpose` with given parameters: each input adds its multiple of the kernel to the result.
 
     Source: Zeiler et al., "Deconvolutional Networks", 2010; Dumoulin & Visin, https://arxiv.org/abs/1603.07285.
 
@@ -313,7 +313,7 @@ def to_spread_window(
     padding: PaddingLike,
     kernel_dilation: int | Iterable[int] | None,
 ) -> Window:
-    """Returns the window of a transposed convolution, which supports fewer words for padding.
+    """Return the window of a transposed convolution, which supports fewer words for padding.
 
     Raises:
         LiftArgumentError: see `to_window`.
@@ -322,7 +322,7 @@ def to_spread_window(
 
 
 def _wound(y: Array, periods: list[int], more_after: bool) -> Array:
-    """Sums values that are whole periods apart in `(batch, *spatial, features)`; the middle keeps its place."""
+    """Sum values that are whole periods apart in `(batch, *spatial, features)`; the middle keeps its place."""
     pads = [(0, 0)]
     for size, period in zip(y.shape[1:-1], periods, strict=True):
         lacking = -(size - period) % (2 * period)  # a whole number of periods on either side of the inputs
@@ -336,13 +336,13 @@ def _wound(y: Array, periods: list[int], more_after: bool) -> Array:
 
 
 def with_bias(y: Array, bias: Array | None, batch: tuple[int, ...]) -> Array:
-    """Adds the bias to a result `(batch, *spatial, features)`, and restores the batch dimensions of the inputs."""
+    """Add the bias to a result `(batch, *spatial, features)`, and restore the batch dimensions of the inputs."""
     y = y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - bias.ndim) + bias.shape)
     return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
 
 
 def check_groups(where: str, given: int, features: int, groups: int) -> None:
-    """Checks that features divide into groups.
+    """Check that features divide into groups.
 
     Raises:
         LiftArgumentError: if the features of the inputs, or of the result, do not.
@@ -357,7 +357,7 @@ def check_groups(where: str, given: int, features: int, groups: int) -> None:
 
 
 def check_kernel_mask(where: str, mask: Array | None, shape: tuple[int, ...]) -> None:
-    """Checks that a mask has the shape of the kernel.
+    """Check that a mask has the shape of the kernel.
 
     Raises:
         LiftArgumentError: if it has another shape.

@@ -176,7 +176,7 @@ def einsum(
     preferred_element_type: Dtype | None = None,
     out_sharding: Any = None,
 ) -> Array:
-    """Computes `einsum(einsum_str, inputs, kernel) + bias`; see `jax.numpy.einsum`.
+    """Compute `einsum(einsum_str, inputs, kernel) + bias`; see `jax.numpy.einsum`.
 
     Shapes: as in the equation; `inputs` are the first operand and the kernel is the second.
     Parameters: `kernel`, `shape`; `bias`, the sizes of the result's dimensions that the kernel also has.
@@ -237,7 +237,7 @@ def affine(
     out_sharding: Any = None,
     where: str = "affine",
 ) -> Array:
-    """Computes `inputs @ kernel + bias` over any axes, with a kernel for each index of the batch dimensions.
+    """Compute `inputs @ kernel + bias` over any axes, with a kernel for each index of the batch dimensions.
 
     Shapes: `inputs`, `(*batch, *rest and axis, in any order)`; `kernel`, `(*batch, *axis, *features)`; `bias`,
     `(*batch, *features)`; the result, `(*batch, *rest, *features)`.
@@ -313,7 +313,7 @@ def affine_einsum(
     out_sharding: Any = None,
     where: str = "affine_einsum",
 ) -> Array:
-    """Computes the product of an equation, and adds a bias over the result's dimensions that `kernel` also has.
+    """Compute the product of an equation, and add a bias over the result's dimensions that `kernel` also has.
 
     Example:
         >>> y = affine_einsum("...a,ab->...b", jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.arange(4.0))
@@ -356,7 +356,7 @@ def affine_einsum(
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Returns the options that are not None: a user's function need not accept the others."""
+    """Return the options that are not None: a user's function need not accept the others."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -366,7 +366,7 @@ def _fit(where: str, fits: bool, text: str) -> None:
 
 
 def _flat(init_fn: Initializer, flat: Shape) -> Initializer:
-    """Wraps an initializer to see a flat shape; the value is folded, inside boxed metadata if there is any."""
+    """Wrap an initializer to see a flat shape; the value is folded, inside boxed metadata if there is any."""
 
     def init(key: Key, shape: Shape, dtype: Dtype) -> Any:
         made = init_fn(key, flat, dtype)
@@ -379,7 +379,7 @@ def _flat(init_fn: Initializer, flat: Shape) -> Initializer:
 def _check_axes(
     where: str, axis: tuple[int, ...], axes: tuple[int, ...], batch_dims: tuple[int, ...], batch: tuple[int, ...]
 ) -> None:
-    """Checks axes as they were given, and as they are counted from the front."""
+    """Check axes as they were given, and as they are counted from the front."""
     if sorted(batch_dims) != list(range(len(batch_dims))):
         raise LiftArgumentError(
             where,

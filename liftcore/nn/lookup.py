@@ -44,7 +44,7 @@ class Embedding:
     where: str = field(pytree_node=False, default="embedding")
 
     def lookup(self, indices: ArrayLike, out_sharding: Any = None) -> Array:
-        """Looks up the vectors at integers: `(...)` to `(..., features)`.
+        """Look up the vectors at integers: `(...)` to `(..., features)`.
 
         Negative indices count from the end, and an index out of range gives NaN; a table of one vector always gives
         that vector.
@@ -71,7 +71,7 @@ class Embedding:
         return found
 
     def attend(self, query: ArrayLike, out_sharding: Any = None) -> Array:
-        """Computes the products with all vectors, `query @ table.T`: `(..., features)` to `(..., num_embeddings)`.
+        """Compute the products with all vectors, `query @ table.T`: `(..., features)` to `(..., num_embeddings)`.
 
         Args:
             query: vectors to compare with those of the table.
@@ -100,7 +100,7 @@ def _take(table: Array, indices: Array) -> Array:
 
 
 def _broadcast(table: Array, indices: Array) -> Array:
-    """Returns the one vector of a table, for each index."""
+    """Return the one vector of a table, for each index."""
     return jnp.broadcast_to(table, (*indices.shape, table.shape[-1]))
 
 

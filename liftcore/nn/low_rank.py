@@ -31,7 +31,7 @@ _HE_UNIFORM = initializers.he_uniform()
 
 
 def factor_names(collection: str) -> tuple[str, str]:
-    """Returns the names of the two factors of an update; among the parameters, their names say what they are.
+    """Return the names of the two factors of an update; among the parameters, their names say what they are.
 
     Example:
         >>> factor_names("lora"), factor_names("params")
@@ -41,7 +41,7 @@ def factor_names(collection: str) -> tuple[str, str]:
 
 
 def lora_scale(alpha: float | None, rank: int) -> float:
-    """Returns the factor of an update: `alpha / rank`, or 1 without an alpha."""
+    """Return the factor of an update: `alpha / rank`, or 1 without an alpha."""
     return 1.0 if alpha is None else alpha / rank
 
 
@@ -71,7 +71,7 @@ class Update(NamedTuple):
         return f"{self.layer} at {self.scope.path_text}"
 
     def check(self) -> None:
-        """Checks the rank, before anything is made."""
+        """Check the rank, before anything is made."""
         if not isinstance(self.rank, int) or self.rank < 1:
             fix = "Pass a small one: `rank=8`."
             raise LiftArgumentError(self.where, f"expected a rank of 1 or more, given {shown(self.rank)}.", fix)
@@ -79,7 +79,7 @@ class Update(NamedTuple):
     def factors(
         self, inputs: ArrayLike | None, a_shape: tuple[int, ...], b_shape: tuple[int, ...], fan_in: int
     ) -> tuple[Array, Array]:
-        """Makes both factors; `a_init` gets the shape of a matrix with `fan_in` rows, by which it usually divides."""
+        """Make both factors; `a_init` gets the shape of a matrix with `fan_in` rows, by which it usually divides."""
         a_name, b_name = factor_names(self.collection)
         flat = (fan_in, math.prod(a_shape) // fan_in if fan_in else self.rank)
 
@@ -121,7 +121,7 @@ def lora(
     b_init: Initializer = initializers.zeros,
     promote_dtype: PromoteDtypeFn = promote_dtype,
 ) -> Array:
-    """Computes `(alpha / rank) * inputs @ a @ b`: the contribution of an update `(alpha / rank) * a @ b` of a kernel.
+    """Compute `(alpha / rank) * inputs @ a @ b`: the contribution of an update `(alpha / rank) * a @ b` of a kernel.
 
     `b` starts with zeros, so the result is zero at first. The update has `rank * (in + features)` numbers instead of
     `in * features`. Source: Hu et al., https://arxiv.org/abs/2106.09685.

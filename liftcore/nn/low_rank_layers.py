@@ -46,7 +46,7 @@ def lora_einsum(
     b_init: Initializer = initializers.zeros,
     promote_dtype: PromoteDtypeFn = promote_dtype,
 ) -> Array:
-    """Computes the contribution of a low-rank update of the kernel to the product of `einsum`; see `lora`.
+    """Compute the contribution of a low-rank update of the kernel to the product of `einsum`; see `lora`.
 
     Both factors have one dimension for each dimension of the kernel, in its order, and the rank last. Dimensions that
     the inputs lack have size 1 in `a`; those that the result lacks have size 1 in `b`. The update is the sum of `a * b`
@@ -126,7 +126,7 @@ def lora_conv(
     b_init: Initializer = initializers.zeros,
     promote_dtype: PromoteDtypeFn = promote_dtype,
 ) -> Array:
-    """Computes the contribution of a low-rank update to `conv`: a convolution to `rank` channels, and a map of these.
+    """Compute the contribution of a low-rank update to `conv`: a convolution to `rank` channels, and a map of these.
 
     Shapes: `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`; `batch` may be of any length.
     Collection `lora`: `a`, `(*kernel_size, in / feature_group_count, rank)`; `b`, `(rank, features)`. See `lora`.
@@ -223,7 +223,7 @@ class LowRankEmbedding:
     promote_dtype: PromoteDtypeFn = field(pytree_node=False, default=promote_dtype)
 
     def lookup(self, indices: ArrayLike) -> Array:
-        """Returns the contribution to the vectors at integers: `(...)` to `(..., features)`.
+        """Return the contribution to the vectors at integers: `(...)` to `(..., features)`.
 
         Args:
             indices: integers, `(...)`.
@@ -232,7 +232,7 @@ class LowRankEmbedding:
         return affine(found * self.scale, b)
 
     def attend(self, query: ArrayLike) -> Array:
-        """Returns the contribution to the products with all vectors: `(..., features)` to `(..., num_embeddings)`.
+        """Return the contribution to the products with all vectors: `(..., features)` to `(..., num_embeddings)`.
 
         Args:
             query: `(..., features)`.

@@ -20,7 +20,7 @@ __all__ = ["merge_lora", "unmerge_lora"]
 
 
 def merge_lora(variables: Variables, *, alpha: float | None, collection: str = LORA) -> Variables:
-    """Returns the variables of the model, with each update added to its kernel, so that it needs no extra computation.
+    """Return the variables of the model, with each update added to its kernel, so that it needs no extra computation.
 
     The sum is computed in at least `float32`, and rounded to the dtype of the kernel. Updates may be stacked along
     leading axes, as a lifted `scan` does it, if the kernels are stacked, too.
@@ -60,7 +60,7 @@ def merge_lora(variables: Variables, *, alpha: float | None, collection: str = L
 def unmerge_lora(
     variables: Variables, updates: Mapping[str, Any], *, alpha: float | None, collection: str = LORA
 ) -> Variables:
-    """Returns kernels without the updates, and the updates beside them: the inverse of `merge_lora`.
+    """Return kernels without the updates, and the updates beside them: the inverse of `merge_lora`.
 
     Both functions round once, so a kernel comes back within the last place of the larger of it and the merged one.
 
@@ -98,7 +98,7 @@ def _moved(
     alpha: float | None,
     by: Callable[..., Array],
 ) -> Any:
-    """Changes each kernel of the parameters that has an update by it; the other kernels stay the same objects."""
+    """Change each kernel of the parameters that has an update by it; the other kernels stay the same objects."""
     result = dict(params)
     for path, *factors in _pairs(updates, names, ()):
         node = result
@@ -122,7 +122,7 @@ def _moved(
 
 
 def _pairs(updates: Mapping[str, Any], names: tuple[str, str], path: Path) -> Iterator[tuple[Path, Any, Any]]:
-    """Yields the updates below a path, each with the path of its layer."""
+    """Yield the updates below a path, each with the path of its layer."""
     a, b = names
     if a in updates and not isinstance(updates[a], Mapping):
         yield path, updates[a], updates[b]
@@ -132,13 +132,13 @@ def _pairs(updates: Mapping[str, Any], names: tuple[str, str], path: Path) -> It
 
 
 def _without(params: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """Returns the parameters that are not factors of updates."""
+    """Return the parameters that are not factors of updates."""
     kept = {name: value for name, value in params.items() if name not in names or isinstance(value, Mapping)}
     return {name: _without(value, names) if isinstance(value, Mapping) else value for name, value in kept.items()}
 
 
 def _product(where: str, path: Path, kernel: Array, a: Array, b: Array) -> Array:
-    """Computes `a @ b` in the shape of the kernel, for each index of the leading axes that all three share.
+    """Compute `a @ b` in the shape of the kernel, for each index of the leading axes that all three share.
 
     The factors of an equation have all dimensions of the kernel, some with size 1, and are multiplied directly.
     """
@@ -158,7 +158,7 @@ def _product(where: str, path: Path, kernel: Array, a: Array, b: Array) -> Array
 
 
 def _spans(shape: Shape, a: Shape, b: Shape) -> bool:
-    """Returns whether two shapes with as many dimensions as a third one broadcast to it."""
+    """Return whether two shapes with as many dimensions as a third one broadcast to it."""
     if not len(a) == len(b) == len(shape):
         return False
     return all({size} <= {i, j} <= {size, 1} for size, i, j in zip(shape, a, b, strict=True))

@@ -21,7 +21,7 @@ def make_attention_mask(
     extra_batch_dims: int = 0,
     dtype: Dtype = jnp.float32,
 ) -> Array:
-    """Returns `mask[…, 0, q, k] = pairwise_fn(query_input[…, q], key_input[…, k])`, with an axis of size 1 for heads.
+    """Return `mask[…, 0, q, k] = pairwise_fn(query_input[…, q], key_input[…, k])`, with an axis of size 1 for heads.
 
     Shapes: `(*batch, queries)` and `(*batch, keys)` to `(*extra, *batch, 1, queries, keys)`, `extra` all 1.
 
@@ -55,7 +55,7 @@ def make_attention_mask(
 
 
 def make_causal_mask(x: ArrayLike, extra_batch_dims: int = 0, dtype: Dtype = jnp.float32) -> Array:
-    """Returns the mask with which each position attends to itself and to the earlier positions.
+    """Return the mask with which each position attends to itself and to the earlier positions.
 
     Shapes: `(*batch, length)` to `(*extra, *batch, 1, length, length)`, `extra` all 1.
 
@@ -85,7 +85,7 @@ def make_causal_mask(x: ArrayLike, extra_batch_dims: int = 0, dtype: Dtype = jnp
 
 
 def combine_masks(*masks: ArrayLike | None, dtype: Dtype = jnp.float32) -> Array | None:
-    """Returns the mask that allows what all of them allow; None without any mask.
+    """Return the mask that allows what all of them allow; None without any mask.
 
     Example:
         >>> combine_masks(jnp.array([[1, 0, 1]]), None, jnp.array([[1, 1, 0]]), dtype=bool)
@@ -106,7 +106,7 @@ def combine_masks(*masks: ArrayLike | None, dtype: Dtype = jnp.float32) -> Array
         raise LiftArgumentError(
             "combine_masks",
             f"masks of shapes {', '.join(map(str, shapes))} cannot be combined.",
-            "Give all of them as many dimensions, of size 1 if a mask is constant along one: `mask[:, None]`.",
+            "Give all masks the same number of dimensions; use size 1 where a mask is constant: `mask[:, None]`.",
         )
     combined, *others = given
     for mask in others:
@@ -115,7 +115,7 @@ def combine_masks(*masks: ArrayLike | None, dtype: Dtype = jnp.float32) -> Array
 
 
 def check_attention_mask(where: str, name: str, mask: ArrayLike | None, shape: Shape) -> None:
-    """Checks that a mask, or another array over the weights of attention, broadcasts to them.
+    """Check that a mask, or another array over the weights of attention, broadcasts to them.
 
     Args:
         where: the layer, for the error.
@@ -140,7 +140,7 @@ def check_attention_mask(where: str, name: str, mask: ArrayLike | None, shape: S
 
 
 def broadcasts(given: Shape, shape: Shape) -> bool:
-    """Returns whether an array of one shape broadcasts to another shape.
+    """Return whether an array of one shape broadcasts to another shape.
 
     Example:
         >>> broadcasts((1, 3), (2, 4, 3)), broadcasts((2, 4, 3), (1, 3))

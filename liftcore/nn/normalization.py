@@ -35,17 +35,17 @@ class _Recipe(NamedTuple):
     force_float32: bool
 
     def moments(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> tuple[Array, Array]:
-        """Returns mean and variance over axes."""
+        """Return mean and variance over axes."""
         x, average = self._averaged(scope, x, axes, mask)
         return moments(x, axes, average, self.use_fast_variance)
 
     def mean_square(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> Array:
-        """Returns the mean of `|x|²` over axes."""
+        """Return the mean of `|x|²` over axes."""
         x, average = self._averaged(scope, x, axes, mask)
         return average(abs_square(x))[0]
 
     def _averaged(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> tuple[Array, Average]:
-        """Returns the array in the dtype of its statistics, and a function that averages it."""
+        """Return the array in the dtype of its statistics, and a function that averages it."""
         if not scope.is_initializing() and any(x.shape[axis] == 0 for axis in axes):
             raise LiftArgumentError(
                 f"{self.layer} at {scope.path_text}",
@@ -64,7 +64,7 @@ class _Recipe(NamedTuple):
         axes: Sequence[int],
         feature_axes: tuple[int, ...],
     ) -> Array:
-        """Returns the result of the layer, from statistics that lack some axes, and parameters along others."""
+        """Return the result of the layer, from statistics that lack some axes, and parameters along others."""
 
         def param(name: str, init_fn: Initializer | None) -> Array | None:
             if init_fn is None:
@@ -98,7 +98,7 @@ def batch_norm(
     force_float32_reductions: bool = True,
     mask: ArrayLike | None = None,
 ) -> Array:
-    """Computes `(x - mean) / sqrt(var + epsilon) * scale + bias`, with moments over all axes but `axis`.
+    """Compute `(x - mean) / sqrt(var + epsilon) * scale + bias`, with moments over all axes but `axis`.
 
     It also updates the running averages, `r = momentum * r + (1 - momentum) * batch`, or uses them instead. `init`
     leaves them at 0 and 1, and needs no `axis_name`. Source: Ioffe & Szegedy, https://arxiv.org/abs/1502.03167.
@@ -132,7 +132,7 @@ def batch_norm(
         use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
             which is slower and more accurate.
         force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
-        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
+        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalized.
 
     Raises:
         LiftArgumentError: if `use_running_average` is missing, or an axis or the mask does not match the inputs.
@@ -180,7 +180,7 @@ def batch_norm(
 def _running(
     inputs: Array, scope: Scope, name: str, init_fn: Initializer, shape: tuple[int, ...], dtype: Dtype
 ) -> Variable:
-    """Returns a running average, which must not broadcast to the inputs silently."""
+    """Return a running average, which must not broadcast to the inputs silently."""
     found = scope.variable("batch_stats", name, init_fn, shape, dtype)
     check_stored(inputs, "batch_norm", scope, f"batch_stats/{name}", found.value, shape)
     return found
@@ -205,7 +205,7 @@ def layer_norm(
     force_float32_reductions: bool = True,
     mask: ArrayLike | None = None,
 ) -> Array:
-    """Computes `(x - mean) / sqrt(var + epsilon) * scale + bias`, with moments over `reduction_axes`, of each example.
+    """Compute `(x - mean) / sqrt(var + epsilon) * scale + bias`, with moments over `reduction_axes`, of each example.
 
     Source: Ba, Kiros & Hinton, https://arxiv.org/abs/1607.06450.
 
@@ -234,7 +234,7 @@ def layer_norm(
         use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
             which is slower and more accurate.
         force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
-        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
+        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalized.
 
     Raises:
         LiftArgumentError: if an axis or the mask does not match the inputs.
@@ -275,7 +275,7 @@ def rms_norm(
     force_float32_reductions: bool = True,
     mask: ArrayLike | None = None,
 ) -> Array:
-    """Computes `x / sqrt(mean(|x|²) + epsilon) * scale`, with the mean over `reduction_axes`, without centering.
+    """Compute `x / sqrt(mean(|x|²) + epsilon) * scale`, with the mean over `reduction_axes`, without centering.
 
     Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", https://arxiv.org/abs/1910.07467.
 
@@ -300,7 +300,7 @@ def rms_norm(
         axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
         axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
         force_float32_reductions: whether to compute the mean square in at least `float32`, whatever the dtypes.
-        mask: the elements to use for the mean square, broadcast to the inputs; all elements are normalised.
+        mask: the elements to use for the mean square, broadcast to the inputs; all elements are normalized.
 
     Raises:
         LiftArgumentError: if an axis or the mask does not match the inputs.
@@ -374,7 +374,7 @@ def instance_norm(
         use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
             which is slower and more accurate.
         force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
-        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
+        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalized.
 
     Raises:
         LiftArgumentError: if an axis or the mask does not match the inputs, or the first axis is a feature axis.
@@ -456,7 +456,7 @@ def group_norm(
         use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
             which is slower and more accurate.
         force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
-        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
+        mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalized.
 
     Raises:
         LiftArgumentError: if an axis or the mask does not match the inputs, the last axis is not averaged over, or the
@@ -494,7 +494,7 @@ def group_norm(
 def _groups(
     where: str, axes: tuple[int, ...], shape: tuple[int, ...], num_groups: int | None, group_size: int | None
 ) -> tuple[int, int]:
-    """Returns the number of groups and their size."""
+    """Return the number of groups and their size."""
     if len(shape) - 1 not in axes:
         raise LiftArgumentError(
             where,

@@ -22,7 +22,7 @@ def param_for(
     shape: tuple[int, ...],
     dtype: Dtype,
 ) -> Any:
-    """Returns `scope.param(name, init_fn, shape, dtype)`, for a shape that depends on the inputs, if any are given.
+    """Return `scope.param(name, init_fn, shape, dtype)`, for a shape that depends on the inputs, if any are given.
 
     Inputs without features need a kernel without elements; an initializer that divides by fan-in is not called then.
 
@@ -49,7 +49,7 @@ def _of_nothing(init_fn: Initializer) -> Initializer:
 def check_stored(
     inputs: ArrayLike | None, layer: str, scope: Scope, name: str, value: ArrayLike, shape: tuple[int, ...]
 ) -> None:
-    """Checks that a variable that is not a parameter has the shape that the inputs require.
+    """Check that a variable that is not a parameter has the shape that the inputs require.
 
     Raises:
         ScopeParamShapeError: if it has another shape, as for a parameter.

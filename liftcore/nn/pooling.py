@@ -27,7 +27,7 @@ def pool(
     strides: Sequence[int] | None,
     padding: Padding,
 ) -> Array:
-    """Combines the elements of each window: `reduce_fn(... reduce_fn(init, x[0]) ..., x[n])`.
+    """Combine the elements of each window: `reduce_fn(... reduce_fn(init, x[0]) ..., x[n])`.
 
     Shapes: `(*batch, *spatial, features)`, with any number of batch dimensions, to the same with other spatial sizes. A
     differentiable `reduce_fn` does not make the result differentiable; the results of the functions below are.
@@ -74,7 +74,7 @@ def _reduce_window(x: Array, init: float, reduce_fn: Any, sizes: tuple[Any, Any]
 def max_pool(
     inputs: Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Array:
-    """Returns the largest element of each window; padding does not count.
+    """Return the largest element of each window; padding does not count.
 
     Example:
         >>> max_pool(jnp.arange(6.0).reshape(1, 6, 1), (2,), (2,))[0, :, 0]
@@ -92,7 +92,7 @@ def max_pool(
 def min_pool(
     inputs: Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Array:
-    """Returns the smallest element of each window; padding does not count.
+    """Return the smallest element of each window; padding does not count.
 
     Example:
         >>> min_pool(jnp.arange(6.0).reshape(1, 6, 1), (2,), (2,))[0, :, 0]
@@ -114,7 +114,7 @@ def avg_pool(
     padding: Padding = "VALID",
     count_include_pad: bool = True,
 ) -> Array:
-    """Returns the mean of each window.
+    """Return the mean of each window.
 
     Example:
         >>> x = jnp.ones((1, 3, 1))
@@ -139,7 +139,7 @@ def avg_pool(
 
 
 def _sizes(name: str, given: Sequence[int]) -> tuple[int, ...]:
-    """Checks that there is one positive size for each spatial dimension, and returns them as a tuple."""
+    """Check that there is one positive size for each spatial dimension, and return them as a tuple."""
     sizes = tuple(given) if isinstance(given, Sequence) else ()
     if not sizes or min(sizes) < 1:
         raise LiftArgumentError(

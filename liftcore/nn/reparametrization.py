@@ -16,7 +16,7 @@ __all__ = ["spectral_normalize", "unit_norm"]
 
 
 def unit_norm(x: Array, axes: int | Sequence[int] | None = None, epsilon: float = 1e-12) -> Array:
-    """Scales vectors along axes to length 1: `x / √(Σ x² + epsilon)`.
+    """Scale vectors along axes to length 1: `x / √(Σ x² + epsilon)`.
 
     Example:
         >>> unit_norm(jnp.array([[3.0, 4.0], [0.0, 0.0]]), axes=-1).round(3)
@@ -35,7 +35,7 @@ def unit_norm(x: Array, axes: int | Sequence[int] | None = None, epsilon: float 
 def spectral_normalize(
     weights: Array, u: Array, n_steps: int = 1, epsilon: float = 1e-12, dtype: Dtype | None = None
 ) -> tuple[Array, Array, Array]:
-    """Divides weights by their largest singular value `σ = v W uᵀ`, which a power iteration finds.
+    """Divide weights by their largest singular value `σ = v W uᵀ`, which a power iteration finds.
 
     All axes but the last are merged. The gradient treats the singular vectors `u` and `v` as constants.
     Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", https://arxiv.org/abs/1802.05957.

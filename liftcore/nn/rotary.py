@@ -24,7 +24,7 @@ def rotary_embedding(
     features: int | None = None,
     interleaved: bool = True,
 ) -> Array:
-    """Rotates the i-th pair of features, `(a, b)` to `(a cos t - b sin t, a sin t + b cos t)`, by an angle `t`.
+    """Rotate the i-th pair of features, `(a, b)` to `(a cos t - b sin t, a sin t + b cos t)`, by an angle `t`.
 
     The angle is `t = position / base ** (2 * i / features)`, so that `<rotate(q, m), rotate(k, n)>` is a function of
     `q`, `k` and `m - n`. Source: Su et al., "RoFormer", https://arxiv.org/abs/2104.09864.
@@ -44,7 +44,7 @@ def rotary_embedding(
         positions: `(*batch, length)`, or broadcast to it.
         base: the larger it is, the more slowly the last pairs rotate.
         features: the number of features to rotate, from the first on; by default all, `depth`.
-        interleaved: whether neighbours form a pair, `(0, 1), (2, 3), …`, as in the source; otherwise a feature of the
+        interleaved: whether neighbors form a pair, `(0, 1), (2, 3), …`, as in the source; otherwise a feature of the
             first half and one of the second do, `(0, features / 2), …`, as in GPT-NeoX, Llama and Gemma.
 
     Raises:

@@ -20,7 +20,7 @@ __all__ = ["Sequences", "flip_sequences"]
 
 
 def flip_sequences(inputs: Array, seq_lengths: ArrayLike | None, num_batch_dims: int, time_major: bool) -> Array:
-    """Reverses sequences; the padding stays after them.
+    """Reverse sequences; the padding stays after them.
 
     Example:
         >>> flip_sequences(jnp.array([[1, 2, 3], [4, 5, 0]]), jnp.array([3, 2]), num_batch_dims=1, time_major=False)
@@ -75,7 +75,7 @@ class Sequences(NamedTuple):
     def of(
         cls, where: str, shape: Shape, batch_axes: int, time_major: bool, seq_lengths: ArrayLike | None
     ) -> Sequences:
-        """Reads the shape of the inputs, and checks the lengths.
+        """Read the shape of the inputs, and check the lengths.
 
         Args:
             where: the layer, for errors.
@@ -111,7 +111,7 @@ class Sequences(NamedTuple):
         return jnp.clip(lengths.astype(int), 0, self.steps)
 
     def flip(self, array: Array) -> Array:
-        """Reverses an array that has this time axis, from the last step of each sequence to its first.
+        """Reverse an array that has this time axis, from the last step of each sequence to its first.
 
         Args:
             array: an array with the time axis of the sequences.
@@ -124,7 +124,7 @@ class Sequences(NamedTuple):
         return _picked(array, _with_axes(index % self.steps, array.ndim), self.axis)
 
     def whole(self, array: Array) -> Array:
-        """Returns an array with all steps on each device, as a loop over the steps needs it.
+        """Return an array with all steps on each device, as a loop over the steps needs it.
 
         Args:
             array: an array with the same time axis.
@@ -132,7 +132,7 @@ class Sequences(NamedTuple):
         return gather(array, [self.axis])
 
     def first(self, carry: PyTree, inputs: Array) -> PyTree:
-        """Shards the batch of a new carry like that of the inputs; arrays that are already sharded are unchanged.
+        """Shard the batch of a new carry like that of the inputs; arrays that are already sharded are unchanged.
 
         Args:
             carry: arrays that begin with the batch.
@@ -148,7 +148,7 @@ class Sequences(NamedTuple):
 
     @staticmethod
     def kept(carry: PyTree, before: PyTree) -> PyTree:
-        """Shards a carry like the one before it; one of another structure or shape, which is an error, is unchanged.
+        """Shard a carry like the one before it; one of another structure or shape, which is an error, is unchanged.
 
         Args:
             carry: the new carry.
@@ -159,7 +159,7 @@ class Sequences(NamedTuple):
         return jax.tree.map(shard_like, carry, before)
 
     def last(self, initial: PyTree, history: PyTree) -> PyTree:
-        """Returns the carry after the last step of each sequence.
+        """Return the carry after the last step of each sequence.
 
         Args:
             initial: the carry before the first step, which is kept for a sequence without steps.
@@ -190,5 +190,5 @@ def _picked(array: Array, index: Array, axis: int) -> Array:
 
 
 def _with_axes(array: Any, ndim: int) -> Array:
-    """Adds axes to an array after its own."""
+    """Add axes to an array after its own."""
     return jnp.reshape(array, (*array.shape, *(1,) * (ndim - array.ndim)))

@@ -57,7 +57,7 @@ Labels: TypeAlias = tuple[Sequence[Hashable], Sequence[Hashable], Sequence[Hasha
 
 
 def sharding_entries(x: ArrayLike) -> tuple[Entry, ...]:
-    """Returns one entry for each dimension of an array: the Explicit axes of the mesh that it is sharded along.
+    """Return one entry for each dimension of an array: the Explicit axes of the mesh that it is sharded along.
 
     Example:
         >>> sharding_entries(jnp.ones((2, 3)))
@@ -72,7 +72,7 @@ def sharding_entries(x: ArrayLike) -> tuple[Entry, ...]:
 
 
 def is_sharded(*arrays: Any) -> bool:
-    """Returns whether one of the arrays is sharded by its type.
+    """Return whether one of the arrays is sharded by its type.
 
     Example:
         >>> is_sharded(jnp.ones(3), None)
@@ -85,7 +85,7 @@ def is_sharded(*arrays: Any) -> bool:
 
 
 def shard_like(x: Array, like: Array) -> Array:
-    """Shards an array like another one with the same number of dimensions.
+    """Shard an array like another one with the same number of dimensions.
 
     Example:
         >>> shard_like(jnp.ones(2), jnp.zeros(2))
@@ -99,7 +99,7 @@ def shard_like(x: Array, like: Array) -> Array:
 
 
 def place(x: Array, entries: Sequence[Entry], *arrays: Any, out_sharding: Any = None) -> Array:
-    """Changes the sharding of an array.
+    """Change the sharding of an array.
 
     Example:
         >>> place(jnp.ones(2), [None])
@@ -122,7 +122,7 @@ def place(x: Array, entries: Sequence[Entry], *arrays: Any, out_sharding: Any = 
 
 
 def align(x: Array, like: Any) -> Array:
-    """Shards an array that broadcasts to another one in the same way as that one, so that the two can be combined.
+    """Shard an array that broadcasts to another one in the same way as that one, so that the two can be combined.
 
     An array that is not sharded is unchanged.
 
@@ -141,7 +141,7 @@ def align(x: Array, like: Any) -> Array:
 
 
 def gather(x: Array, axes: Iterable[int]) -> Array:
-    """Returns an array of which each device has all elements along some axes.
+    """Return an array of which each device has all elements along some axes.
 
     Example:
         >>> gather(jnp.ones(2), [0])
@@ -243,7 +243,7 @@ def product_sharding(
     right: ArrayLike,
     labels: Labels,
 ) -> Any:
-    """Returns the sharding of a product of two arrays, such as `jax.lax.dot_general`; None if JAX needs none.
+    """Return the sharding of a product of two arrays, such as `jax.lax.dot_general`; None if JAX needs none.
 
     Each dimension of the result is sharded like the operand's dimension that it comes from. If two would be sharded
     along one axis of the mesh, those of the left operand come first, and then those that come first in the result.
@@ -274,7 +274,7 @@ def product_sharding(
 
 
 def on_auto_axes(fn: Callable[..., Any], specs: Any, *args: Any, out_sharding: Any = None) -> Any:
-    """Calls a function with Auto mesh axes inside, so that the compiler decides how values inside are sharded.
+    """Call a function with Auto mesh axes inside, so that the compiler decides how values inside are sharded.
 
     Use it for operations without a rule for Explicit axes, such as convolutions with sharded features. If no argument
     is sharded, this is `fn(*args)`.
@@ -307,7 +307,7 @@ def on_auto_axes(fn: Callable[..., Any], specs: Any, *args: Any, out_sharding: A
 
 
 def on_rest_axes(fn: Callable[..., Array], *args: Any) -> Array:
-    """Calls a function of arrays that do not look sharded, but in a `jax.vmap` may be, along the mapped axis.
+    """Call a function of arrays that do not look sharded, but in a `jax.vmap` may be, along the mapped axis.
 
     On a mesh of Explicit axes, these axes are Auto inside.
 
@@ -324,7 +324,7 @@ def on_rest_axes(fn: Callable[..., Array], *args: Any) -> Array:
 def on_each_device(
     fn: Callable[..., Array], specs: Sequence[Sequence[Entry]], out: Sequence[Entry], *args: Any
 ) -> Array:
-    """Calls a function on each device with its part of each array; dimensions without an entry are whole there.
+    """Call a function on each device with its part of each array; dimensions without an entry are whole there.
 
     Args:
         fn: a function of arrays.
@@ -343,7 +343,7 @@ def on_each_device(
 
 
 def sharding_with(entries: Sequence[Entry], *arrays: Any) -> NamedSharding | None:
-    """Returns a sharding on the mesh of one of the arrays; None if no entry names an axis of it.
+    """Return a sharding on the mesh of one of the arrays; None if no entry names an axis of it.
 
     Args:
         entries: one for each dimension.
@@ -353,13 +353,13 @@ def sharding_with(entries: Sequence[Entry], *arrays: Any) -> NamedSharding | Non
 
 
 def is_sharding_error(error: BaseException) -> bool:
-    """Returns whether JAX raised an error because it cannot decide how a result is sharded."""
+    """Return whether JAX raised an error because it cannot decide how a result is sharded."""
     return type(error).__name__ == "ShardingTypeError"  # a class that JAX does not export
 
 
 @contextlib.contextmanager
 def explained(where: str, fix: str, **arrays: Any) -> Iterator[None]:
-    """Makes the error of an operation for which JAX has no rule name the layer.
+    """Make the error of an operation for which JAX has no rule name the layer.
 
     Example:
         >>> with explained("dense at /", "Pass `out_sharding=P(...)`.", inputs=jnp.ones(2)):
@@ -389,7 +389,7 @@ def _without_sharding(leaf: Any) -> Any:
 
 
 def _mesh_of(*arrays: Any) -> Any:
-    """Returns the mesh of the first sharded array."""
+    """Return the mesh of the first sharded array."""
     leaf = next(leaf for leaf in jax.tree.leaves(arrays) if any(sharding_entries(leaf)))
     return jax.typeof(leaf).sharding.mesh
 
@@ -400,7 +400,7 @@ def _explicit(mesh: Any) -> tuple[str, ...]:
 
 
 def distinct(entries: Sequence[Entry]) -> list[Entry]:
-    """Returns entries in which each axis of the mesh is used once, where it comes first.
+    """Return entries in which each axis of the mesh is used once, where it comes first.
 
     Example:
         >>> distinct(["data", ("data", "model"), "model"])
@@ -413,7 +413,7 @@ def distinct(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _distinct(entries: dict[Any, Entry]) -> dict[Any, Entry]:
-    """Returns entries in which each axis of the mesh is used once, where it comes first."""
+    """Return entries in which each axis of the mesh is used once, where it comes first."""
     used: set[str] = set()
     result = {}
     for label, entry in entries.items():
@@ -424,7 +424,7 @@ def _distinct(entries: dict[Any, Entry]) -> dict[Any, Entry]:
 
 
 def _fitting(mesh: Any, entries: Sequence[Entry], shape: Shape) -> Any:
-    """Returns entries as a spec, without those that use an axis again or do not divide their dimension."""
+    """Return entries as a spec, without those that use an axis again or do not divide their dimension."""
     distinct = _distinct(dict(enumerate([*entries, *(None,) * (len(shape) - len(entries))])))
     sizes = {axis: math.prod(mesh.shape[name] for name in _names(entry)) for axis, entry in distinct.items()}
     return to_spec(*(None if shape[axis] % sizes[axis] else entry for axis, entry in distinct.items()))

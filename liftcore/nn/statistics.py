@@ -24,7 +24,7 @@ Average: TypeAlias = Callable[..., list[Array]]
 
 
 def abs_square(x: Array) -> Array:
-    """Computes `|x|²`, which is real for complex `x`, too.
+    """Compute `|x|²`, which is real for complex `x`, too.
 
     Example:
         >>> abs_square(jnp.array([-2.0, 3.0]))
@@ -37,7 +37,7 @@ def abs_square(x: Array) -> Array:
 
 
 def to_reduction_dtype(x: ArrayLike, dtype: Dtype | None = None, force_float32: bool = True) -> Array:
-    """Converts an array to the dtype that its statistics are computed in.
+    """Convert an array to the dtype that its statistics are computed in.
 
     Example:
         >>> to_reduction_dtype(jnp.ones(3, jnp.bfloat16)).dtype
@@ -58,7 +58,7 @@ def averager(
     axis_name: Any = None,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
 ) -> Average:
-    """Returns a function that averages arrays over axes, and over the elements of a mapped axis.
+    """Return a function that averages arrays over axes, and over the elements of a mapped axis.
 
     Example:
         >>> average = averager((1,), mask=jnp.array([True, True, False]))
@@ -86,7 +86,7 @@ def averager(
 
 
 def moments(x: Array, axes: Sequence[int], average: Average, use_fast_variance: bool = True) -> tuple[Array, Array]:
-    """Computes mean and variance over axes.
+    """Compute mean and variance over axes.
 
     Example:
         >>> moments(jnp.array([[1.0, 3.0]]), (1,), averager((1,)))
@@ -118,7 +118,7 @@ def standardize(
     epsilon: float,
     dtype: Dtype | None = None,
 ) -> Array:
-    """Computes `(x - mean) / sqrt(variance + epsilon) * scale + bias`.
+    """Compute `(x - mean) / sqrt(variance + epsilon) * scale + bias`.
 
     Example:
         >>> standardize(jnp.array([[1.0, 3.0]]), jnp.array([2.0]), jnp.array([1.0]), axes=(1,), epsilon=0.0)

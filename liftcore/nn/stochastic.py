@@ -28,7 +28,7 @@ def dropout(
     rng_collection: str = "dropout",
     key: Key | None = None,
 ) -> Array:
-    """Zeroes each element with probability `rate` and divides the others by `1 - rate`, which keeps the mean.
+    """Zero each element with probability `rate` and divide the others by `1 - rate`, which keeps the mean.
 
     Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014.
 
@@ -72,7 +72,7 @@ def dropout(
 def drop(
     key: Key | Callable[[], Key], inputs: Array, rate: float, broadcast_dims: Sequence[int] = (), *, where: str = "drop"
 ) -> Array:
-    """Zeroes each element with probability `rate` and divides the others by `1 - rate`; see `dropout`.
+    """Zero each element with probability `rate` and divide the others by `1 - rate`; see `dropout`.
 
     Shapes: any, unchanged.
 
@@ -118,7 +118,7 @@ def drop(
 
 
 def draw_kept(key: Key, keep: float, shape: Sequence[int], like: Array) -> Array:
-    """Draws which elements of an array to keep; the result is sharded like the array.
+    """Draw which elements of an array to keep; the result is sharded like the array.
 
     Args:
         key: the key.

@@ -56,7 +56,7 @@ def to_window(
     kernel_dilation: int | Iterable[int] | None,
     words: Sequence[str] = _PADDINGS,
 ) -> Window:
-    """Returns the window for the arguments of a layer; None counts as 1, and one int applies to every dimension.
+    """Return the window for the arguments of a layer; None counts as 1, and one int applies to every dimension.
 
     The padding may be one of `words`, in upper or lower case.
 
@@ -98,7 +98,7 @@ def to_window(
 
 
 def batch_ndim(where: str, inputs: Array, spatial: int) -> int:
-    """Returns the number of batch dimensions of inputs, which come before the spatial dimensions and the features.
+    """Return the number of batch dimensions of inputs, which come before the spatial dimensions and the features.
 
     Raises:
         LiftArgumentError: if the inputs have too few dimensions.
@@ -114,7 +114,7 @@ def batch_ndim(where: str, inputs: Array, spatial: int) -> int:
 
 
 def flatten_batch(where: str, inputs: Array, spatial: int) -> tuple[Array, tuple[int, ...]]:
-    """Reshapes inputs to have exactly one batch dimension; returns them, and the shape of their own batch dimensions.
+    """Reshape inputs to have exactly one batch dimension; return them, and the shape of their own batch dimensions.
 
     Raises:
         LiftArgumentError: if the inputs have too few dimensions.
@@ -126,7 +126,7 @@ def flatten_batch(where: str, inputs: Array, spatial: int) -> tuple[Array, tuple
 
 
 def pad(where: str, inputs: Array, window: Window) -> tuple[Array, Window]:
-    """Pads circularly, by reflection or causally, if the window says so; then nothing is left to pad.
+    """Pad circularly, by reflection or causally, if the window says so; then nothing is left to pad.
 
     Args:
         where: the layer, for the error.
@@ -153,7 +153,7 @@ _MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
 
 
 def check_padding(where: str, window: Window, spatial: Sequence[int]) -> None:
-    """Checks that inputs of some spatial sizes can be padded as the window says.
+    """Check that inputs of some spatial sizes can be padded as the window says.
 
     Raises:
         LiftArgumentError: if more than one dimension needs causal padding, or there is nothing to repeat.
@@ -173,7 +173,7 @@ def check_padding(where: str, window: Window, spatial: Sequence[int]) -> None:
 
 
 def positions(where: str, spatial: Sequence[int], window: Window) -> tuple[int, ...]:
-    """Returns how many places a window takes along each spatial dimension of its inputs, after `pad`.
+    """Return how many places a window takes along each spatial dimension of its inputs, after `pad`.
 
     Raises:
         LiftArgumentError: if there is none.
@@ -195,13 +195,13 @@ def positions(where: str, spatial: Sequence[int], window: Window) -> tuple[int, 
 
 
 def _reach(window: Window) -> tuple[int, ...]:
-    """Returns the size of the kernel along each spatial dimension, including the gaps between its elements."""
+    """Return the size of the kernel along each spatial dimension, including the gaps between its elements."""
     pairs = zip(window.size, window.kernel_dilation, strict=True)
     return tuple(dilation * (size - 1) + 1 for size, dilation in pairs)
 
 
 def dimension_numbers(ndim: int) -> lax.ConvDimensionNumbers:
-    """Returns the dimension numbers of inputs `(batch, *spatial, features)` and kernels `(*spatial, in, out)`."""
+    """Return the dimension numbers of inputs `(batch, *spatial, features)` and kernels `(*spatial, in, out)`."""
     data, kernel = (0, ndim - 1, *range(1, ndim - 1)), (ndim - 1, ndim - 2, *range(ndim - 2))
     return lax.ConvDimensionNumbers(data, kernel, data)
 

@@ -168,7 +168,7 @@ class Use:
             variable_groups: the groups of variables.
             rng_groups: the groups of RNG streams.
             mutable: a filter for the variables that may be written, among those that an output group takes.
-            marked: whether created values are marked, so that a split can recognise them.
+            marked: whether created values are marked, so that a split can recognize them.
             fold_in_data: maps the index of an outermost scope to the function that makes the fold-in data of its draws.
             restarted: the names of streams that start again: their keys depend only on the path and the count below
                 each outermost scope, and their draws do not count outside.
@@ -359,7 +359,7 @@ class Body:
 
     @property
     def scope_fn(self) -> Callable[..., PyTree]:
-        """Creates scopes from groups, see `Use.scope_fn`; the body calls it, then `fn`, then `repack_fn`."""
+        """Create scopes from groups, see `Use.scope_fn`; the body calls it, then `fn`, then `repack_fn`."""
         return self.use.scope_fn
 
     @property

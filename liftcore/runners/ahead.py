@@ -166,7 +166,7 @@ class CompiledJit:
         return self._lifted(scopes, *args, **kwargs)
 
     def as_text(self) -> str:
-        """Return the optimised program as text."""
+        """Return the optimized program as text."""
         return str(self.stage.as_text())
 
     def cost_analysis(self) -> Any:

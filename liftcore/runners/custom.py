@@ -189,7 +189,8 @@ class Ruled:
         if self._begins != outer._begins:
             raise LiftArgumentError(
                 f"{name_of(rule)}, the rule of {outer._function.where}",
-                "it draws keys before it calls the function itself, which then draws other keys than without the rule.",
+                "it draws keys before it calls the function itself, so the function draws different keys than it would "
+                "without the rule.",
                 "Call the function first, and draw afterwards.",
             )
 

@@ -151,7 +151,7 @@ class Tree:
     """The state that all scopes of one `init`, `apply` or lift share.
 
     `given` has the names of the streams that `init` or `apply` was given, lifted here or not.
-    `marks` tells whether values created here are marked, so that a split can recognise them.
+    `marks` tells whether values created here are marked, so that a split can recognize them.
     `unlifted` has the paths of the variables that the surrounding lifts did not pass in, relative to the lifted scope.
     `casts` has the dtypes for the leaves of variables that a surrounding loop carries, if they begin as weakly typed
     numbers and become something else; None keeps the initial dtype.

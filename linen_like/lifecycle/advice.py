@@ -38,7 +38,7 @@ _ADVICE = {
 def check_arrays(
     error: Exception, where: str, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raises a clearer error if a layer of this package failed, and was given a value that is not an array.
+    """Raise a clearer error if a layer of this package failed, and was given a value that is not an array.
 
     Raises:
         LiftArgumentError: if a string, a dict, a set or None was given in place of an array.
@@ -61,7 +61,7 @@ _ARRAYS = ("Array", "ArrayLike")
 
 
 def note_mistake(error: Exception) -> None:
-    """Adds advice to an error, once."""
+    """Add advice to an error, once."""
     text = str(error)
     for pattern, advice in _ADVICE.items():
         if re.search(pattern, text) and advice not in getattr(error, "__notes__", ()):
@@ -72,7 +72,7 @@ def note_mistake(error: Exception) -> None:
 
 
 def _called(**names: str) -> dict[str, str]:
-    """Returns patterns for options of the core, with their names in `nn`."""
+    """Return patterns for options of the core, with their names in `nn`."""
     return {rf"(?<=[`(]){core}(?=[=`)])": name for core, name in names.items()}
 
 
@@ -102,7 +102,7 @@ _LIFT = re.compile(r"(?:group of|outside|but|in) (\w+)\(|^(\w+)\(")
 
 @rewords
 def _of_modules(error: LiftError) -> None:
-    """Rewrites the fix of an error for users of modules, if a method or a lift of one is running."""
+    """Rewrite the fix of an error for users of modules, if a method or a lift of one is running."""
     if not context.is_used:
         return
     lift = _LIFT.search(error.what if isinstance(error, UnliftedCollectionError) else error.where)

@@ -86,7 +86,7 @@ class State:
         return self.in_setup or self.in_compact
 
     def follow(self, other: State, lifts: Iterable[Any] = ()) -> None:
-        """Continues from the state of another module, for a clone of it inside a lift, or inside more lifts."""
+        """Continue from the state of another module, for a clone of it inside a lift, or inside more lifts."""
         self.in_setup, self.in_compact = other.in_setup, other.in_compact
         self.reuse, self.begins = other.reuse or other.ready, other.begins
         self.lifts = other.lifts.union(lifts)
@@ -111,12 +111,12 @@ class Parent:
 
 
 def place(module: Base) -> str:
-    """Returns the text for a module in errors: `MLP at /encoder`, or `MLP (unbound)`."""
+    """Return the text for a module in errors: `MLP at /encoder`, or `MLP (unbound)`."""
     return f"{type(module).__name__} {'(unbound)' if module.scope is None else f'at {module.scope.path_text}'}"
 
 
 def bound_scope(module: Base, act: str) -> Scope:
-    """Returns the scope of a bound module.
+    """Return the scope of a bound module.
 
     Raises:
         UnboundModuleError: if it is unbound; `act` is what was requested.
@@ -132,7 +132,7 @@ def bound_scope(module: Base, act: str) -> Scope:
 
 
 def check_constructed(module: Base) -> None:
-    """Raises an error if a module's own constructor does not call the one of `Module`, or takes other arguments."""
+    """Raise an error if a module's own constructor does not call the one of `Module`, or takes other arguments."""
     name = type(module).__name__
     if not type(module)._takes_parent:
         raise IncorrectPostInitOverrideError(
@@ -152,7 +152,7 @@ def check_constructed(module: Base) -> None:
 
 
 def attach(module: Base) -> None:
-    """Places a constructed module: below its parent module, on the scope given as parent, or nowhere yet."""
+    """Place a constructed module: below its parent module, on the scope given as parent, or nowhere yet."""
     cls, held = type(module), module.__dict__
     check_plain(module)
     state = held["_state"] = State()
@@ -183,7 +183,7 @@ def attach(module: Base) -> None:
 
 
 def _scope_below(module: Base, parent: Base, state: State) -> Scope | None:
-    """Returns the scope of a new submodule; None if an attribute has yet to name it."""
+    """Return the scope of a new submodule; None if an attribute has yet to name it."""
     above = parent._state
     if above.in_setup and module.name is None:
         return None
@@ -210,7 +210,7 @@ def _scope_below(module: Base, parent: Base, state: State) -> Scope | None:
 
 
 def adopt(owner: Base, name: str, value: Any) -> None:
-    """Sets an attribute of a bound module, and makes the unattached modules in its value submodules of that name."""
+    """Set an attribute of a bound module, and make the unattached modules in its value submodules of that name."""
     queue: list[Base] = []
 
     def take(module: Base, name: str) -> Base:
@@ -243,7 +243,7 @@ def adopt(owner: Base, name: str, value: Any) -> None:
 
 
 def _clone_in_tree(module: Base, adopted: Adopted) -> Any:
-    """Returns the one clone that replaces an unbound module in a tree, wherever it is passed."""
+    """Return the one clone that replaces an unbound module in a tree, wherever it is passed."""
     source, clone = adopted.get(id(module), (None, None))
     known = clone() if source is not None and source() is module and clone is not None else None
     if known is None:
@@ -256,7 +256,7 @@ def _clone_in_tree(module: Base, adopted: Adopted) -> Any:
 
 
 def ensure_setup(module: Base) -> None:
-    """Runs `setup` of a bound module, unless it has run or is running. If it raised an error, it runs again."""
+    """Run `setup` of a bound module, unless it has run or is running. If it raised an error, it runs again."""
     state = module._state
     if state.open or state.ready or state.in_setup:
         return
@@ -276,7 +276,7 @@ def ensure_setup(module: Base) -> None:
 
 
 def set_attribute(module: Base, name: str, value: Any) -> None:
-    """Implements `module.name = value` for a bound module: adopts modules in `setup`, and is an error elsewhere."""
+    """Implement `module.name = value` for a bound module: adopts modules in `setup`, and is an error elsewhere."""
     if not module._state.in_setup:
         raise SetAttributeFrozenModuleError(
             f'attribute "{name}" of {place(module)}',
@@ -296,12 +296,12 @@ def set_attribute(module: Base, name: str, value: Any) -> None:
 
 
 def constructor_arguments(module: Base) -> dict[str, Any]:
-    """Returns the fields that make an equal module, including `name` but not `parent`."""
+    """Return the fields that make an equal module, including `name` but not `parent`."""
     return {name: getattr(module, name) for name in (*type(module)._field_names, "name")}
 
 
 def contains_itself(module: Base) -> LiftArgumentError:
-    """Returns the error for a module that is found within its own fields or attributes."""
+    """Return the error for a module that is found within its own fields or attributes."""
     return LiftArgumentError(
         place(module),
         "the module contains itself, in a field or an attribute.",
@@ -310,7 +310,7 @@ def contains_itself(module: Base) -> LiftArgumentError:
 
 
 def deep_clone(module: Base, parent: Any, reset_names: bool, updates: dict[str, Any], known: dict[int, Any]) -> Any:
-    """Clones a module and all modules in its fields; a module that occurs twice is cloned once.
+    """Clone a module and all modules in its fields; a module that occurs twice is cloned once.
 
     Args:
         module: the module.
@@ -338,7 +338,7 @@ def deep_clone(module: Base, parent: Any, reset_names: bool, updates: dict[str, 
 
 @contextlib.contextmanager
 def entered(module: Base) -> Iterator[Any]:
-    """Yields the module, for this thread alone within the `with` block; or its twin, if another thread is using it.
+    """Yield the module, for this thread alone within the `with` block; or its twin, if another thread is using it.
 
     While a call runs, it records in the modules of a tree which methods are running, which names are taken, and which
     attributes `setup` sets. So if another thread is in a call, a thread calls a twin: the same module, on a separate
@@ -356,7 +356,7 @@ def entered(module: Base) -> Iterator[Any]:
 
 
 def _twin(module: Base) -> tuple[Any, Any]:
-    """Returns the twins of a module's root and of the module itself."""
+    """Return the twins of a module's root and of the module itself."""
     tree, root, below = module.scope.tree, module, []
     while isinstance(root.parent, Base) and root.parent.scope is not None and root.parent.scope.tree is tree:
         below.append(root)
@@ -372,14 +372,14 @@ def _twin(module: Base) -> tuple[Any, Any]:
 
 
 def _child(twin: Base, module: Base) -> Any:
-    """Returns the submodule of a twin at the place of another module."""
+    """Return the submodule of a twin at the place of another module."""
     ensure_setup(twin)
     children = (twin._state.children or {}).values()
     return next((child for child in children if child.scope.path == module.scope.path), None)
 
 
 def _at(reader: Any, scope: Scope) -> Scope:
-    """Returns the place of a scope, in a reader of its tree."""
+    """Return the place of a scope, in a reader of its tree."""
     root = scope
     while root.parent is not None:
         root = root.parent

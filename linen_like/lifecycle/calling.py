@@ -33,7 +33,7 @@ _UNWRAPPED = {"__eq__", "__hash__", "__init__", "__post_init__", "__repr__", "se
 
 
 def compact(fun: F) -> F:
-    """Lets a method define submodules and variables where it uses them.
+    """Let a method define submodules and variables where it uses them.
 
     Example:
         >>> import jax, linen_like as nn
@@ -72,7 +72,7 @@ def nowrap(fun: F) -> F:
 
 
 def compact_name_scope(fun: F) -> F:
-    """Lets a method define submodules where it uses them, below its own name scope: the name of the method.
+    """Let a method define submodules where it uses them, below its own name scope: the name of the method.
 
     A class may have several such methods, in addition to a compact one. Parameters of the module itself are defined as
     usual.
@@ -101,7 +101,7 @@ def compact_name_scope(fun: F) -> F:
 
 
 def _check_method(fun: Any) -> None:
-    """Checks that a value is a method whose body has run when its call returns."""
+    """Check that a value is a method whose body has run when its call returns."""
     if isinstance(fun, property | type) or not callable(fun):
         raise LiftArgumentError(
             "nn.compact",
@@ -117,7 +117,7 @@ def _check_method(fun: Any) -> None:
 
 
 def wrap_methods(cls: type[Base]) -> None:
-    """Wraps the methods and properties that a class itself defines; those of its bases are already wrapped."""
+    """Wrap the methods and properties that a class itself defines; those of its bases are already wrapped."""
     for name, value in list(vars(cls).items()):
         if name in cls.__dataclass_fields__ or name in _UNWRAPPED or getattr(value, "nowrap", False):
             continue
@@ -133,7 +133,7 @@ def wrap_methods(cls: type[Base]) -> None:
 
 
 def _is_method(value: Any) -> bool:
-    """Returns whether a class attribute is called with the instance: a function, or a callable that binds like one."""
+    """Return whether a class attribute is called with the instance: a function, or a callable that binds like one."""
     if isinstance(value, types.FunctionType):
         return True
     return callable(value) and hasattr(value, "__get__") and not isinstance(value, type | staticmethod | classmethod)
@@ -183,7 +183,7 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _begin(module: Base, is_lifted: bool) -> None:
-    """Runs `setup`, or lets it run inside the lift if the called method is lifted."""
+    """Run `setup`, or let it run inside the lift if the called method is lifted."""
     if not is_lifted:
         ensure_setup(module)
     elif module.scope is not None:
@@ -191,7 +191,7 @@ def _begin(module: Base, is_lifted: bool) -> None:
 
 
 def _in_name_scope(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Runs a method in its own name scope, if it is marked for that."""
+    """Run a method in its own name scope, if it is marked for that."""
     if not getattr(fun, "compact_name_scope", False):
         return fun
 
@@ -247,7 +247,7 @@ def _keep(module: Base, name: str, y: Any) -> None:
 
 
 def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a property's function, so that Python does not report its AttributeError as a missing property."""
+    """Wrap a property's function, so that Python does not report its AttributeError as a missing property."""
 
     @functools.wraps(getter)
     def guarded(self: Any) -> Any:
@@ -260,7 +260,7 @@ def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_descriptor(module: Base, name: str) -> None:
-    """Raises the error of a descriptor, if Python would report its AttributeError as a missing descriptor."""
+    """Raise the error of a descriptor, if Python would report its AttributeError as a missing descriptor."""
     for cls in type(module).__mro__:
         getter = vars(cls).get(name)
         if getter is None or not hasattr(type(getter), "__get__"):

@@ -48,7 +48,7 @@ context = Context()
 
 @surrounds
 def _watched() -> Hashable:
-    """Returns a key for what modules in a traced function do beyond their own code; interceptors may do anything."""
+    """Return a key for what modules in a traced function do beyond their own code; interceptors may do anything."""
     if context.interceptors:
         raise Undescribed(context.interceptors[-1])
     return context.captures[-1], context.names_calls
@@ -56,7 +56,7 @@ def _watched() -> Hashable:
 
 @contextlib.contextmanager
 def capturing(capture: CaptureFilter | None) -> Iterator[None]:
-    """Keeps the outputs of methods for which `capture(module, method_name)` is true, within the `with` block."""
+    """Keep the outputs of methods for which `capture(module, method_name)` is true, within the `with` block."""
     context.captures.append(capture)
     try:
         yield
@@ -66,7 +66,7 @@ def capturing(capture: CaptureFilter | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_parent() -> Iterator[None]:
-    """Gives modules that are constructed within the `with` block no parent, as `parent=None` does for one of them.
+    """Give modules that are constructed within the `with` block no parent, as `parent=None` does for one of them.
 
     They are descriptions, even in a running method: a module becomes a submodule only if it is assigned in `setup`, or
     passed to a module that holds it. A method that is called within the block makes submodules as usual. As a

@@ -30,7 +30,7 @@ def apply(
     mutable: Filter = False,
     capture_intermediates: bool | CaptureFilter = False,
 ) -> Callable[..., Any]:
-    """Turns a function of a bound module into a pure function of variables and keys.
+    """Turn a function of a bound module into a pure function of variables and keys.
 
     Example:
         >>> import linen_like as nn
@@ -61,7 +61,7 @@ def init_with_output(
     mutable: Filter = NO_INTERMEDIATES,
     capture_intermediates: bool | CaptureFilter = False,
 ) -> Callable[..., Any]:
-    """Returns a pure function `(rngs, *args, **kwargs) -> (output, variables)` that makes the variables; see `apply`.
+    """Return a pure function `(rngs, *args, **kwargs) -> (output, variables)` that makes the variables; see `apply`.
 
     Args:
         fn: called as `fn(module, *args, **kwargs)`.
@@ -79,7 +79,7 @@ def init(
     mutable: Filter = NO_INTERMEDIATES,
     capture_intermediates: bool | CaptureFilter = False,
 ) -> Callable[..., Any]:
-    """Returns a pure function `(rngs, *args, **kwargs) -> variables` that makes the variables; see `apply`.
+    """Return a pure function `(rngs, *args, **kwargs) -> variables` that makes the variables; see `apply`.
 
     Args:
         fn: called as `fn(module, *args, **kwargs)`.
@@ -103,7 +103,7 @@ def lazy_init(fn: Callable[..., Any], module: Base, mutable: Filter = NO_INTERME
 
 
 def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Callable[..., Any]:
-    """Returns the function of a module that `method=` means: a name, a function, a bound method; by default `__call__`.
+    """Return the function of a module that `method=` means: a name, a function, a bound method; by default `__call__`.
 
     Raises:
         ApplyModuleInvalidMethodError: if it cannot be called with a module.
@@ -133,7 +133,7 @@ def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Cal
 
 
 def _methods(module: Base) -> list[str]:
-    """Returns the names of the methods that the class of a module defines."""
+    """Return the names of the methods that the class of a module defines."""
     found = {name for name, value in vars(type(module)).items() if getattr(value, "is_module_method", False)}
     return sorted(name for name in found if name == "__call__" or not name.startswith("_"))
 
@@ -147,7 +147,7 @@ def _takes_argument(fn: Callable[..., Any]) -> bool:
 def on_scope(
     fn: Callable[..., Any], module: Base, mutable: Filter, capture_intermediates: bool | CaptureFilter = False
 ) -> tuple[Callable[..., Any], Filter]:
-    """Returns a function of a scope that runs `fn` on a clone of a module there, and a filter of what it may write."""
+    """Return a function of a scope that runs `fn` on a clone of a module there, and a filter of what it may write."""
     if not isinstance(module, Base) or isinstance(fn, Base) or not callable(fn):
         raise InvalidInstanceModuleError(
             "nn.init or nn.apply",

@@ -43,7 +43,7 @@ class Base:
     _has_constructor: ClassVar[bool] = False
 
     def __static_fields__(self) -> dict[str, Any]:
-        """Returns the fields for the key of compiled code (see `liftcore.static_key`); a bound module has no key.
+        """Return the fields for the key of compiled code (see `liftcore.static_key`); a bound module has no key.
 
         A bound module reads the variables of its scope, which are not in a field.
         """
@@ -77,7 +77,7 @@ class Base:
 
 
 def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
-    """Makes a class a dataclass, and stores on it what its instances need to know about its fields.
+    """Make a class a dataclass, and store on it what its instances need to know about its fields.
 
     Args:
         cls: a new subclass of `Module`.
@@ -101,7 +101,7 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
 
 
 def _plain_fields(cls: type[Base]) -> dict[str, str]:
-    """Returns the numeric fields of a layer of this package, with their kinds; fields of user classes hold anything."""
+    """Return the numeric fields of a layer of this package, with their kinds; fields of user classes hold anything."""
     known: dict[str, str] = dict(getattr(cls, "_plain_fields", {}))
     for name, annotation in inspect.get_annotations(cls).items():
         kind = annotation.removesuffix(" | None") if _is_ours(cls) and isinstance(annotation, str) else ""
@@ -121,7 +121,7 @@ _KINDS = {"bool": "a bool", "int": "an int", "float": "a number", "int | Sequenc
 
 
 def check_plain(module: Base) -> None:
-    """Checks the numeric fields of a new module: other values would fail late, or not at all.
+    """Check the numeric fields of a new module: other values would fail late, or not at all.
 
     Raises:
         LiftArgumentError: if a string or an array is given, or a float for an int.
@@ -143,7 +143,7 @@ def check_plain(module: Base) -> None:
 
 
 def options(layer: Base, fn: Callable[..., Any], **others: Any) -> dict[str, Any]:
-    """Returns the arguments of a function that a layer of this package has as fields; `others` replace these.
+    """Return the arguments of a function that a layer of this package has as fields; `others` replace these.
 
     Fields that a user's subclass of the layer adds are not among them.
     """
@@ -156,14 +156,14 @@ def _shared(fn: Callable[..., Any], names: frozenset[str]) -> tuple[str, ...]:
 
 
 def _takes(fn: Any, *names: str) -> bool:
-    """Returns whether a function takes some keyword arguments."""
+    """Return whether a function takes some keyword arguments."""
     parameters = inspect.signature(fn).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     return takes_all or parameters.keys() >= set(names)
 
 
 def check_annotations(cls: type[Base]) -> None:
-    """Checks the fields that a class declares; a default of `name` is kept as the default of the keyword-only field.
+    """Check the fields that a class declares; a default of `name` is kept as the default of the keyword-only field.
 
     Raises:
         ReservedModuleAttributeError: if it declares a field that every module already has.
@@ -193,7 +193,7 @@ def check_annotations(cls: type[Base]) -> None:
 
 
 def equal(module: Base, other: Any) -> bool:
-    """Returns whether two modules of one class have equal fields and the same place."""
+    """Return whether two modules of one class have equal fields and the same place."""
     return (
         module.name == other.name
         and module.parent is other.parent
@@ -202,7 +202,7 @@ def equal(module: Base, other: Any) -> bool:
 
 
 def hashed(module: Base) -> int:
-    """Returns the hash of a module's class and fields.
+    """Return the hash of a module's class and fields.
 
     Raises:
         UnhashableModuleError: if it is bound, or a field cannot be hashed.
@@ -229,7 +229,7 @@ def hashed(module: Base) -> int:
 
 
 def represented(module: Base, children: Mapping[str, Any]) -> str:
-    """Returns a module as its constructor call, without fields that have their default; submodules follow as `+ name`.
+    """Return a module as its constructor call, without fields that have their default; submodules follow as `+ name`.
 
     Args:
         module: a module, which may be partly constructed.

@@ -42,7 +42,7 @@ class InterceptorContext(NamedTuple):
 
 @contextlib.contextmanager
 def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
-    """Runs a function around every call of a module's method, in this thread, within the `with` block.
+    """Run a function around every call of a module's method, in this thread, within the `with` block.
 
     Of several functions, the first one entered is the outermost. A lifted method is intercepted where it runs: inside
     the lift, with the values there; under a lifted `jit`, while it is traced. Methods marked `nn.nowrap` are not
@@ -82,7 +82,7 @@ def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
 
 
 def intercepted(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Wraps a method in the interceptors that are active when it is called."""
+    """Wrap a method in the interceptors that are active when it is called."""
 
     def run(module: Base, *args: Any, **kwargs: Any) -> Any:
         call: Callable[..., Any] = types.MethodType(fun, module)
@@ -105,7 +105,7 @@ def _intercept(
 
 @contextlib.contextmanager
 def override_named_call(enable: bool = True) -> Iterator[None]:
-    """Sets whether the operations of a module carry its name in profiles, in this thread, within the `with` block.
+    """Set whether the operations of a module carry its name in profiles, in this thread, within the `with` block.
 
     Example:
         >>> import jax, linen_like as nn
@@ -130,10 +130,10 @@ def override_named_call(enable: bool = True) -> Iterator[None]:
 
 
 def enable_named_call() -> None:
-    """Makes the operations of modules carry their names in profiles, in all threads; this is the default."""
+    """Make the operations of modules carry their names in profiles, in all threads; this is the default."""
     Context.names_calls = True
 
 
 def disable_named_call() -> None:
-    """Makes the operations of modules carry no names in profiles, in all threads that do not override this."""
+    """Make the operations of modules carry no names in profiles, in all threads that do not override this."""
     Context.names_calls = False

@@ -35,7 +35,7 @@ class _Members(NamedTuple):
 
 
 def _members(value: Any) -> _Members | None:
-    """Returns the members of a list, tuple, dict or other pytree node; None for any other value."""
+    """Return the members of a list, tuple, dict or other pytree node; None for any other value."""
     kind = type(value)
     if kind in PLAIN:
         return None
@@ -52,7 +52,7 @@ def _members(value: Any) -> _Members | None:
 
 
 def named_modules(value: Any, adopt: Callable[[Base, str], Base], name: str) -> Any:
-    """Adopts each module in an attribute's value, and makes its lists and dicts immutable; returns the new value.
+    """Adopt each module in an attribute's value, and make its lists and dicts immutable; return the new value.
 
     A module in a container is named after the attribute and the keys that lead to it: `layers_0`, `blocks_a_1`. Members
     are visited in the order of their keys as strings, which decides the name of a module that occurs twice.
@@ -74,7 +74,7 @@ def named_modules(value: Any, adopt: Callable[[Base, str], Base], name: str) -> 
 
 
 def modules_in(tree: Any) -> list[Any]:
-    """Returns the outermost modules in a tree, one for each place, in the order of `map_instances`."""
+    """Return the outermost modules in a tree, one for each place, in the order of `map_instances`."""
     found: list[Any] = []
 
     def note(module: Base) -> Any:
@@ -86,7 +86,7 @@ def modules_in(tree: Any) -> list[Any]:
 
 
 def map_instances(tree: Any, kinds: type | tuple[type, ...], fn: Callable[[Any], Any]) -> Any:
-    """Replaces all values of some types in a container; everything else, and a tree without such values, is unchanged.
+    """Replace all values of some types in a container; everything else, and a tree without such values, is unchanged.
 
     The fields of modules are not visited: `fn` is called with the outermost ones.
 

@@ -17,7 +17,7 @@ __all__ = ["name_scope", "share_scope"]
 
 @contextlib.contextmanager
 def name_scope(module: Base, name: str) -> Iterator[None]:
-    """Places submodules below a name, while a method with its own name scope is running."""
+    """Place submodules below a name, while a method with its own name scope is running."""
     state, scope = module._state, module.scope
     if scope.number(f"{name}()") == 0:  # counted like automatic names, which pass through lifts
         scope.reserve(name)
@@ -29,7 +29,7 @@ def name_scope(module: Base, name: str) -> Iterator[None]:
 
 
 def share_scope(module: Base, other: Any, /) -> None:
-    """Puts two bound modules in one place: the variables and submodules of both are side by side, under one name.
+    """Put two bound modules in one place: the variables and submodules of both are side by side, under one name.
 
     If one is a submodule of the other, it moves up to the module that holds it; otherwise the first moves to the
     second. Submodules that it already holds move with it. Call this in `setup`, before either of them is used:
@@ -79,7 +79,7 @@ def share_scope(module: Base, other: Any, /) -> None:
 
 
 def _move(module: Base, scope: Any) -> None:
-    """Moves a module to another scope, and the submodules that it already holds below that scope."""
+    """Move a module to another scope, and the submodules that it already holds below that scope."""
     left = module.scope
     module.__dict__["scope"] = scope
     for child in (module._state.children or {}).values():

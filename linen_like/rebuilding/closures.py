@@ -29,7 +29,7 @@ _KINDS = (*BOUND, *_HOLDERS)
 
 
 def closed_over(fn: Any) -> list[Any]:
-    """Returns the modules and variables that a function closes over, each once."""
+    """Return the modules and variables that a function closes over, each once."""
     found: dict[int, Any] = {}
     seen: set[int] = set()
 
@@ -47,7 +47,7 @@ def closed_over(fn: Any) -> list[Any]:
 
 
 def with_closed_over(fn: Any, replace: Callable[[Any], Any]) -> Any:
-    """Returns the same function, closed over other modules and variables.
+    """Return the same function, closed over other modules and variables.
 
     Example:
         >>> import linen_like as nn
@@ -81,7 +81,7 @@ def with_closed_over(fn: Any, replace: Callable[[Any], Any]) -> Any:
 
 
 def may_keep_arrays(fn: Any) -> bool:
-    """Returns whether a function may keep arrays alive: it has a closure, or is a partial with arrays."""
+    """Return whether a function may keep arrays alive: it has a closure, or is a partial with arrays."""
     if isinstance(fn, functools.partial):
         arrays: list[Any] = []
         map_instances([fn.args, fn.keywords], (jax.Array, np.ndarray), arrays.append)
@@ -91,7 +91,7 @@ def may_keep_arrays(fn: Any) -> bool:
 
 
 def parts(value: Any) -> Iterator[Any]:
-    """Yields the parts of a function, a method or a partial."""
+    """Yield the parts of a function, a method or a partial."""
     if isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, types.MethodType):
@@ -109,7 +109,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _rebuild(value: Any, rebuilt: Callable[[Any], Any], made: dict[int, Any]) -> None:
-    """Adds to `made` the same function with its parts rebuilt."""
+    """Add to `made` the same function with its parts rebuilt."""
     if isinstance(value, functools.partial):
         args, keywords = rebuilt(value.args), rebuilt(value.keywords)
         made[id(value)] = type(value)(rebuilt(value.func), *args, **keywords)

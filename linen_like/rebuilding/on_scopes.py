@@ -87,7 +87,7 @@ class RebuildPlan(NamedTuple):
     at_home: bool
 
     def key(self) -> Any:
-        """Returns a value that is equal for equal modules, wherever they are; None if they may keep arrays alive.
+        """Return a value that is equal for equal modules, wherever they are; None if they may keep arrays alive.
 
         Raises:
             Undescribed: if a field holds a value that has no key.
@@ -99,14 +99,14 @@ class RebuildPlan(NamedTuple):
         return (*found, *states, self.drawn, jax.tree.structure(self.subject), self.at_home)
 
     def made(self, scopes: Sequence[Scope]) -> tuple[Any, list[Any]]:
-        """Makes the module on other scopes, and what comes along."""
+        """Make the module on other scopes, and what comes along."""
         module, along = self._on(scopes)
         module._state.follow(self.states[0])
         module._state.home = scopes[-1] if self.at_home else None
         return module, along
 
     def _on(self, scopes: Sequence[Scope]) -> tuple[Any, list[Any]]:
-        """Makes them in the states in which they start; what they define again gets the same names."""
+        """Make them in the states in which they start; what they define again gets the same names."""
         if self.parts.alone:
             modules, along = instantiate(self.parts, scopes)
             return modules[0], along
@@ -121,7 +121,7 @@ class RebuildPlan(NamedTuple):
         return module, along
 
     def __snapshot__(self) -> RebuildPlan:
-        """Returns a copy with copies of what fields hold: a plan that is kept must not change after its key is made."""
+        """Return a copy with copies of what fields hold: a plan that is kept must not change after its key is made."""
         return self._replace(parts=self.parts._replace(templates=snapshot(self.parts.templates)))
 
 
@@ -134,7 +134,7 @@ def on_scopes(
     lifts: Iterable[Any] = (),
     compared: bool = False,
 ) -> OnScopes:
-    """Replaces modules with their scopes.
+    """Replace modules with their scopes.
 
     Modules and variables in closures are lifted too, if they are at or below the given ones. Others are unlifted:
     inside, they can be read; anything else is an error.
@@ -187,12 +187,12 @@ def on_scopes(
 
 
 def _numbers(fn: Callable[..., Any], along: _Along, given: Sequence[Scope]) -> dict[int, int]:
-    """Returns the numbers of the modules and variables that a function closes over, by their ids."""
+    """Return the numbers of the modules and variables that a function closes over, by their ids."""
     return {id(value): along.number(value) for value in closed_over(fn) if _is_within(value, given)}
 
 
 def _check_no_module(where: str, fn: Any) -> None:
-    """Checks that a function to call with a module is not itself a module or a Module class."""
+    """Check that a function to call with a module is not itself a module or a Module class."""
     is_class = isinstance(fn, type) and issubclass(fn, Base)
     if is_class or isinstance(fn, Base):
         name = fn.__name__ if is_class else type(fn).__name__
@@ -226,7 +226,7 @@ class Call:
         return inspect.signature(self.fn)
 
     def __call__(self, scopes: Sequence[Scope], *args: Any, **kwargs: Any) -> Any:
-        """Runs it on modules that are made on the scopes."""
+        """Run it on modules that are made on the scopes."""
         subject = self.plan.subject
         module, along = self.plan.made(scopes)
 
@@ -257,7 +257,7 @@ class Call:
                 )
 
     def trace_facts(self) -> dict[str, Any]:
-        """Returns its parts by name, so that `liftcore` can say what differs from an earlier call."""
+        """Return its parts by name, so that `liftcore` can say what differs from an earlier call."""
         parts, states = self.plan[:2]
         modules = {f"module {number}": _shown(one) for number, one in enumerate(parts.templates) if one is not None}
         found = {"function": self.__name__, **modules, "defining": [state.defines for state in states]}
@@ -272,7 +272,7 @@ class EqualCall(Call):
         self._key = fn, key, context.captures[-1]
 
     def __snapshot__(self) -> EqualCall:
-        """Returns a copy with copies of what fields hold: a call that is kept must not change after its key is made."""
+        """Return a copy with copies of what fields hold: a call that is kept must not change after its key is made."""
         return EqualCall(self.fn, self.plan.__snapshot__(), self._key[1])
 
     def __eq__(self, other: object) -> bool:
@@ -283,7 +283,7 @@ class EqualCall(Call):
 
 
 def _comparable(fn: Callable[..., Any], plan: RebuildPlan, closed: Mapping[int, int]) -> Call:
-    """Returns a call that equals those of equal modules, unless it may keep arrays alive or is intercepted."""
+    """Return a call that equals those of equal modules, unless it may keep arrays alive or is intercepted."""
     try:
         key = None if closed or may_keep_arrays(fn) or context.interceptors else plan.key()
     except Undescribed as error:
@@ -305,21 +305,21 @@ class _Along:
         self._numbers: dict[int, int] = {}
 
     def number(self, value: Any) -> int:
-        """Returns the number of a module or variable."""
+        """Return the number of a module or variable."""
         number = self._numbers.setdefault(id(value), len(self.values))
         if number == len(self.values):
             self.values.append(value)
         return number
 
     def put(self, tree: Any) -> Any:
-        """Replaces each module and variable in a pytree with an `ArgumentAt`."""
+        """Replace each module and variable in a pytree with an `ArgumentAt`."""
         if True in [isinstance(leaf, BOUND) for leaf in jax.tree.leaves(tree)]:
             return map_instances(tree, BOUND, lambda value: ArgumentAt(self.number(value)))
         return tree
 
 
 def _first_module(where: str, subject: Any) -> Any:
-    """Returns the lifted module; of several, the first."""
+    """Return the lifted module; of several, the first."""
     if isinstance(subject, Base):
         return subject
     leaves = jax.tree.leaves(subject)
@@ -337,7 +337,7 @@ def _first_module(where: str, subject: Any) -> Any:
 
 
 def _of_a_module(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function of a module; a bound method is called on the module inside the lift."""
+    """Return a function of a module; a bound method is called on the module inside the lift."""
     if not isinstance(fn, types.MethodType) or not isinstance(fn.__self__, Base):
         return fn
 
@@ -353,18 +353,18 @@ def _of_a_module(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def lies_below(scope: Scope, known: Iterable[Scope]) -> bool:
-    """Returns whether a scope is at or below one of some others."""
+    """Return whether a scope is at or below one of some others."""
     return any(one.tree is scope.tree and scope.path[: len(one.path)] == one.path for one in known)
 
 
 def _is_within(value: Any, given: Sequence[Scope]) -> bool:
-    """Returns whether all scopes of a module or variable are at or below some scopes."""
+    """Return whether all scopes of a module or variable are at or below some scopes."""
     scopes = scopes_of(value)
     return bool(scopes) and all(lies_below(scope, given) for scope in scopes)
 
 
 def _state_elsewhere(other: Any) -> State:
-    """Returns the state in which a module starts that is bound elsewhere; its `setup` runs again at its first use."""
+    """Return the state in which a module starts that is bound elsewhere; its `setup` runs again at its first use."""
     state = State()
     if isinstance(other, Base):
         state.follow(other._state)
@@ -373,7 +373,7 @@ def _state_elsewhere(other: Any) -> State:
 
 
 def _shown(part: Any) -> Any:
-    """Returns the class and fields of a module that is made again, for texts."""
+    """Return the class and fields of a module that is made again, for texts."""
     if not isinstance(part, Template):
         return f"module {part.index}"
     return {

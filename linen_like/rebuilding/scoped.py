@@ -16,7 +16,7 @@ __all__ = ["split_module"]
 
 
 def split_module(module: Base) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]]:
-    """Returns the scopes of a module and a function that makes it again on others; an unbound module has no scopes."""
+    """Return the scopes of a module and a function that makes it again on others; an unbound module has no scopes."""
     if module.scope is None:
         return [], UnboundModule(module)
     given = on_scopes(f"a {type(module).__name__} among arguments", module, [_itself])
@@ -38,7 +38,7 @@ class UnboundModule:
     module: Any
 
     def __call__(self, scopes: Sequence[Scope]) -> Any:
-        """Returns the module."""
+        """Return the module."""
         return self.module
 
 
@@ -53,7 +53,7 @@ class OnOtherScopes:
         self.plan = plan
 
     def __call__(self, scopes: Sequence[Scope]) -> Any:
-        """Makes the module on some scopes."""
+        """Make the module on some scopes."""
         return self.plan.made(scopes)[0]
 
     def __static_fields__(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Parts(NamedTuple):
 
 
 def scopes_of(value: Any) -> list[Scope]:
-    """Returns the scope of a module or variable; for an unbound module, the scopes that its fields lead to."""
+    """Return the scope of a module or variable; for an unbound module, the scopes that its fields lead to."""
     if value.scope is not None:
         return [value.scope]
     found: list[Scope] = []
@@ -128,13 +128,13 @@ class TemplateBuilder:
         return Parts(tuple(self._templates), tuple(self._along), tuple(self._places), alone)
 
     def add(self, values: Iterable[Any]) -> None:
-        """Takes apart more modules, bound or not, and variables."""
+        """Take apart more modules, bound or not, and variables."""
         for value in values:
             self._along.append(self.find(value, {}))
             self._places.append(self.number(value))
 
     def find(self, value: Any, owned: dict[int, Template | None]) -> StandIn:
-        """Returns the stand-in for a module or variable that a field of an owned module, or no field, leads to."""
+        """Return the stand-in for a module or variable that a field of an owned module, or no field, leads to."""
         found = self._known.get(id(value)) or owned.get(id(value))
         if found is not None:
             return found
@@ -150,7 +150,7 @@ class TemplateBuilder:
         return found
 
     def template(self, module: Base, owned: dict[int, Template | None]) -> Template:
-        """Makes a new template of a module, which is owned from now on."""
+        """Make a template of a module, and record the module as owned."""
         index, self._count = self._count, self._count + 1
         owned[id(module)] = None
         values = {
@@ -163,14 +163,14 @@ class TemplateBuilder:
         return made
 
     def number(self, value: Any) -> int | None:
-        """Returns the number of the scope of a module or variable; None for an unbound module."""
+        """Return the number of the scope of a module or variable; None for an unbound module."""
         if value.scope is None:
             return None
         number = self._numbers.get(value.scope.node)
         return self._add(value, None) if number is None else number
 
     def _add(self, other: Any, template: Template | None) -> int:
-        """Adds a scope; returns its number."""
+        """Add a scope; return its number."""
         self.others.append(other)
         self._templates.append(template)
         number = len(self.others)
@@ -179,12 +179,12 @@ class TemplateBuilder:
 
 
 def _keeps_name(module: Base, owned: Mapping[int, Any]) -> bool:
-    """Returns whether a bound module is made again with its owner, in a field that keeps the given name."""
+    """Return whether a bound module is made again with its owner, in a field that keeps the given name."""
     return id(module.parent) in owned and type(module.parent).preserve_adopted_names
 
 
 def instantiate(parts: Parts, scopes: Sequence[Scope]) -> tuple[list[Any], list[Any]]:
-    """Makes the modules that parts were taken from, on other scopes.
+    """Make the modules that parts were taken from, on other scopes.
 
     Returns:
         The module of each scope, or None if there is only a variable; and what comes along.

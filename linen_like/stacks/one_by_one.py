@@ -94,7 +94,7 @@ def _slice(tree: PyTree, index: int) -> PyTree:
 
 
 def _keys(group: PyTree, split: bool, length: int) -> list[PyTree]:
-    """Returns the root keys of each layer."""
+    """Return the root keys of each layer."""
     if not split:
         return [group] * length
     keys = jax.tree.map(lambda key: jax.random.split(key, length), group)
@@ -102,7 +102,7 @@ def _keys(group: PyTree, split: bool, length: int) -> list[PyTree]:
 
 
 def _carried(where: str, before: PyTree, changes: Changes) -> PyTree:
-    """Returns the carried variables for the next layer."""
+    """Return the carried variables for the next layer."""
     for old, new in zip(before, changes.values, strict=True):
         known = dict(leaves_of(old))
         for path, value in leaves_of(new):
@@ -112,7 +112,7 @@ def _carried(where: str, before: PyTree, changes: Changes) -> PyTree:
 
 
 def _together(where: str, layers: Sequence[Any], params: Mapping[Any, Any]) -> tuple[PyTree, ...]:
-    """Combines the output groups of all layers into those of the stack."""
+    """Combine the output groups of all layers into those of the stack."""
     shared, carried, stacked, captured = zip(*layers, strict=True)
     for changes in shared:
         names = sorted("/".join(path) for part in changes for tree in part for path, _ in leaves_of(tree))
@@ -150,7 +150,7 @@ def _check_sizes(where: str, stacked: PyTree, length: int) -> None:
 
 
 def _check_type(where: str, what: str, before: PyTree, after: PyTree) -> None:
-    """Checks that a layer returns a value of the type that it was given."""
+    """Check that a layer returns a value of the type that it was given."""
     olds: Any = jax.tree.structure(before)
     news: Any = jax.tree.structure(after)
     if olds != news:
@@ -179,6 +179,6 @@ def _type(value: Any) -> str:
 
 
 def _is_promoted(old: Any, new: Any) -> bool:
-    """Returns whether a number without a dtype of its own got one, which JAX's loops allow."""
+    """Return whether a number without a dtype of its own got one, which JAX's loops allow."""
     before, after = jax.typeof(old), jax.typeof(new)
     return before.weak_type and before.shape == after.shape and jnp.result_type(old, new) == after.dtype

@@ -106,7 +106,7 @@ class Stack(Module):
         super().__post_init__()
 
     def __call__(self, x: PyTree, *args: Any, per_layer: Mapping[str, PyTree] | None = None, **kwargs: Any) -> PyTree:
-        """Runs all layers.
+        """Run all layers.
 
         Args:
             x: the first argument of the first layer.
@@ -132,7 +132,7 @@ class Stack(Module):
 
     @nowrap
     def __getitem__(self, index: int | slice) -> Module:
-        """Returns the block with the variables of one layer, or a stack of some of the layers.
+        """Return the block with the variables of one layer, or a stack of some of the layers.
 
         Raises:
             IndexError: if there is no such layer.
@@ -163,7 +163,7 @@ class Stack(Module):
 
     @nowrap
     def _lifted(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Turns the function of one layer into a function of scopes that runs all layers."""
+        """Turn the function of one layer into a function of scopes that runs all layers."""
         rules = self.split_rngs
         options: dict[str, Any] = {
             "variable_carry": self.variable_carry,
@@ -184,13 +184,13 @@ class Stack(Module):
 
 
 def layer(block: Module, x: PyTree, layered: Mapping[str, PyTree], arrays: Sequence[Any], fixed: Any) -> Any:
-    """Runs one layer, in the form that `nn.scan` takes."""
+    """Run one layer, in the form that `nn.scan` takes."""
     args, kwargs = _joined(arrays, fixed)
     return block(x, *args, **kwargs, **layered), None
 
 
 def _apart(tree: PyTree) -> tuple[list[Any], Any]:
-    """Returns the arrays of a pytree, and the rest, which can be compared: it has `jax.Array` in their places."""
+    """Return the arrays of a pytree, and the rest, which can be compared: it has `jax.Array` in their places."""
     leaves, treedef = jax.tree.flatten(tree)
     arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
     others = tuple(jax.Array if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves)
@@ -205,7 +205,7 @@ def _joined(arrays: Sequence[Any], fixed: Any) -> Any:
 
 
 def _layered(where: str, per_layer: Any, length: int) -> dict[str, PyTree]:
-    """Checks the arguments that differ between layers, and returns them."""
+    """Check the arguments that differ between layers, and return them."""
     if not isinstance(per_layer, Mapping):
         raise LiftArgumentError(
             f"per_layer of {where}",

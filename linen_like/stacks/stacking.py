@@ -32,7 +32,7 @@ def stack_layers(
     shared: Filter = False,
     metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> dict[str, Any]:
-    """Stacks layers with separate names under one name; everything else is unchanged.
+    """Stack layers with separate names under one name; everything else is unchanged.
 
     Example:
         >>> variables = {"params": {"Dense_0": {"bias": np.ones(2)}, "Dense_1": {"bias": np.zeros(2)}}}
@@ -86,7 +86,7 @@ def unstack_layers(
     shared: Filter = False,
     metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> dict[str, Any]:
-    """Gives stacked layers separate names: the inverse of `stack_layers`.
+    """Give stacked layers separate names: the inverse of `stack_layers`.
 
     Example:
         >>> variables = {"params": {"Stack_0": {"block": {"bias": np.ones((2, 3))}}, "Dense_0": {"bias": np.ones(1)}}}
@@ -136,7 +136,7 @@ def _path(text: str, number: int | None = None) -> Path:
 
 
 def _before(layers: str) -> Path:
-    """Returns the modules above the numbered one."""
+    """Return the modules above the numbered one."""
     path = _path(layers)
     return path[: next(index for index, name in enumerate(path) if "{}" in name)]
 
@@ -151,7 +151,7 @@ def _template(where: str, layers: str) -> None:
 
 
 def _numbers(tree: Any, layers: str) -> list[int]:
-    """Returns the numbers of the existing layers, in order."""
+    """Return the numbers of the existing layers, in order."""
     above = _before(layers)
     name, below = _path(layers)[len(above)], _path(layers)[len(above) + 1 :]
     pattern = re.compile(re.escape(name).replace(re.escape("{}"), "(0|[1-9][0-9]*)"))
@@ -161,14 +161,14 @@ def _numbers(tree: Any, layers: str) -> list[int]:
 
 
 def _at(tree: Any, path: Path) -> Any:
-    """Returns the value at a path, or None."""
+    """Return the value at a path, or None."""
     for name in path:
         tree = tree.get(name) if isinstance(tree, Mapping) else None
     return tree
 
 
 def _removed(tree: dict[str, Any], path: Path) -> Any:
-    """Removes the value at a path from a tree, and modules that are then empty; returns the value."""
+    """Remove the value at a path from a tree, and modules that are then empty; return the value."""
     name, *below = path
     if not below:
         return tree.pop(name)
@@ -179,7 +179,7 @@ def _removed(tree: dict[str, Any], path: Path) -> Any:
 
 
 def _insert(where: str, tree: dict[str, Any], path: Path, value: Any) -> None:
-    """Inserts a value at a free path, which begins with the collection."""
+    """Insert a value at a free path, which begins with the collection."""
     inner: Any = tree
     for name in path[1:-1]:
         inner = inner.setdefault(name, {}) if isinstance(inner, dict) else None
@@ -195,7 +195,7 @@ def _copied(tree: Any) -> Any:
 
 
 def _names(variables: Variables, path: Path) -> str:
-    """Returns the names below a path, for the text of errors."""
+    """Return the names below a path, for the text of errors."""
     found = {name: _at(tree, path) for name, tree in variables.items()}
     there = "/".join(path) or "the top"
     shown = {name: sorted(map(str, below)) for name, below in found.items() if isinstance(below, Mapping)}
@@ -217,7 +217,7 @@ def _slice(leaf: Any, number: int, axis: int) -> Any:
 
 
 def _shared(collection: str, tree: Any, shared: Filter, path: Path) -> tuple[Any, Any]:
-    """Returns the variables that all layers share, and the others."""
+    """Return the variables that all layers share, and the others."""
     (one,), others = partition({collection: tree}, [shared], path)
     return one.get(collection, {}), others.get(collection, {})
 
@@ -249,7 +249,7 @@ def _length(where: str, stacks: Mapping[str, Any], axis: int) -> int:
 
 
 def _arrays(tree: Variables) -> Iterator[tuple[str, Any]]:
-    """Yields the arrays of variables, each with its path as a string."""
+    """Yield the arrays of variables, each with its path as a string."""
     for path, value in leaves_of(tree):
         for key, leaf in jax.tree.leaves_with_path(value):
             yield "/".join(path) + jax.tree_util.keystr(key), leaf
@@ -269,7 +269,7 @@ def _check_complete(where: str, layers: str, numbers: Sequence[int], length: int
 
 
 def _check_equal(where: str, layers: str, each: Sequence[PyTree]) -> None:
-    """Checks that all layers have the variables of the first, with the same shapes and dtypes."""
+    """Check that all layers have the variables of the first, with the same shapes and dtypes."""
     first = {path: _type(leaf) for path, leaf in _arrays(each[0])}
     for number, tree in enumerate(each):
         types = {path: _type(leaf) for path, leaf in _arrays(tree)}

@@ -18,17 +18,17 @@ __all__ = ["Alone", "chosen", "flops", "is_type", "joined", "vjp_flops"]
 
 
 def chosen(tree: PyTree, choose: Callable[[Any], bool]) -> PyTree:
-    """Returns a pytree with None in place of each leaf that is not chosen."""
+    """Return a pytree with None in place of each leaf that is not chosen."""
     return jax.tree.map(lambda leaf: leaf if choose(leaf) else None, tree)
 
 
 def joined(tree: PyTree, part: PyTree) -> PyTree:
-    """Replaces the leaves of a pytree with those of `part` that are not None: the inverse of `chosen`."""
+    """Replace the leaves of a pytree with those of `part` that are not None: the inverse of `chosen`."""
     return jax.tree.map(lambda leaf, other: leaf if other is None else other, tree, part)
 
 
 def is_type(leaf: Any) -> bool:
-    """Returns whether a leaf is the type of an array, not an array."""
+    """Return whether a leaf is the type of an array, not an array."""
     return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
@@ -51,12 +51,12 @@ class Alone(NamedTuple):
 
 
 def flops(alone: Alone | None, rngs: RNGs) -> Count | None:
-    """Returns the number of floating-point operations of a call; None if it cannot be run alone."""
+    """Return the number of floating-point operations of a call; None if it cannot be run alone."""
     return _count(alone, rngs, _apply)
 
 
 def vjp_flops(alone: Alone | None, rngs: RNGs) -> Count | None:
-    """Returns the number of operations of its pullback, including the call; 0 if nothing can be differentiated."""
+    """Return the number of operations of its pullback, including the call; 0 if nothing can be differentiated."""
     return _count(alone, rngs, _pullback)
 
 

@@ -22,7 +22,7 @@ def explain(
     mutable: Filter = None,
     method: Callable[..., Any] | str | None = None,
 ) -> Callable[..., Explanation]:
-    """Reports what the lifts in a module do with its variables and streams, without computing; see `liftcore.explain`.
+    """Report what the lifts in a module do with its variables and streams, without computing; see `liftcore.explain`.
 
     Example:
         >>> import jax, linen_like as nn

@@ -18,7 +18,7 @@ __all__ = ["mimebundle", "module_html"]
 
 
 def mimebundle(module: Base) -> dict[str, str]:
-    """Returns what IPython asks `_repr_mimebundle_` of a module for: its text and its HTML.
+    """Return what IPython asks `_repr_mimebundle_` of a module for: its text and its HTML.
 
     It is not `_repr_html_`, since treescope would call that and show the result beside its own view.
     """
@@ -26,7 +26,7 @@ def mimebundle(module: Base) -> dict[str, str]:
 
 
 def module_html(module: Base) -> str:
-    """Returns a module as HTML: its fields and submodules, and its variables if it is bound.
+    """Return a module as HTML: its fields and submodules, and its variables if it is bound.
 
     Example:
         >>> import linen_like as nn
@@ -44,7 +44,7 @@ def module_html(module: Base) -> str:
 
 
 def _plain(module: Base, label: str, variables: Mapping[str, Any] | None = None) -> str:
-    """Returns a module as a list that can be folded; the variables of the outermost module come last."""
+    """Return a module as a list that can be folded; the variables of the outermost module come last."""
     items, inside = [], set()
     for name in type(module)._field_names:
         value = getattr(module, name)
@@ -63,7 +63,7 @@ def _plain(module: Base, label: str, variables: Mapping[str, Any] | None = None)
 
 
 def _text(value: Any) -> str:
-    """Returns the text of a field's value; for a function its name, since its address says nothing."""
+    """Return the text of a field's value; for a function its name, since its address says nothing."""
     return getattr(value, "__qualname__", None) or ", ".join(lines_of(value))
 
 

@@ -28,12 +28,12 @@ class Count(NamedTuple):
 
 
 def counted(traced: Any) -> Count:
-    """Counts the operations of the result of `jax.jit(fn).trace(…)`."""
+    """Count the operations of the result of `jax.jit(fn).trace(…)`."""
     return Count(_of(traced.jaxpr), any(map(_has_while, traced.jaxpr.jaxpr.eqns)))
 
 
 def _of(closed: Any) -> int:
-    """Counts the operations of one run of a jaxpr."""
+    """Count the operations of one run of a jaxpr."""
     jaxpr = closed.jaxpr
     loops = [equation for equation in _needed(jaxpr) if _has_scan(equation)]
     cut = {id(equation) for equation in loops}
@@ -49,7 +49,7 @@ def _of(closed: Any) -> int:
 
 
 def _of_loop(equation: Any) -> int:
-    """Counts the operations of an equation that is a `scan` or holds one."""
+    """Count the operations of an equation that is a `scan` or holds one."""
     costs = list(map(_of, _inner(equation)))
     if equation.primitive.name == "scan":
         return int(equation.params["length"]) * sum(costs)
@@ -59,7 +59,7 @@ def _of_loop(equation: Any) -> int:
 
 
 def _needed(jaxpr: Any) -> list[Any]:
-    """Returns the equations that the outputs need: JAX leaves the others out when it lowers them."""
+    """Return the equations that the outputs need: JAX leaves the others out when it lowers them."""
     live = set(_variables(jaxpr.outvars))
     kept = []
     for equation in reversed(jaxpr.eqns):
@@ -82,12 +82,12 @@ def _has_while(equation: Any) -> bool:
 
 
 def _inside(equation: Any) -> Iterator[Any]:
-    """Yields the equations that an equation runs."""
+    """Yield the equations that an equation runs."""
     return (one for closed in _inner(equation) for one in closed.jaxpr.eqns)
 
 
 def _inner(equation: Any) -> Iterator[Any]:
-    """Yields the jaxprs that an equation runs."""
+    """Yield the jaxprs that an equation runs."""
     for value in equation.params.values():
         for one in value if isinstance(value, tuple | list) else (value,):
             if isinstance(one, jex.ClosedJaxpr):

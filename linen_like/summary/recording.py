@@ -50,7 +50,7 @@ class RecordedCall:
     outputs: Any = None
 
     def alone(self, mutable: Filter) -> cost.Alone | None:
-        """Returns the call, to run it without its surroundings; None if it would be a different call."""
+        """Return the call, to run it without its surroundings; None if it would be a different call."""
         return cost.Alone(self.module, self.run, mutable, self.args, self.kwargs) if self.bare else None
 
 
@@ -71,7 +71,7 @@ class Notes:
 def record(
     module: Base, fn: Callable[..., Any], rngs: RNGs, mutable: Filter, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Notes:
-    """Runs a function of a module as `init` does, and records what it does."""
+    """Run a function of a module as `init` does, and record what it does."""
     calls: list[RecordedCall] = []
     made: dict[str, Any] = {}
     given = args, kwargs
@@ -81,7 +81,7 @@ def record(
 
         def note(next_fun: Callable[..., Any], args: Any, kwargs: Any, context: InterceptorContext) -> Any:
             inside = context.module.scope
-            # A module that is initialised or applied within the model has its own tree.
+            # A module that is initialized or applied within the model has its own tree.
             if inside is None or context.method_name == "setup" or not inside.path_text.startswith(above):
                 return next_fun(*args, **kwargs)
             call = _noted(context, args, kwargs, inside.path_text.removeprefix(above))
@@ -117,7 +117,7 @@ def _noted(context: InterceptorContext, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _unbound(module: Base) -> Any:
-    """Returns a module without its place, and without the lifts of its class."""
+    """Return a module without its place, and without the lifts of its class."""
     cls = type(module)
     lifted = vars(cls).get("_lifted_class", cls)
     copy = deep_clone(module, None, False, {"name": None}, {})
@@ -125,7 +125,7 @@ def _unbound(module: Base) -> Any:
 
 
 def _described(tree: Any) -> Any:
-    """Returns a value in a form that can be kept: types for arrays and variables, and unbound modules."""
+    """Return a value in a form that can be kept: types for arrays and variables, and unbound modules."""
 
     def unbound(one: Base | Variable) -> Any:
         return one.value if isinstance(one, Variable) else _unbound(one)
@@ -139,7 +139,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _type(leaf: Any) -> Any:
-    """Returns the type of an array or number, as JAX would compute with it; anything else unchanged."""
+    """Return the type of an array or number, as JAX would compute with it; anything else unchanged."""
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
     if isinstance(leaf, bool | int | float | complex) or _is_array(leaf):

@@ -32,7 +32,7 @@ class Size:
 
     @classmethod
     def of(cls, tree: Any) -> Size:
-        """Returns the size of all arrays in a pytree."""
+        """Return the size of all arrays in a pytree."""
         types = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.ShapeDtypeStruct)]
         return cls(sum(one.size for one in types), sum(one.size * one.dtype.itemsize for one in types))
 
@@ -73,7 +73,7 @@ class Row:
 
 
 def rows_of(notes: Notes, depth: int | None, show_repeated: bool) -> Iterator[tuple[RecordedCall, Row]]:
-    """Yields the calls to show, each with its row.
+    """Yield the calls to show, each with its row.
 
     Args:
         notes: the record.
@@ -98,7 +98,7 @@ def rows_of(notes: Notes, depth: int | None, show_repeated: bool) -> Iterator[tu
 
 
 def _by_owner(variables: Mapping[str, Any], paths: Iterable[Path]) -> dict[Path, Named]:
-    """Assigns each variable to the innermost of some modules that contains it, under its path from there."""
+    """Assign each variable to the innermost of some modules that contains it, under its path from there."""
     found: dict[Path, Named] = {}
     known = {(), *paths}
     for (collection, *names), value in leaves_of(variables):
@@ -114,7 +114,7 @@ def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _lifts_round(call: RecordedCall, variables: Named, lifts: Sequence[ExplainedLift]) -> dict[str, tuple[str, ...]]:
-    """Returns the lifts around a call, and what each of them does with the variables of its module."""
+    """Return the lifts around a call, and what each of them does with the variables of its module."""
     names = [part for part in call.place.split("/") if part.endswith(")")]
     paths = {(collection, *call.path, *name.split("/")) for collection, named in variables.items() for name in named}
     done: dict[str, dict[str, None]] = {name: {} for name in names}

@@ -44,7 +44,7 @@ class Table(NamedTuple):
 
 
 def lines_of(value: Any) -> Iterator[str]:
-    """Yields a line for each leaf of a nested value: members of dicts after their keys, of tuples after a dash."""
+    """Yield a line for each leaf of a nested value: members of dicts after their keys, of tuples after a dash."""
     members = _members(value)
     if members is None:
         yield _leaf(value)
@@ -90,7 +90,7 @@ def _leaf(value: Any) -> str:
 def with_rich(
     table: Table, console_kwargs: Mapping[str, Any], table_kwargs: Mapping[str, Any], column_kwargs: Mapping[str, Any]
 ) -> str:
-    """Returns a table as `rich` draws it; the options override the ones here."""
+    """Return a table as `rich` draws it; the options override the ones here."""
     drawing, text = importlib.import_module("rich.table"), importlib.import_module("rich.text").Text
     lines = {"show_header": True, "show_lines": True, "show_footer": True}
     drawn = drawing.Table(
@@ -108,7 +108,7 @@ def with_rich(
 
 
 def as_text(table: Table) -> str:
-    """Returns a table as text without colours."""
+    """Return a table as text without colors."""
     grid = [[cell.split("\n") for cell in row] for row in (table.header, *table.rows, table.footer)]
     widths = [max(len(line) for cell in column for line in cell) for column in zip(*grid, strict=True)]
     rule = "  ".join("-" * width for width in widths)
@@ -122,7 +122,7 @@ def as_text(table: Table) -> str:
 
 
 def as_html(table: Table) -> str:
-    """Returns a table as HTML."""
+    """Return a table as HTML."""
 
     def row(tag: str, cells: Sequence[str]) -> str:
         return f"<tr>{''.join(f'<{tag} {_STYLE}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -65,7 +65,7 @@ def tabulate(
     compute_vjp_flops: bool = False,
     **kwargs: Any,
 ) -> Callable[..., str]:
-    """Makes a table of the calls in one `init`, with the arguments, results, variables and costs of each.
+    """Make a table of the calls in one `init`, with the arguments, results, variables and costs of each.
 
     Nothing is computed. For a module inside a lift, `inputs` and `outputs` are the values there, such as those of one
     element or iteration; its variables are shown as they are stored, and `lifts` shows the axes along which they are
@@ -120,7 +120,7 @@ def summarize(
     compute_vjp_flops: bool = False,
     method: Callable[..., Any] | str | None = None,
 ) -> Callable[..., Summary]:
-    """Returns the rows of `tabulate` as data.
+    """Return the rows of `tabulate` as data.
 
     Example:
         >>> import jax, linen_like as nn
@@ -182,7 +182,7 @@ def module_paths(
     method: Callable[..., Any] | str | None = None,
     **kwargs: Any,
 ) -> dict[str, Any]:
-    """Returns unbound copies of the modules that one `init` calls, by their paths; nothing is computed.
+    """Return unbound copies of the modules that one `init` calls, by their paths; nothing is computed.
 
     Example:
         >>> import jax, linen_like as nn
@@ -214,7 +214,7 @@ def module_paths(
 
 
 def _table(summary: Summary) -> Table:
-    """Returns the table of a summary."""
+    """Return the table of a summary."""
     lifts = ["lifts"] if any(row.lifts for row in summary.rows) else []
     columns = ["path", "module", "inputs", "outputs", *summary.costs, *lifts]
     collections = list(summary.totals)
@@ -248,7 +248,7 @@ def _cell(row: Row, column: str) -> str:
 
 
 def _owned(row: Row, collection: str) -> str:
-    """Returns the variables of a row in a collection, and their size."""
+    """Return the variables of a row in a collection, and their size."""
     named = row.variables.get(collection, {})
     parts = ["\n".join(lines_of(named)), _size(row.sizes[collection])]
     return "\n\n".join(part for part in parts if part)

@@ -246,7 +246,7 @@ def _is_module(value: Any) -> bool:
 
 
 def _tangent(primal: Any, tangent: Any) -> Any:
-    """Returns the tangent of a primal; a module has none, whatever is given."""
+    """Return the tangent of a primal; a module has none, whatever is given."""
     return primal if _is_module(primal) else tangent
 
 
@@ -311,7 +311,7 @@ def by_argument(
     argnums: int | Sequence[int] | None,
     options: Mapping[str, Any],
 ) -> Any:
-    """Computes a derivative with respect to the arguments at some positions; see `value_and_grad`."""
+    """Compute a derivative with respect to the arguments at some positions; see `value_and_grad`."""
     if argnums is None and wrt is None and not primals:
         raise LiftArgumentError(
             where,

@@ -10,7 +10,7 @@ __all__ = ["refuse"]
 
 
 def refuse(name: str, **options: Any) -> None:
-    """Raises an error if an option of Linen is used that is not supported."""
+    """Raise an error if an option of Linen is used that is not supported."""
     for option, value in options.items():
         if value:
             raise LiftArgumentError(

@@ -26,7 +26,7 @@ def transformation(
     prefix: str = "",
     **options: Any,
 ) -> Callable[..., Any]:
-    """Makes a new lifted transformation; `liftcore.transformation` for module classes, methods and functions.
+    """Make a new lifted transformation; `liftcore.transformation` for module classes, methods and functions.
 
     Example:
         >>> import jax, linen_like as nn

@@ -19,7 +19,7 @@ __all__ = ["Trees", "run_arranged", "without_modules"]
 
 
 class Scopes(list[Any]):
-    """The scopes of a lift, or the values in its results for each of them: a list type of its own, to recognise it."""
+    """The scopes of a lift, or the values in its results for each of them: a list type of its own, to recognize it."""
 
 
 jax.tree_util.register_pytree_node(Scopes, lambda scopes: (tuple(scopes), None), lambda _, members: Scopes(members))
@@ -42,7 +42,7 @@ class Trees(NamedTuple):
 
     @classmethod
     def of(cls, where: str, use: OnScopes, several: bool = False) -> Trees:
-        """Returns the arrangement for one use of a lift.
+        """Return the arrangement for one use of a lift.
 
         Args:
             where: the lift, for errors.
@@ -66,13 +66,13 @@ class Trees(NamedTuple):
             raise LiftArgumentError(
                 where,
                 f"it takes the variables of the modules at {[scope.path_text for scope in known]}, but not of those "
-                f"at {outside}, which come along.",
+                f"at {outside}, which the call also uses.",
                 "Pass a tuple of modules instead of one; in `nn.vjp`, you can also pass `multi_scope=True`.",
             )
         return cls(where, len(use.scopes), jax.tree.structure(arranged), tuple(numbers))
 
     def out(self, result: PyTree) -> PyTree:
-        """Arranges all `Scopes` in a result."""
+        """Arrange all `Scopes` in a result."""
 
         def arrange(leaf: Any) -> Any:
             if not isinstance(leaf, Scopes):
@@ -82,7 +82,7 @@ class Trees(NamedTuple):
         return jax.tree.map(arrange, result, is_leaf=lambda leaf: isinstance(leaf, Scopes))
 
     def into(self, given: PyTree) -> Scopes:
-        """Does the inverse. None means no tree; if a module was given twice, its first tree counts."""
+        """Do the inverse. None means no tree; if a module was given twice, its first tree counts."""
         found = Scopes([None] * self.size)
         if given is None:
             return found
@@ -109,7 +109,7 @@ def run_arranged(
     args: tuple[Any, ...],
     several: bool = False,
 ) -> Any:
-    """Runs functions of a module under a lift that returns, or takes, something for the variables of each scope.
+    """Run functions of a module under a lift that returns, or takes, something for the variables of each scope.
 
     `lift_functions` is not enough: derivatives, and rules for them, refer to the variables of the given module, but the
     lift has scopes. Which scopes are meant is known only after the module has been taken apart.
@@ -129,5 +129,5 @@ def run_arranged(
 
 
 def without_modules(result: PyTree) -> PyTree:
-    """Returns a result with None in place of modules."""
+    """Return a result with None in place of modules."""
     return map_instances(result, ArgumentAt, lambda place: None)

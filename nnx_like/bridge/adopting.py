@@ -33,7 +33,7 @@ class Adopted:
     plan: Plan
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the object.
+        """Call the object.
 
         Args:
             *args: the arguments.
@@ -45,7 +45,7 @@ class Adopted:
         return run(self.scope, self.plan, _called, (Steps(), *args), kwargs)
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls a function of the object.
+        """Call a function of the object.
 
         Example:
             >>> import jax, liftcore, nnx_like as nnx
@@ -99,7 +99,7 @@ def adopt(
     *streams: str,
     metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var,
 ) -> Adopted:
-    """Uses an object in a model of scopes: its variables become variables of the scope, at their paths.
+    """Use an object in a model of scopes: its variables become variables of the scope, at their paths.
 
     The kind of a variable decides its collection: `Param` goes into "params", `BatchStat` into "batch_stats", and a
     kind of your own into the collection that `nnx.register_variable_name` names. An object can be used in functions of
@@ -157,7 +157,7 @@ class InScope:
         self.__dict__["__name__"] = name_of(self.make)  # lifts use it in paths
 
     def __call__(self, scope: Scope, *args: Any, **kwargs: Any) -> Any:
-        """Calls the object.
+        """Call the object.
 
         Args:
             scope: the scope of its variables.
@@ -176,7 +176,7 @@ class InScope:
 
 
 def object_in_scope(make: Callable[..., Any], *streams: str) -> InScope:
-    """Makes a function of a scope that adopts an object with `adopt` and calls it.
+    """Make a function of a scope that adopts an object with `adopt` and calls it.
 
     Example:
         >>> import jax, liftcore, nnx_like as nnx

@@ -16,12 +16,12 @@ __all__ = ["is_linen", "kind_of", "part_of"]
 
 
 def is_linen(value: Any) -> bool:
-    """Returns whether a value is a Linen-style module."""
+    """Return whether a value is a Linen-style module."""
     return isinstance(value, nn.Module)
 
 
 def kind_of(module: nn.Module, name: str) -> str | None:
-    """Returns the kind of attribute that a module has under a name.
+    """Return the kind of attribute that a module has under a name.
 
     Args:
         module: the module, unbound.
@@ -54,7 +54,7 @@ def _holds_module(value: Any) -> bool:
 
 
 def part_of(module: Any, path: Sequence[str]) -> Any:
-    """Returns the unbound submodule at a path: one that `setup` makes or that is in a field.
+    """Return the unbound submodule at a path: one that `setup` makes or that is in a field.
 
     Args:
         module: the module, unbound.
@@ -82,7 +82,7 @@ def _submodule(bound: nn.Module, path: Sequence[str]) -> nn.Module:
 
 
 def _during_setup(module: nn.Module, ask: Callable[[nn.Module], Any]) -> Any:
-    """Returns the result of a function that inspects a module bound to abstract variables (shapes only)."""
+    """Return the result of a function that inspects a module bound to abstract variables (shapes only)."""
     answers = []
 
     def bound(key: Any) -> None:

@@ -15,7 +15,7 @@ __all__ = ["hold", "leaves_of"]
 
 
 def hold(node: Any, names: Iterable[str], variable: Variable[Any]) -> None:
-    """Sets a variable at a path: updates the variable that is there, or makes a new attribute.
+    """Set a variable at a path: update the variable that is there, or make a new attribute.
 
     If an object on the way lacks the attribute, a dict is made there. A class can make something else: define a method
     `to_nnx__part`. If the path leads into a static value, nothing is done.
@@ -70,7 +70,7 @@ def _get(node: Any, name: str) -> Any:
 
 
 def leaves_of(variables: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields the leaves of plain dicts of variables with their paths; a boxed value is one leaf."""
+    """Yield the leaves of plain dicts of variables with their paths; a boxed value is one leaf."""
     for name, value in variables.items():
         if isinstance(value, Mapping) and not isinstance(value, AxisMetadata):
             for below, leaf in leaves_of(value):

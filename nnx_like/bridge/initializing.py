@@ -15,7 +15,7 @@ _running: contextvars.ContextVar[bool] = contextvars.ContextVar("initializing", 
 
 @contextlib.contextmanager
 def initializing(on: bool) -> Iterator[None]:
-    """Marks a `with` block as creating variables, or as not creating them.
+    """Mark a `with` block as creating variables, or as not creating them.
 
     Args:
         on: whether variables are created.
@@ -29,5 +29,5 @@ def initializing(on: bool) -> Iterator[None]:
 
 @surrounds
 def is_initializing() -> bool:
-    """Returns whether variables are being created here. A trace is reused only if the answer is the same."""
+    """Return whether variables are being created here. A trace is reused only if the answer is the same."""
     return _running.get()

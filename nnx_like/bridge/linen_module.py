@@ -77,7 +77,7 @@ class ToLinen(nn.Module):
     metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var
 
     def __call__(self, *args: Any, nnx_method: Callable[..., Any] | str | None = None, **kwargs: Any) -> Any:
-        """Calls the object.
+        """Call the object.
 
         Args:
             *args: the arguments.
@@ -114,7 +114,7 @@ class ToLinen(nn.Module):
         return self._part(name)
 
     def _part(self, name: str) -> Any:
-        """Returns a part of the object: something callable runs through this module; a variable gives its value."""
+        """Return a part of the object: something callable runs through this module; a variable gives its value."""
         value = self._adopted().run(getattr, name)
         if isinstance(value, Variable):
             return value.get_value()
@@ -151,7 +151,7 @@ def to_linen(
     skip_rng: bool = False,
     **kwargs: Any,
 ) -> ToLinen:
-    """Makes a `ToLinen` from the class of an object and its arguments.
+    """Make a `ToLinen` from the class of an object and its arguments.
 
     Example:
         >>> import jax

@@ -43,12 +43,12 @@ class Making:
     strict: bool
 
     def made(self, scope: Scope) -> Placed:
-        """Returns a new object, made with keys of the scope."""
+        """Return a new object, made with keys of the scope."""
         with initializing(scope.is_initializing()), nn.no_parent():
             return Placed(made_with(self.make, scope, self.streams))
 
     def abstract(self, scope: Scope) -> Placed:
-        """Returns the structure of the object; nothing is computed."""
+        """Return the structure of the object; nothing is computed."""
         found = []
 
         def trace(key: Any) -> None:
@@ -81,7 +81,7 @@ class Plan:
 
 
 def plan_in(scope: Scope, making: Making) -> Plan:
-    """Returns the plan of an object. Creates the variables that the scope lacks.
+    """Return the plan of an object. Creates the variables that the scope lacks.
 
     Args:
         scope: the scope.
@@ -111,7 +111,7 @@ def _owner(scope: Scope, place: Names) -> Scope:
 
 
 def run(scope: Scope, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Calls a function of the object, and writes the variables that changed into the scope.
+    """Call a function of the object, and write the variables that changed into the scope.
 
     Args:
         scope: the scope.
@@ -141,7 +141,7 @@ def run(scope: Scope, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...],
 
 
 def _values(scope: Scope, plan: Plan) -> Iterator[tuple[Names, Any]]:
-    """Yields the current values of the object's variables."""
+    """Yield the current values of the object's variables."""
     begun: Mapping[Names, Any] = {}
     for place in plan.places:
         owner = _owner(scope, place)
@@ -153,7 +153,7 @@ def _values(scope: Scope, plan: Plan) -> Iterator[tuple[Names, Any]]:
 
 
 def _others(scope: Scope, given: Mapping[Names, Any]) -> Iterator[tuple[Names, Any]]:
-    """Yields the variables of the scope that calls create and the constructor of the object does not."""
+    """Yield the variables of the scope that calls create and the constructor of the object does not."""
     for place, _ in leaves_of(scope.collections_below()):
         known = any(place[:size] in given for size in range(2, len(place) + 1))  # a value may itself be a dict
         if not known and place[0] != _INTERMEDIATES:
@@ -161,7 +161,7 @@ def _others(scope: Scope, given: Mapping[Names, Any]) -> Iterator[tuple[Names, A
 
 
 def _write(scope: Scope, plan: Plan, place: Names, holder: Any, value: Any) -> None:
-    """Writes a variable that changed, or creates a new one."""
+    """Write a variable that changed, or create a new one."""
     collection, *_, name = place
     owner, mutable = _owner(scope, place), scope.is_mutable_collection(collection)
     if owner.has_variable(collection, name):
@@ -175,7 +175,7 @@ def _write(scope: Scope, plan: Plan, place: Names, holder: Any, value: Any) -> N
 
 
 def _sow(owner: Scope, name: str, value: Any) -> None:
-    """Sows intermediate values for the caller of `apply`; they pass through lifts without an option."""
+    """Sow intermediate values for the caller of `apply`; they pass through lifts without an option."""
     if type(value) is tuple:
         for item in value:
             owner.sow(_INTERMEDIATES, name, item)

@@ -24,17 +24,17 @@ class Steps:
     each: tuple[tuple[bool, Any], ...] = ()
 
     def __call__(self, value: Any) -> Any:
-        """Returns the part of a value that the path leads to."""
+        """Return the part of a value that the path leads to."""
         for is_item, name in self.each:
             value = value[name] if is_item else getattr(value, name)
         return value
 
     def attribute(self, name: str) -> Steps:
-        """Returns the path with an attribute appended."""
+        """Return the path with an attribute appended."""
         return Steps((*self.each, (False, name)))
 
     def item(self, key: Any) -> Steps:
-        """Returns the path with an item appended."""
+        """Return the path with an item appended."""
         return Steps((*self.each, (True, key)))
 
 
@@ -66,5 +66,5 @@ class Reach:
         return Reach(self._run, self._steps.item(key), self.__self__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the method."""
+        """Call the method."""
         return self._run(self._steps, args, kwargs)

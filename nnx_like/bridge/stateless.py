@@ -26,7 +26,7 @@ class Functional:
         self.graphdef: GraphDef[Any] | None = None
 
     def init(self, *, rngs: Any = None) -> Any:
-        """Returns the state of a new object.
+        """Return the state of a new object.
 
         Args:
             rngs: passed to the class by name, if it is not None.
@@ -36,7 +36,7 @@ class Functional:
         return state(made)
 
     def apply(self, *states: Any) -> Caller:
-        """Returns an object to call as you would call the original one; methods and parts are attributes.
+        """Return an object to call as you would call the original one; methods and parts are attributes.
 
         Args:
             *states: the values.
@@ -54,7 +54,7 @@ class Functional:
 
 
 def functional(cls: Callable[..., Any]) -> Callable[..., Functional]:
-    """Turns a class of objects into pure functions of states.
+    """Turn a class of objects into pure functions of states.
 
     Example:
         >>> import jax.numpy as jnp

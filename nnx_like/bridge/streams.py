@@ -43,7 +43,7 @@ class NoKey:
 
 
 def made_with(make: Callable[..., Any], scope: Scope, names: Sequence[str], key: Any = None) -> Any:
-    """Makes a value from streams whose keys are drawn from a scope.
+    """Make a value from streams whose keys are drawn from a scope.
 
     Args:
         make: called with `Rngs`.
@@ -66,12 +66,12 @@ def _stream(key: Any, name: str) -> RngStream:
 
 
 def forked(rngs: Rngs) -> Rngs:
-    """Returns new streams, each seeded with a key drawn from the stream of its name; one without a key keeps none."""
+    """Return new streams, each seeded with a key drawn from the stream of its name; one without a key keeps none."""
     return Rngs({name: stream.fork() if _has_key(stream) else stream for name, stream in rngs.items()})
 
 
 def keys_of(rngs: Rngs) -> dict[str, Any]:
-    """Draws a key from each stream, for `init` and `apply`. Without a stream "params", "default" is used for it."""
+    """Draw a key from each stream, for `init` and `apply`. Without a stream "params", "default" is used for it."""
     keys = {name: stream() for name, stream in rngs.items() if _has_key(stream)}
     default = keys.pop(_DEFAULT, None)
     return keys if default is None or _PARAMS in keys else {_PARAMS: default, **keys}
@@ -82,7 +82,7 @@ def _has_key(stream: RngStream) -> bool:
 
 
 def drawn(scope: Scope, random: Mapping[Names, Random]) -> dict[Names, Any]:
-    """Returns the state of RNG streams for one call: keys drawn from a scope, and counts of zero."""
+    """Return the state of RNG streams for one call: keys drawn from a scope, and counts of zero."""
     return {path: _state(scope, one) for path, one in random.items()}
 
 

@@ -47,12 +47,12 @@ class NNXMeta(AxisMetadata):
         self.var_type, self.value, self.metadata = var_type, value, dict(metadata)
 
     def unbox(self) -> Any:
-        """Returns the value, with a sharding constraint from the metadata if there is a mesh."""
+        """Return the value, with a sharding constraint from the metadata if there is a mesh."""
         spec = self.get_partition_spec()
         return self.value if spec is None else constrain(self.value, spec, self.metadata.get("mesh"))
 
     def replace_boxed(self, value: Any) -> NNXMeta:
-        """Returns a box of the same kind and metadata around another value.
+        """Return a box of the same kind and metadata around another value.
 
         Args:
             value: the other value.
@@ -60,7 +60,7 @@ class NNXMeta(AxisMetadata):
         return NNXMeta(self.var_type, value, self.metadata)
 
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
-        """Returns a box whose metadata has one more axis name.
+        """Return a box whose metadata has one more axis name.
 
         Args:
             index: the new axis of the value.
@@ -69,7 +69,7 @@ class NNXMeta(AxisMetadata):
         return NNXMeta(self.var_type, self.value, _names(index, params).outside(self.var_type, self.metadata, ""))
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
-        """Returns a box whose metadata has one axis name fewer.
+        """Return a box whose metadata has one axis name fewer.
 
         Args:
             index: the axis of the value that is removed.
@@ -78,23 +78,23 @@ class NNXMeta(AxisMetadata):
         return NNXMeta(self.var_type, self.value, _names(index, params).inside(self.var_type, self.metadata, ""))
 
     def get_partition_spec(self) -> PartitionSpec | None:
-        """Returns the `PartitionSpec` of the value, or None if the metadata names no axes."""
+        """Return the `PartitionSpec` of the value, or None if the metadata names no axes."""
         if not self.metadata.get("out_sharding"):
             return None
         spec: PartitionSpec = get_partition_spec(self.to_nnx_variable()).get_raw_value()
         return spec
 
     def to_nnx_variable(self) -> Variable[Any]:
-        """Returns the variable that the box was made from."""
+        """Return the variable that the box was made from."""
         return self.var_type.from_metadata(self.value, self.metadata)
 
     def tree_flatten_with_keys(self) -> tuple[tuple[Any, ...], Any]:
-        """Returns the value as the only child; kind and metadata are static."""
+        """Return the value as the only child; kind and metadata are static."""
         return ((jax.tree_util.GetAttrKey("value"), self.value),), (self.var_type, StaticMetadata(self.metadata))
 
     @classmethod
     def tree_unflatten(cls, static: Any, children: Any) -> NNXMeta:
-        """Rebuilds the box from its static part and its value.
+        """Rebuild the box from its static part and its value.
 
         Args:
             static: the kind and the metadata.
@@ -111,7 +111,7 @@ def _names(index: int, params: Mapping[Any, Any]) -> AxisNames:
 
 
 def to_linen_var(variable: Variable[Any]) -> Any:
-    """Returns the value of a variable as a collection stores it: boxed if there is metadata.
+    """Return the value of a variable as a collection stores it: boxed if there is metadata.
 
     Example:
         >>> import nnx_like as nnx
@@ -132,7 +132,7 @@ def to_linen_var(variable: Variable[Any]) -> Any:
 
 
 def to_nnx_var(collection: str, value: Any) -> Variable[Any]:
-    """Returns a variable for a value of a collection, of the kind that is registered for the collection.
+    """Return a variable for a value of a collection, of the kind that is registered for the collection.
 
     Example:
         >>> import liftcore
@@ -158,7 +158,7 @@ def to_nnx_var(collection: str, value: Any) -> Variable[Any]:
 def nnx_attrs_to_linen_vars(
     nnx_attrs: Any, metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var
 ) -> dict[str, Any]:
-    """Returns the variables of an object as plain dicts, `{collection: {name: … value}}`, as `init` returns them.
+    """Return the variables of an object as plain dicts, `{collection: {name: … value}}`, as `init` returns them.
 
     A collection has the name of its variables' kind. The state of RNG streams is omitted.
 
@@ -181,14 +181,14 @@ def nnx_attrs_to_linen_vars(
 
 
 def kept_value(holder: Any, metadata_fn: Callable[[Variable[Any]], Any] | None) -> Any:
-    """Returns the value that a collection stores for a variable, or for an array that is an attribute."""
+    """Return the value that a collection stores for a variable, or for an array that is an attribute."""
     if not isinstance(holder, Variable):
         return holder
     return holder.get_raw_value() if metadata_fn is None else metadata_fn(holder)
 
 
 def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns plain dicts of variables as nested dicts of `Variable`, which `nnx.update` accepts for an object.
+    """Return plain dicts of variables as nested dicts of `Variable`, which `nnx.update` accepts for an object.
 
     Names are strings. If the object has lists, call `nnx.restore_int_paths` to turn decimal strings into integers.
 

@@ -63,7 +63,7 @@ class Wrapped(Module):
         mutable: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Calls the wrapped module, and updates the variables of the object.
+        """Call the wrapped module, and update the variables of the object.
 
         Args:
             *args: the arguments.
@@ -78,7 +78,7 @@ class Wrapped(Module):
         return self._run(_steps(method), args, kwargs, rngs, mutable)
 
     def lazy_init(self, *args: Any, rngs: Any = None, method: Any = None, **kwargs: Any) -> Self:
-        """Creates the variables before the first call, without computing the result.
+        """Create the variables before the first call, without computing the result.
 
         Args:
             *args: the arguments of a call; arrays may be `jax.ShapeDtypeStruct`.
@@ -113,7 +113,7 @@ class Wrapped(Module):
         return isinstance(name, str) and not name.startswith(_OWN) and name in vars(self)
 
     def to_nnx__part(self, name: str) -> LinenPart:
-        """Returns the part that holds the variables below a name."""
+        """Return the part that holds the variables below a name."""
         return LinenPart(self.to_nnx__module, (*self.to_nnx__path, name))
 
     def _reached(self, steps: Steps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -123,7 +123,7 @@ class Wrapped(Module):
     def _run(
         self, steps: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Any, rngs: Any = None, mutable: Any = None
     ) -> Any:
-        """Calls the part at `steps` with the variables. Creates those that are missing."""
+        """Call the part at `steps` with the variables. Creates those that are missing."""
         keys = self._keys(rngs)
         if is_initializing():
             return self._applied(steps, args, kwargs, keys, _INITIAL if mutable is None else mutable, True)
@@ -154,7 +154,7 @@ class Wrapped(Module):
     def _initialize(
         self, steps: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Any, keys: Mapping[str, Any]
     ) -> None:
-        """Creates the missing variables; computes nothing else."""
+        """Create the missing variables; compute nothing else."""
 
         def call(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
             with initializing(True), nn.no_parent():
@@ -175,17 +175,17 @@ class Wrapped(Module):
         return steps(bound)(*args, **kwargs)
 
     def _fields(self) -> dict[str, Any]:
-        """Returns the fields of the module that were set on the object, such as `deterministic`."""
+        """Return the fields of the module that were set on the object, such as `deterministic`."""
         names = type(self.to_nnx__module).__dataclass_fields__.keys() & vars(self).keys()
         return {name: vars(self)[name] for name in names if not isinstance(vars(self)[name], (Variable, Pytree))}
 
     def _take(self, values: Iterable[tuple[tuple[str, ...], Any]]) -> None:
-        """Stores values of collections as variables of the object."""
+        """Store values of collections as variables of the object."""
         for place, value in values:
             hold(self, place[1:], to_nnx_var(place[0], value))
 
     def _keys(self, rngs: Any) -> dict[str, Any]:
-        """Draws a key from each stream."""
+        """Draw a key from each stream."""
         source = self.to_nnx__rngs if rngs is None else rngs
         if source is None:
             return {}
@@ -268,7 +268,7 @@ FromLinen = ToNNX
 
 
 def lazy_init(fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls an object, or one of its methods, to create the variables of all modules that are wrapped in it.
+    """Call an object, or one of its methods, to create the variables of all modules that are wrapped in it.
 
     A wrapped module creates its variables at its first call anyway. This function creates them earlier, as `init`
     would.
@@ -303,7 +303,7 @@ class _Method:
         self.fn = fn
 
     def __call__(self, bound: Any) -> Callable[..., Any]:
-        """Returns the method of a bound module."""
+        """Return the method of a bound module."""
         return functools.partial(self.fn, bound)
 
 
@@ -314,7 +314,7 @@ class _Value:
         self.name = name
 
     def __call__(self, bound: Any) -> Callable[[], Any]:
-        """Returns a function that reads the attribute of a bound module."""
+        """Return a function that reads the attribute of a bound module."""
         return lambda: getattr(bound, self.name)
 
 
@@ -326,7 +326,7 @@ def _steps(method: Callable[..., Any] | str | None) -> Callable[[Any], Any]:
 
 @contextlib.contextmanager
 def _asking_for_streams() -> Iterator[None]:
-    """Makes errors about missing variables explain how to give the object keys, within a `with` block."""
+    """Make errors about missing variables explain how to give the object keys, within a `with` block."""
     try:
         yield
     except _MISSING as error:

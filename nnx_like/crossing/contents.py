@@ -54,7 +54,7 @@ class Contents:
         dicts: Sequence[Mapping[Any, Any]],
         lists: Sequence[list[Any]],
     ) -> bool:
-        """Returns whether these values hold the same things by identity, under the same names and in the same order."""
+        """Return whether these values hold the same things by identity, under the same names and in the same order."""
         every = [*map(_attributes, objects), *dicts]
         return (
             self.marks == flattening.marks_made()

@@ -50,11 +50,11 @@ class ByFilter:
         return tuple([spec for _, spec in self.rules])
 
     def items(self) -> Iterable[tuple[Any, Any]]:
-        """Returns the filters, each with its axis, sharding or spec."""
+        """Return the filters, each with its axis, sharding or spec."""
         return self.rules
 
     def map_prefix(self, path: tuple[Any, ...], variable: Any) -> Any:
-        """Returns the axis, sharding or spec of a variable.
+        """Return the axis, sharding or spec of a variable.
 
         Args:
             path: the path of the variable in the object.
@@ -79,7 +79,7 @@ class ByFilter:
 
 
 def _by_path(state: State) -> list[tuple[Any, Any]]:
-    """Returns filters of paths, one for all variables with the same spec."""
+    """Return filters of paths, one for all variables with the same spec."""
     found: list[tuple[Any, list[Any]]] = []
     for path, spec in _leaves(state, ()):
         alike_ones = next((paths for known, paths in found if alike(known, spec)), None)
@@ -119,7 +119,7 @@ class Choose:
         self.rules, self.many = rules, many
 
     def __call__(self, path: tuple[Any, ...], value: Any) -> str:
-        """Returns the group of a variable.
+        """Return the group of a variable.
 
         Raises:
             UnmatchedFilterError: if no filter matches it.
@@ -137,7 +137,7 @@ class Choose:
 
 
 def is_spec(prefix: Any) -> bool:
-    """Returns whether a part of a prefix applies to everything below it."""
+    """Return whether a part of a prefix applies to everything below it."""
     leaf = (ByFilter, jax.sharding.PartitionSpec, jax.sharding.Sharding)
     return prefix is None or isinstance(prefix, leaf) or is_object(prefix)
 
@@ -160,7 +160,7 @@ class Groups:
         self.specs: dict[str, Any] = {}
 
     def name(self, spec: Any) -> str:
-        """Returns the name of the group for a spec, in the words of errors. Adds the group if it is new."""
+        """Return the name of the group for a spec, in the words of errors. Adds the group if it is new."""
         name = self._phrase(spec)
         while name in self.specs and not alike(self.specs[name], spec):  # different specs may print alike
             name += "'"
@@ -168,7 +168,7 @@ class Groups:
         return name
 
     def encode(self, prefix: Any) -> Any:
-        """Returns the prefix with names of groups, or a `Choose`, in place of specs, for a walk.
+        """Return the prefix with names of groups, or a `Choose`, in place of specs, for a walk.
 
         Args:
             prefix: a pytree prefix of axes, shardings and the like, and of `ByFilter`.
@@ -191,30 +191,30 @@ class Groups:
         return self.name(spec)
 
     def shown(self, group: Any) -> str:
-        """Returns the spec of a group, or of a `Choose`, as the user gave it; `…` for anything else."""
+        """Return the spec of a group, or of a `Choose`, as the user gave it; `…` for anything else."""
         if not _is_group(group):
             return "…"
         specs = dict.fromkeys([str(self.specs[name]) if name in self.specs else "…" for name in _names(group)])
         return next(iter(specs)) if len(specs) == 1 else "…"
 
     def may_be(self, spec: Any, group: Any) -> bool:
-        """Returns whether a group, or a part of a `Choose`, has a given spec."""
+        """Return whether a group, or a part of a `Choose`, has a given spec."""
         return any(alike(self.specs[name], spec) for name in _names(group))
 
     def plain(self, prefix: Any, instead: Any = None) -> Any:
-        """Returns the prefix as JAX accepts it; specs by filter do not apply to arrays and become None."""
+        """Return the prefix as JAX accepts it; specs by filter do not apply to arrays and become None."""
         return jax.tree.map(lambda spec: instead if isinstance(spec, ByFilter) else spec, prefix, is_leaf=is_spec)
 
 
 def in_axis_words(axis: Any) -> str:
-    """Returns the words that errors put after "is" for variables on an axis."""
+    """Return the words that errors put after "is" for variables on an axis."""
     if axis is None:
         return "on no axis"
     return f"on axis {axis}" if type(axis) is int else "in the carry"
 
 
 def alike(first: Any, second: Any) -> bool:
-    """Returns whether two specs are the same."""
+    """Return whether two specs are the same."""
     return type(first) is type(second) and bool(first == second)
 
 
@@ -227,7 +227,7 @@ def _is_group(prefix: Any) -> bool:
 
 
 def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> tuple[list[tuple[Any, Any, Any]], Any]:
-    """Splits a pytree into parts that each have one group, and returns how to join them again.
+    """Split a pytree into parts that each have one group, and return how to join them again.
 
     Args:
         groups: the groups; they name the transformation in errors.
@@ -259,7 +259,7 @@ def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> t
 
 
 def _misfit(groups: Groups, prefix: Any, tree: Any, place: str = "") -> str:
-    """Returns the first place where a prefix does not fit the pytree."""
+    """Return the first place where a prefix does not fit the pytree."""
     outlines = _outline(prefix, groups.shown), _outline(tree, lambda one: "array" if is_array(one) else _kind(one))
     if type(prefix) is type(tree) and isinstance(tree, (tuple, list, dict)) and len(prefix) == len(tree):
         names = prefix if isinstance(prefix, dict) else range(len(prefix))

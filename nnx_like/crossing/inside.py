@@ -44,7 +44,7 @@ _NOTHING: Any = (None, None)
 
 
 def stay(known: str, group: str) -> bool:
-    """Keeps variables that came in in their groups, wherever they are found in the result."""
+    """Keep variables that came in in their groups, wherever they are found in the result."""
     return True
 
 
@@ -65,7 +65,7 @@ class Inside:
         self._made: list[_Made] = []
 
     def decode(self, tree: Any) -> Any:
-        """Returns the pytree with an object in place of each `Ref`, and with static arguments as they were given."""
+        """Return the pytree with an object in place of each `Ref`, and with static arguments as they were given."""
         before = len(self.builder.table)
         decoded = jax.tree.map(self._decoded, tree, is_leaf=is_ref)
         self._made.append(_Made(list(self.builder.table.values())[before:]))
@@ -83,7 +83,7 @@ class Inside:
     def encode(
         self, result: Any, prefix: Any, what: str = "out_axes", stays: Stays | None = None, name: Name = "result"
     ) -> tuple[Any, Any, Change]:
-        """Returns what goes back to the caller: the result with refs, values that the scope does not carry, changes.
+        """Return what goes back to the caller: the result with refs, values that the scope does not carry, changes.
 
         Args:
             result: a pytree that may hold objects.
@@ -117,12 +117,12 @@ class Inside:
         return result, home, Change(None if same else definitions, came_from)
 
     def group_of(self, value: Variable) -> str | None:
-        """Returns the group that a variable came in with; None for a new variable."""
+        """Return the group that a variable came in with; None for a new variable."""
         found: str | None = self.builder.slots.get(id(value), _NOTHING)[0]
         return found
 
     def _only_written(self) -> list[tuple[str, str, Any]] | None:
-        """Returns the values of all variables if the body changed nothing else; None if another walk is needed."""
+        """Return the values of all variables if the body changed nothing else; None if another walk is needed."""
         if self.names is not None or self.builder.may_change or not all(made.is_same() for made in self._made):
             return None
         slots = self.builder.slots
@@ -131,7 +131,7 @@ class Inside:
         return values if all(is_single(kind) or issubclass(kind, jax.core.Tracer) for kind in kinds) else None
 
     def _write(self, values: list[tuple[str, str, Any]], home: dict[str, Any]) -> None:
-        """Writes values that changed, by identity: a different value with equal contents is also written."""
+        """Write values that changed, by identity: a different value with equal contents is also written."""
         for group, key, parts in values:
             if _changed(parts, self.values[group][key]):
                 if self.scope.is_mutable_collection(group):
@@ -155,7 +155,7 @@ class _Made:
         self.contents = Contents(self.objects, self.variables, self.dicts, self.lists)
 
     def is_same(self) -> bool:
-        """Returns whether nothing changed except the values of variables."""
+        """Return whether nothing changed except the values of variables."""
         return self.contents.are_in(self.objects, self.variables, self.dicts, self.lists)
 
 
@@ -182,7 +182,7 @@ class _InnerBuilder(Builder):
         """Whether the body got something that can change in place, other than an object, variable, list or dict."""
 
     def build(self, definition: Definition, place: Place | None = None) -> Any:
-        """Returns the value that a definition describes."""
+        """Return the value that a definition describes."""
         if definition[0] == STATIC:
             self._note(definition)
         elif definition[0] == TREE:
@@ -233,7 +233,7 @@ class _InnerWalk(Walk):
         self.fresh: dict[str, list[Any]] = {}
 
     def again(self) -> tuple[Definition, ...]:
-        """Returns the current definitions of the objects that came in, then of those that were removed from them."""
+        """Return the current definitions of the objects that came in, then of those that were removed from them."""
         found = []
         for ref, made in self.inside.given:
             self.base = ref.base
@@ -244,7 +244,7 @@ class _InnerWalk(Walk):
         return tuple(found)
 
     def _left(self, table: dict[int, Any]) -> list[Definition]:
-        """Returns the definitions of objects that came in and were removed; a caller may still hold them."""
+        """Return the definitions of objects that came in and were removed; a caller may still hold them."""
         refs = [ref for ref, _ in self.inside.given if ref.definition[0] != AGAIN]
         firsts = [ref.definition[2] for ref in refs]
         found = []
@@ -319,7 +319,7 @@ class _InnerWalk(Walk):
 
 
 def encode(walk: Walk, groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> Any:
-    """Returns a pytree with a `Ref` for each object in it.
+    """Return a pytree with a `Ref` for each object in it.
 
     Args:
         walk: takes the values.
@@ -335,7 +335,7 @@ def encode(walk: Walk, groups: Groups, tree: Any, prefix: Any, name: Name, what:
 
 
 def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: Name, what: str) -> Any:
-    """Does the work of `encode` for a part of a pytree that has one group."""
+    """Do the work of `encode` for a part of a pytree that has one group."""
     if not is_object(tree):
         if not holds_objects(tree):
             return as_it_is(groups, tree, group, what)
@@ -352,12 +352,12 @@ def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: Name, w
 
 
 def holds_objects(tree: Any) -> bool:
-    """Returns whether a pytree contains an object."""
+    """Return whether a pytree contains an object."""
     return is_object(tree) or (not is_array(tree) and any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))))
 
 
 def as_it_is(groups: Groups, tree: Any, group: Any, what: str) -> Any:
-    """Returns a part of a pytree without objects, after checking that its prefix is not a filter of variables."""
+    """Return a part of a pytree without objects, after checking that its prefix is not a filter of variables."""
     if type(group) is str or group.many:
         return tree
     leaves = jax.tree.leaves(tree)
@@ -372,7 +372,7 @@ def as_it_is(groups: Groups, tree: Any, group: Any, what: str) -> Any:
 
 
 def _check_single(groups: Groups, tree: Any, group: Any, what: str) -> None:
-    """Checks that filters of variables are the prefix of one object."""
+    """Check that filters of variables are the prefix of one object."""
     if type(group) is str or group.many:
         return
     raise LiftArgumentError(

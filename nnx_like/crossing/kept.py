@@ -90,7 +90,7 @@ class KeptWalk:
         self.leaves = [(group, key, holder, path) for group, key, holder, _, _, path in walk.leaves]
 
     def use(self, roots: Sequence[Root]) -> Used | None:
-        """Returns what the walk would find now; None if anything but the values of variables changed."""
+        """Return what the walk would find now; None if anything but the values of variables changed."""
         objects = [root for _, _, root in roots]
         if not all(known() is root for known, root in zip(self.others, objects[1:], strict=True)):
             return None
@@ -132,7 +132,7 @@ class Used:
         return nodes
 
     def write(self, news: Mapping[str, Mapping[str, Any]], trace: Any) -> bool:
-        """Writes values into variables: all, or none (returning False) if a variable belongs to another trace.
+        """Write values into variables: all, or none (returning False) if a variable belongs to another trace.
 
         Args:
             news: the values by group and key.
@@ -153,14 +153,14 @@ class Used:
 
 
 def find(roots: Sequence[Root]) -> tuple[Used, Sequence[Ref]] | None:
-    """Returns the walk that was kept for some objects, with their refs, if it would find the same now; else None."""
+    """Return the walk that was kept for some objects, with their refs, if it would find the same now; else None."""
     kept: KeptWalk | None = flattening.slot_of(roots[0][2], "_walks", _NONE).get(_key(roots))
     used = None if kept is None else kept.use(roots)
     return None if kept is None or used is None else (used, kept.refs)
 
 
 def keep(walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
-    """Keeps a walk with the first of its objects, if nothing in it can change unnoticed."""
+    """Keep a walk with the first of its objects, if nothing in it can change unnoticed."""
     if len({id(root) for _, _, root in roots}) < len(roots) or not all(map(_can_be_kept, walk.nodes)):
         return
     if any(type(holder) is tuple or form is not None for _, _, holder, _, form, _ in walk.leaves):
@@ -200,7 +200,7 @@ def _key(roots: Sequence[Root]) -> Any:
 
 
 def _can_be_kept(node: Any) -> bool:
-    """Returns whether no part of a node can change unnoticed."""
+    """Return whether no part of a node can change unnoticed."""
     if isinstance(node, (list, dict)):
         return all(map(_is_seen, node.values() if isinstance(node, dict) else node))
     if isinstance(node, Variable):
@@ -209,7 +209,7 @@ def _can_be_kept(node: Any) -> bool:
 
 
 def _is_seen(value: Any) -> bool:
-    """Returns whether everything in an attribute is immutable, or is compared in each call."""
+    """Return whether everything in an attribute is immutable, or is compared in each call."""
     if is_object(value) or type(value) is list or is_fixed(value):
         return True
     if type(value) is dict and all(type(name) is str for name in value):
@@ -219,7 +219,7 @@ def _is_seen(value: Any) -> bool:
 
 
 def _inside(value: Any) -> Iterable[Any] | None:
-    """Returns the items of a list, dict, state or tuple; None for anything else."""
+    """Return the items of a list, dict, state or tuple; None for anything else."""
     value = value.raw_mapping if isinstance(value, StateTree) else value
     if type(value) is dict:
         return value.values() if {str, int}.issuperset(map(type, value)) else None
@@ -227,7 +227,7 @@ def _inside(value: Any) -> Iterable[Any] | None:
 
 
 def _containers(values: Iterable[Iterable[Any]]) -> Iterator[Any]:
-    """Returns the lists and dicts in attributes, each once; a container may contain itself."""
+    """Return the lists and dicts in attributes, each once; a container may contain itself."""
     left, met = [part for some in values for part in some], set()
     while left:
         value = left.pop()
@@ -241,7 +241,7 @@ def _containers(values: Iterable[Iterable[Any]]) -> Iterator[Any]:
 
 
 def is_fixed(value: Any) -> bool:
-    """Returns whether a value can never change in place."""
+    """Return whether a value can never change in place."""
     kind = type(value)
     if kind in _FIXED or isinstance(value, _FIXED_KINDS):
         return True
@@ -249,5 +249,5 @@ def is_fixed(value: Any) -> bool:
 
 
 def _is_plain_tuple(value: Any) -> bool:
-    """Returns whether a value is a tuple, named or not, without attributes."""
+    """Return whether a value is a tuple, named or not, without attributes."""
     return type(value) is tuple or (isinstance(value, tuple) and not hasattr(value, "__dict__"))

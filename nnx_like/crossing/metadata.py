@@ -21,7 +21,7 @@ _SHARDING = "out_sharding"
 
 
 def is_told_of_axes(kind: type[Any]) -> bool:
-    """Returns whether a type of variables overrides the methods for gaining or losing an axis."""
+    """Return whether a type of variables overrides the methods for gaining or losing an axis."""
     return kind.add_axis is not Variable.add_axis or kind.remove_axis is not Variable.remove_axis
 
 
@@ -39,16 +39,16 @@ class AxisNames:
         self.gains = {key: value for key, value in transform_metadata.items() if key != PARTITION_NAME}
 
     def is_told(self, variable: Variable[Any]) -> bool:
-        """Returns whether a variable has hooks for axes, which run when it enters and leaves."""
+        """Return whether a variable has hooks for axes, which run when it enters and leaves."""
         metadata = variable._metadata
         return is_told_of_axes(type(variable)) or "on_add_axis" in metadata or "on_remove_axis" in metadata
 
     def inside(self, kind: type[Any], metadata: dict[str, Any], group: str) -> dict[str, Any]:
-        """Returns the metadata of a variable as a body sees it."""
+        """Return the metadata of a variable as a body sees it."""
         return self._changed(kind, metadata, group, False)
 
     def outside(self, kind: type[Any], metadata: dict[str, Any], group: str) -> dict[str, Any]:
-        """Returns the metadata of a variable as the caller sees it."""
+        """Return the metadata of a variable as the caller sees it."""
         return self._changed(kind, metadata, group, True)
 
     def _changed(self, kind: type[Any], metadata: dict[str, Any], group: str, gain: bool) -> dict[str, Any]:

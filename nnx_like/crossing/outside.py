@@ -67,7 +67,7 @@ class Outside:
             raise StructureError(
                 groups.where,
                 "objects are nested deeper than Python's recursion limit allows.",
-                "Keep objects that are linked in a chain in a list; or see `sys.setrecursionlimit`.",
+                "Store the objects in a list instead of a chain, or raise the limit with `sys.setrecursionlimit`.",
             ) from None
         self.values: Mapping[str, Mapping[str, Any]]
         if packs:
@@ -77,7 +77,7 @@ class Outside:
 
     @contextlib.contextmanager
     def scope(self, mutable: Any = False) -> Iterator[Scope]:
-        """Returns a scope over the values, in which nothing can be created; it ends with the `with` block.
+        """Return a scope over the values, in which nothing can be created; it ends with the `with` block.
 
         Args:
             mutable: a filter for the groups that may be written in it.
@@ -87,7 +87,7 @@ class Outside:
             yield scope
 
     def call(self, lifted: Callable[..., Any], *args: Any, mutable: Any = False, **kwargs: Any) -> Any:
-        """Calls a lifted function whose body returns the result of `Inside.encode`, and then calls `leave`.
+        """Call a lifted function whose body returns the result of `Inside.encode`, and then calls `leave`.
 
         Args:
             lifted: called as `lifted(scope, *args, **kwargs)`.
@@ -99,7 +99,7 @@ class Outside:
             return self.leave(scope, *lifted(scope, *args, **kwargs))
 
     def leave(self, scope: Scope, result: Any, home: Any, change: Change) -> Any:
-        """Applies the changes of the objects inside to the caller's objects: all of them or none.
+        """Apply the changes of the objects inside to the caller's objects: all of them or none.
 
         Args:
             scope: the scope that was lifted.
@@ -138,7 +138,7 @@ class Outside:
         return result
 
     def abstract(self, result: Any, home: Any, change: Change) -> Any:
-        """Returns the result of a body that was only traced. All its objects are new, and no object changes."""
+        """Return the result of a body that was only traced. All its objects are new, and no object changes."""
         if not _holds_ref(result):
             return result
         written = {(group, key): value for group, (_, values) in home.items() for key, value in values.items()}
@@ -166,7 +166,7 @@ class Outside:
         return self.given(carry)
 
     def given(self, carry: Any) -> Any:
-        """Returns a pytree with objects in place of refs of `args`."""
+        """Return a pytree with objects in place of refs of `args`."""
 
         def one(leaf: Any) -> Any:
             if type(leaf) is not Ref:
@@ -177,7 +177,7 @@ class Outside:
         return jax.tree.map(one, carry, is_leaf=_is_ref)
 
     def place(self, shardings: Mapping[str, Any]) -> None:
-        """Moves arrays to the shardings that the lift expects; `leave` stores them in variables that were not written.
+        """Move arrays to the shardings that the lift expects; `leave` stores them in variables that were not written.
 
         So the next call has nothing to move. A variable of another trace, which may not change, keeps its value.
 
@@ -199,7 +199,7 @@ class Outside:
             }
 
     def _write(self, now: Mapping[str, Any], home: Mapping[str, Any]) -> None:
-        """Writes the values that changed into the variables and places that they came from."""
+        """Write the values that changed into the variables and places that they came from."""
         news = _news(self.values if self._packs else self.walk.values, now, home)
         trace = trace_state()
         if not news or (isinstance(self.walk, Used) and self.walk.write(news, trace)):
@@ -218,7 +218,7 @@ class Outside:
                 _put_value(holder, new)
 
     def _other_trace(self, owner: Pytree | Variable) -> TraceContextError:
-        """Returns the error for an object, or a variable, of another trace that would have to change."""
+        """Return the error for an object, or a variable, of another trace that would have to change."""
         number = next((number for number, node in enumerate(self.walk.nodes) if node is owner), -1)
         refs = [leaf for leaf in jax.tree.leaves(self.args, is_leaf=_is_ref) if type(leaf) is Ref]
         paths = [path_of(ref.definition, number, (ref.base.removesuffix("."),)) for ref in refs]
@@ -234,7 +234,7 @@ _put_value = Variable.__dict__["_value"].__set__
 
 
 def _news(before: Mapping[str, Any], now: Mapping[str, Any], home: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the values that changed, in the scope or in what the body returned, by group and key."""
+    """Return the values that changed, in the scope or in what the body returned, by group and key."""
     news = {group: written for group, (_, written) in home.items() if written}
     for group, old in before.items():
         if now[group] is not old:  # a collection that was not written is the one that was given
@@ -247,7 +247,7 @@ def _news(before: Mapping[str, Any], now: Mapping[str, Any], home: Mapping[str, 
 def crossed(
     groups: Groups, args: Any, prefix: Any, what: str, unknown: object = None, name: Name = ""
 ) -> tuple[Walk | Used, Any]:
-    """Returns a walk over a pytree, and the pytree with a `Ref` for each object.
+    """Return a walk over a pytree, and the pytree with a `Ref` for each object.
 
     If the objects are the same as in an earlier call, a kept walk is used. No walk is kept for an object in a list or
     another container, or if a filter decides the groups.
@@ -326,7 +326,7 @@ class Rebuilder(Builder):
         self.changes.append(change)
 
     def commit(self) -> None:
-        """Changes the objects."""
+        """Change the objects."""
         for change in self.changes:
             change()
 
@@ -338,7 +338,7 @@ def _same_items(made: Any, items: Any) -> bool:
 
 
 def _is_elsewhere(value: Any, sharding: jax.sharding.Sharding) -> bool:
-    """Returns whether an array is placed differently from a sharding. False if the sharding does not fit the array."""
+    """Return whether an array is placed differently from a sharding. False if the sharding does not fit the array."""
     if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array):
         return False
     try:
@@ -368,12 +368,12 @@ def _holds_ref(tree: Any) -> bool:
 
 
 def still(value: Any, where: str) -> Still:
-    """Returns a static argument as a pytree node without leaves."""
+    """Return a static argument as a pytree node without leaves."""
     return Still(static(value, (where,), object()))
 
 
 def _replace(place: tuple[Any, ...], new: Any) -> None:
-    """Replaces an array in an attribute, or in a container that is an attribute."""
+    """Replace an array in an attribute, or in a container that is an attribute."""
     owner, name, *path = place
     held = vars(owner)
     held[str(name)] = _replaced(held[str(name)], path, new)

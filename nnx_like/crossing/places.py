@@ -15,7 +15,7 @@ Name = str | Callable[[tuple[Any, ...]], str]
 
 
 def named_by(name: Name, path: tuple[Any, ...]) -> str:
-    """Returns the name of a part of a pytree, for errors.
+    """Return the name of a part of a pytree, for errors.
 
     Args:
         name: the name of the pytree, or a function that names its parts.
@@ -26,7 +26,7 @@ def named_by(name: Name, path: tuple[Any, ...]) -> str:
 
 @functools.lru_cache(512)
 def names_of(structure: Any, name: Name) -> tuple[str, ...]:
-    """Returns the name of each leaf of a pytree, for errors.
+    """Return the name of each leaf of a pytree, for errors.
 
     Args:
         structure: the structure of the pytree.
@@ -56,7 +56,7 @@ class PositionNames:
         self._names = tuple(names)
 
     def __call__(self, path: tuple[Any, ...]) -> str:
-        """Returns the name of a part."""
+        """Return the name of a part."""
         return self._names[path[0].idx] + jax.tree_util.keystr(path[1:]) if path else ""
 
     def __eq__(self, other: object) -> bool:

@@ -61,7 +61,7 @@ class Ref(_Leafless):
     base = property(lambda self: self.held[2])
 
     def trace_facts(self) -> dict[str, _Text]:
-        """Returns the static parts of the object by path, from which `liftcore.retraces` reports what changed."""
+        """Return the static parts of the object by path, from which `liftcore.retraces` reports what changed."""
         return _facts(self.definition)
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class Still(_Leafless):
     definition = property(lambda self: self.held[0])
 
     def trace_facts(self) -> dict[str, _Text]:
-        """Returns the value, for `liftcore.retraces`."""
+        """Return the value, for `liftcore.retraces`."""
         return _facts(self.definition)
 
 
@@ -100,5 +100,5 @@ class Change(_Leafless):
 
 
 def is_ref(value: Any) -> bool:
-    """Returns whether a value in a pytree is a reference to an object or a static argument."""
+    """Return whether a value in a pytree is a reference to an object or a static argument."""
     return type(value) is Ref or type(value) is Still

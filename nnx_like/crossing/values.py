@@ -40,7 +40,7 @@ class Values(Mapping[str, Any]):
 
 
 def packed(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Values]:
-    """Returns the values by group and key, each group as `Values`."""
+    """Return the values by group and key, each group as `Values`."""
     return {group: Values(Still(tuple(found)), list(found.values())) for group, found in values.items()}
 
 

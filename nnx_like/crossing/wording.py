@@ -29,7 +29,7 @@ _ASIDE = re.compile(r"\s*\(variable_\w+\)|\bcarried variable (?=\S*\.)| The firs
 
 @contextlib.contextmanager
 def in_terms_of(groups: Groups, walk: Any) -> Iterator[None]:
-    """Rewords errors of the core in terms of objects while the block runs.
+    """Reword errors of the core in terms of objects while the block runs.
 
     Args:
         groups: the groups of the transformation.
@@ -68,12 +68,12 @@ class _Named:
         self._kinds: dict[str, None] = {}
 
     def said(self, text: str) -> str:
-        """Returns a text with paths in place of groups and keys; a list of them loses its brackets."""
+        """Return a text with paths in place of groups and keys; a list of them loses its brackets."""
         places, keys = self._patterns
         return keys.sub(self._path, self._lists.sub(r"\1", places.sub(self._path, text)))
 
     def _path(self, found: re.Match[str]) -> str:
-        """Returns the path for a key. The key of a variable that is itself an argument ends with a dot."""
+        """Return the path for a key. The key of a variable that is itself an argument ends with a dot."""
         group, *keys = found.groups()
         key: str = next(filter(None, keys), "")
         holders: Mapping[str, Mapping[Any, Any]] = self._walk.holders
@@ -84,7 +84,7 @@ class _Named:
         return key.removesuffix(".")
 
     def option(self, found: re.Match[str]) -> str:
-        """Returns the line to write here in place of an option of the core, for the variables that were named."""
+        """Return the line to write here in place of an option of the core, for the variables that were named."""
         kinds = ", ".join(self._kinds)
         kinds = f"({kinds})" if len(self._kinds) > 1 else kinds
         spec = {"axes": "0", "carry": "nnx.Carry", "broadcast": "None"}[found[1]]

@@ -11,7 +11,7 @@ __all__ = ["alias_error"]
 
 
 def alias_error(value: Any, place: str, leaves: Iterable[tuple[Any, ...]], before: str, now: str) -> AliasError:
-    """Returns the error for one variable in two groups.
+    """Return the error for one variable in two groups.
 
     Args:
         value: the variable, or the array.

@@ -17,7 +17,7 @@ _HEAP_TYPE = 1 << 9  # the flag of types that a `class` statement made at run ti
 
 
 def attributes_key(value: Any) -> Hashable | None:
-    """Returns a key for an object that is equal only to itself, such as a mutable dataclass of settings.
+    """Return a key for an object that is equal only to itself, such as a mutable dataclass of settings.
 
     The key is made anew in each call, so it reflects changes in place: of attributes, and of objects, lists and dicts
 
@@ -60,7 +60,7 @@ def _key(value: Any, above: tuple[int, ...]) -> Any:
 
 
 def _parts(value: Any) -> Mapping[Any, Any] | None:
-    """Returns the parts of a container or object by name; None if it may hold more than these."""
+    """Return the parts of a container or object by name; None if it may hold more than these."""
     kind: Any = type(value)
     if kind is dict:
         parts: dict[Any, Any] = value
@@ -85,7 +85,7 @@ def _attributes(value: Any, kind: type[Any]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _is_plain(kind: Any) -> bool:
-    """Returns whether instances of a class hold nothing but attributes: none of its base classes is written in C."""
+    """Return whether instances of a class hold nothing but attributes: none of its base classes is written in C."""
     classes = kind.__mro__[:-1]
     has_attributes = any("__dict__" in vars(cls) or "__slots__" in vars(cls) for cls in classes)
     written = all(cls.__flags__ & _HEAP_TYPE and _is_written(cls) for cls in classes)

@@ -27,7 +27,7 @@ __all__ = ["Builder", "value_of"]
 
 
 def value_of(parts: Any, form: Any) -> Any:
-    """Returns the value of a variable from its parts: the inverse of `value_parts`."""
+    """Return the value of a variable from its parts: the inverse of `value_parts`."""
     if form is None:
         return parts
     return static_value(form) if type(form) is tuple else form.unflatten(parts)
@@ -52,7 +52,7 @@ class Builder:
         self.table: dict[int, Any] = {}
 
     def build(self, definition: Definition, place: tuple[Any, ...] | None = None) -> Any:
-        """Returns the value that a definition describes.
+        """Return the value that a definition describes.
 
         Args:
             definition: a definition from a walk.
@@ -144,7 +144,7 @@ class Builder:
 
 
 def empty(cls: type[Pytree], trace: Any) -> Any:
-    """Returns an object without attributes; `__init__` is not called."""
+    """Return an object without attributes; `__init__` is not called."""
     made = object.__new__(cls)
     object.__setattr__(made, "_trace", trace)
     object.__setattr__(made, "_marks", NO_MARKS)

@@ -41,7 +41,7 @@ class Caller:
         return Caller(self._make, self._after, (*self._steps, lambda value: value[key]))
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Makes the object, and calls it or the selected part.
+        """Make the object, and call it or the selected part.
 
         Args:
             *args: the arguments of the method.

@@ -25,7 +25,7 @@ Kind = type[Variable[Any]]
 def capture(
     fn: Callable[..., Any] | Kind, *var_types: Kind, init: Any = None, method_outputs: Kind | None = None
 ) -> Any:
-    """Makes a function also return the values that modules store by `sow` and `perturb` while it runs.
+    """Make a function also return the values that modules store by `sow` and `perturb` while it runs.
 
     Afterwards the modules have no additional attributes. Transformations inside handle stored values like others, so a
     value that is stored under `vmap` gains the mapped axis.
@@ -88,7 +88,7 @@ def capture(
 
 @contextlib.contextmanager
 def _capturing(root: Any, kinds: tuple[Kind, ...], init: Any) -> Iterator[None]:
-    """Gives modules an attribute to store into, within the block. It is part of them, so transformations carry it."""
+    """Give modules an attribute to store into, within the block. It is part of them, so transformations carry it."""
     given = _by_module(init)
     modules = dict(iter_modules(root))
     for path in given:
@@ -116,7 +116,7 @@ def _capturing(root: Any, kinds: tuple[Kind, ...], init: Any) -> Iterator[None]:
 
 
 def _by_module(state: Any) -> dict[tuple[Any, ...], list[tuple[Kind, str, Any]]]:
-    """Returns the variables of a state by the path of their module: `(type, name, value)`."""
+    """Return the variables of a state by the path of their module: `(type, name, value)`."""
     found: dict[tuple[Any, ...], list[tuple[Kind, str, Any]]] = {}
 
     def visit(path: tuple[Any, ...], node: Any) -> None:
@@ -134,7 +134,7 @@ def _by_module(state: Any) -> dict[tuple[Any, ...], list[tuple[Kind, str, Any]]]
 
 
 def _collected(root: Any, kinds: tuple[Kind, ...]) -> list[State]:
-    """Returns a state for each type. A variable that matches several types goes to the first, as with filters."""
+    """Return a state for each type. A variable that matches several types goes to the first, as with filters."""
     groups: list[list[tuple[tuple[Any, ...], Any]]] = [[] for _ in kinds]
     for path, module in iter_modules(root):
         for captured in vars(module).get(CAPTURES, ()):
@@ -150,7 +150,7 @@ def _collected(root: Any, kinds: tuple[Kind, ...]) -> list[State]:
 
 @contextlib.contextmanager
 def _recording(root: Any, kind: Kind | None) -> Iterator[None]:
-    """Replaces the classes of modules by subclasses whose methods store their results, within the block.
+    """Replace the classes of modules by subclasses whose methods store their results, within the block.
 
     The class is part of a compiled function's key, so nothing that was compiled outside is reused inside.
     """
@@ -177,7 +177,7 @@ def _recorder(cls: Any, kind: Any) -> Any:
 
 
 def _methods(cls: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Returns the public methods of a class, and `__call__`, without those that all modules or containers have."""
+    """Return the public methods of a class, and `__call__`, without those that all modules or containers have."""
     for name in dir(cls):
         method = inspect.getattr_static(cls, name)
         is_own = not any(hasattr(base, name) for base in (Module, List, Dict)) or name == "__call__"

@@ -21,7 +21,7 @@ __all__ = ["pop", "set_metadata", "update"]
 
 
 def update(node: Any, state: Any, /, *states: Any) -> None:
-    """Writes states into the variables of a graph, in place.
+    """Write states into the variables of a graph, in place.
 
     Example:
         >>> import nnx_like as nnx
@@ -60,7 +60,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
 
 
 def _owner(node: Any, path: Path) -> Any:
-    """Returns the container of the attribute or item at a path."""
+    """Return the container of the attribute or item at a path."""
     for number, name in enumerate(path[:-1]):
         try:
             node = vars(node)[str(name)] if isinstance(node, Pytree) else node[name]
@@ -89,7 +89,7 @@ def _unchangeable(where: str, holder: Any, what: str) -> LiftArgumentError:
 
 
 def pop(node: Any, *filters: Filter) -> Any:
-    """Removes the variables and arrays that filters match from a graph, at all their paths, and returns them.
+    """Remove the variables and arrays that filters match from a graph, at all their paths, and return them.
 
     Example:
         >>> import nnx_like as nnx
@@ -135,7 +135,7 @@ class _Removal:
         self.changes: list[tuple[Any, dict[Any, Any]]] = []
 
     def visit(self, part: Any, path: Path, owner: Pytree | None) -> Any:
-        """Returns the replacement for a part of the graph: usually the part itself, `_GONE` if it is removed.
+        """Return the replacement for a part of the graph: usually the part itself, `_GONE` if it is removed.
 
         Args:
             part: the part.
@@ -170,7 +170,7 @@ class _Removal:
             self.changes.append((holder, changed))
 
     def commit(self) -> None:
-        """Makes the changes. Removes the last items of a list first, since later items move up."""
+        """Make the changes. Removes the last items of a list first, since later items move up."""
         for holder, changed in self.changes:
             for name, one in reversed(changed.items()):
                 if one is not _GONE:
@@ -182,7 +182,7 @@ class _Removal:
 
 
 def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:
-    """Sets metadata of all variables of a graph that a filter matches.
+    """Set metadata of all variables of a graph that a filter matches.
 
     Example:
         >>> import nnx_like as nnx

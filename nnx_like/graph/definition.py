@@ -102,7 +102,7 @@ class Fixed:
 
 
 def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
-    """Wraps a static value for comparison.
+    """Wrap a static value for comparison.
 
     Args:
         value: any Python value without arrays.
@@ -136,7 +136,7 @@ def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
 
 
 def static(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Definition:
-    """Returns the definition of a static value; the arguments are those of `fixed`."""
+    """Return the definition of a static value; the arguments are those of `fixed`."""
     kind = type(value)
     if kind in _ATOMS or isinstance(value, (type, enum.Enum)):
         return STATIC, kind, value
@@ -144,7 +144,7 @@ def static(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Defin
 
 
 def static_value(definition: Definition) -> Any:
-    """Returns the value that a static definition describes."""
+    """Return the value that a static definition describes."""
     value = definition[2]
     return snapshot(value.value) if type(value) is Fixed else value
 
@@ -152,7 +152,7 @@ def static_value(definition: Definition) -> Any:
 def metadata_definition(
     metadata: Mapping[str, Any], path: tuple[Any, ...], define: Callable[[Any, tuple[Any, ...]], Definition]
 ) -> Definition:
-    """Returns the metadata of a variable, as a part of its definition.
+    """Return the metadata of a variable, as a part of its definition.
 
     Args:
         metadata: the metadata.
@@ -165,12 +165,12 @@ def metadata_definition(
 
 
 def metadata_of(definition: Definition) -> dict[str, Any]:
-    """Returns the metadata that a part of a definition describes."""
+    """Return the metadata that a part of a definition describes."""
     return {name: static_value(one) for name, one in definition}
 
 
 def path_text(path: tuple[Any, ...], base: str = "") -> str:
-    """Formats a path for errors, such as `encoder.layers[0].kernel`.
+    """Format a path for errors, such as `encoder.layers[0].kernel`.
 
     Args:
         path: names and numbers.
@@ -181,7 +181,7 @@ def path_text(path: tuple[Any, ...], base: str = "") -> str:
 
 
 def step_of(key: Any) -> Any:
-    """Converts a step of a JAX path into a step of a path here."""
+    """Convert a step of a JAX path into a step of a path here."""
     for name in ("name", "key", "idx"):
         if hasattr(key, name):
             found = getattr(key, name)
@@ -190,7 +190,7 @@ def step_of(key: Any) -> Any:
 
 
 def entries(definition: Definition, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Definition]]:
-    """Yields the variables and arrays of a definition, each once, with their paths.
+    """Yield the variables and arrays of a definition, each once, with their paths.
 
     Args:
         definition: a definition from a walk.
@@ -209,7 +209,7 @@ def entries(definition: Definition, path: tuple[Any, ...] = ()) -> Iterator[tupl
 
 
 def _steps(definition: Definition) -> list[tuple[Any, ...]]:
-    """Returns the steps from a sequence, a dict or another pytree to its parts."""
+    """Return the steps from a sequence, a dict or another pytree to its parts."""
     kind, of, parts = definition[:3]
     if kind == MAPPING:
         return [(name,) for name in of]

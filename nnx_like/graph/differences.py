@@ -11,7 +11,7 @@ __all__ = ["described", "difference", "path_of", "renumbered"]
 
 
 def renumbered(definition: Definition, was: Sequence[int | None]) -> Definition:
-    """Returns a definition with the numbers that its objects and variables had before; -1 for new ones.
+    """Return a definition with the numbers that its objects and variables had before; -1 for new ones.
 
     Args:
         definition: a definition.
@@ -37,7 +37,7 @@ def _before(index: int, was: Sequence[int | None]) -> int:
 
 
 def difference(before: Definition, after: Definition, path: tuple[Any, ...] = ()) -> str | None:
-    """Describes the first difference between two definitions of one object; returns None if they are equal.
+    """Describe the first difference between two definitions of one object; return None if they are equal.
 
     Args:
         before: a definition.
@@ -86,7 +86,7 @@ def _in_items(before: tuple[Definition, ...], after: tuple[Definition, ...], pat
 
 
 def path_of(definition: Definition, index: int, path: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
-    """Returns the path of the object or variable with a given number in a definition; None if there is none.
+    """Return the path of the object or variable with a given number in a definition; None if there is none.
 
     Args:
         definition: the definition of an object, or of a part of one.
@@ -123,7 +123,7 @@ def _metadata(definition: Definition) -> str:
 
 
 def described(definition: Definition, path: str = "", whole: Definition | None = None) -> Iterator[tuple[str, str]]:
-    """Yields a description of each part of a definition with its path; a function is retraced if one of them changes.
+    """Yield a description of each part of a definition with its path; a function is retraced if one of them changes.
 
     Args:
         definition: the definition of an object, or of a part of one.

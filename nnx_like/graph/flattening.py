@@ -16,7 +16,7 @@ Node = TypeVar("Node")
 
 
 def flatten(node: Any, /, *, with_paths: bool = True) -> tuple[GraphDef[Any], Any]:
-    """Returns the definition of a graph, and its variables and arrays by path.
+    """Return the definition of a graph, and its variables and arrays by path.
 
     Example:
         >>> import nnx_like as nnx
@@ -33,7 +33,7 @@ def flatten(node: Any, /, *, with_paths: bool = True) -> tuple[GraphDef[Any], An
 
 
 def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
-    """Makes a graph from its definition and its values: the inverse of `flatten`.
+    """Make a graph from its definition and its values: the inverse of `flatten`.
 
     Example:
         >>> import nnx_like as nnx
@@ -57,7 +57,7 @@ def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
 
 
 def unpack(node: Any, *filters: Filter) -> Any:
-    """Splits a graph like `split`, but returns each state together with the definition in one pytree, a `GraphState`.
+    """Split a graph like `split`, but returns each state together with the definition in one pytree, a `GraphState`.
 
     Example:
         >>> import jax

@@ -77,7 +77,7 @@ class GraphDef(Generic[Node]):
         return len(self.paths)
 
     def apply(self, state: Any, *states: Any) -> Any:
-        """Returns an object that calls methods of the graph with these values; see `call`.
+        """Return an object that calls methods of the graph with these values; see `call`.
 
         Args:
             state: a state.
@@ -137,13 +137,13 @@ class _Listing(Walk):
 
 
 def listed(node: Any) -> tuple[Definition, list[tuple[Path, Any]]]:
-    """Returns the definition of a graph, and its variables and arrays by path."""
+    """Return the definition of a graph, and its variables and arrays by path."""
     walk = _Listing()
     return walk.define(node, (), ""), walk.pairs
 
 
 def split(node: Any, *filters: Filter) -> Any:
-    """Splits a graph into its static part, and states with its variables and arrays.
+    """Split a graph into its static part, and states with its variables and arrays.
 
     The states hold the variables of the graph, not copies, and `merge` makes another graph of the same variables.
 
@@ -173,14 +173,14 @@ def split(node: Any, *filters: Filter) -> Any:
 
 
 def _state_of(pairs: list[tuple[Path, Any]]) -> Any:
-    """Returns the state of some variables. A variable or an array that is the whole graph is its own state."""
+    """Return the state of some variables. A variable or an array that is the whole graph is its own state."""
     if len(pairs) == 1 and not pairs[0][0]:
         return pairs[0][1]
     return State.from_flat_path(pairs)
 
 
 def state(node: Any, *filters: Filter) -> Any:
-    """Returns the variables and arrays of a graph that filters match.
+    """Return the variables and arrays of a graph that filters match.
 
     Example:
         >>> import nnx_like as nnx
@@ -202,7 +202,7 @@ variables = state
 
 
 def graphdef(node: Any) -> GraphDef[Any]:
-    """Returns the static part of a graph: the first value that `split` returns.
+    """Return the static part of a graph: the first value that `split` returns.
 
     Example:
         >>> import nnx_like as nnx
@@ -216,7 +216,7 @@ def graphdef(node: Any) -> GraphDef[Any]:
 
 
 def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables: bool = True) -> Any:
-    """Makes a graph from its definition and its values: the inverse of `split`.
+    """Make a graph from its definition and its values: the inverse of `split`.
 
     Example:
         >>> import nnx_like as nnx
@@ -295,7 +295,7 @@ def _check_complete(graphdef: GraphDef[Any], leaves: Mapping[Path, Any]) -> None
 
 
 def pairs_of_states(states: Iterable[Any]) -> Iterable[tuple[Path, Any]]:
-    """Returns the leaves of states, flat states and nested mappings with their paths; or a single leaf."""
+    """Return the leaves of states, flat states and nested mappings with their paths; or a single leaf."""
     for one in states:
         if isinstance(one, FlatState):
             yield from one
@@ -306,7 +306,7 @@ def pairs_of_states(states: Iterable[Any]) -> Iterable[tuple[Path, Any]]:
 
 
 def clone(node: Node, variables: bool = True, *, arrays: bool = False) -> Node:
-    """Copies a graph: new objects and variables, with the same sharing among them.
+    """Copy a graph: new objects and variables, with the same sharing among them.
 
     Example:
         >>> import nnx_like as nnx
@@ -331,7 +331,7 @@ def clone(node: Node, variables: bool = True, *, arrays: bool = False) -> Node:
 
 
 def map(f: Callable[[Path, Any], Any], node: Node, /, *, recreate_variables: bool = True) -> Node:
-    """Copies a graph, with each variable and array replaced by the result of a function.
+    """Copy a graph, with each variable and array replaced by the result of a function.
 
     Example:
         >>> import nnx_like as nnx
@@ -352,7 +352,7 @@ def map(f: Callable[[Path, Any], Any], node: Node, /, *, recreate_variables: boo
 
 
 def call(graphdef_state: tuple[GraphDef[Any], Any], /) -> Any:
-    """Calls methods of an object that is given as a pair of a definition and a state.
+    """Call methods of an object that is given as a pair of a definition and a state.
 
     Example:
         >>> import nnx_like as nnx

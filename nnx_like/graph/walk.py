@@ -57,14 +57,14 @@ is_object: Callable[[Any], bool] = ByReference.__instancecheck__
 
 
 def is_single(kind: type) -> bool:
-    """Returns whether values of a type are known to be one traced leaf, and never a tracer."""
+    """Return whether values of a type are known to be one traced leaf, and never a tracer."""
     return kind in _SINGLE
 
 
 def value_parts(
     raw: Any, path: tuple[Any, ...] = (), define: Callable[[Any, tuple[Any, ...]], Definition] = static
 ) -> tuple[Any, Any]:
-    """Splits the value of a variable into a traced part and a static form.
+    """Split the value of a variable into a traced part and a static form.
 
     Args:
         raw: an array or a number, which is traced directly; or any pytree.
@@ -90,12 +90,12 @@ def value_parts(
 
 
 def _is_array(leaf: Any) -> bool:
-    """Returns whether a leaf is an array, or an abstract array (from `eval_shape`, or for `lower`)."""
+    """Return whether a leaf is an array, or an abstract array (from `eval_shape`, or for `lower`)."""
     return is_array(leaf) or type(leaf) is jax.ShapeDtypeStruct
 
 
 def is_traceable(leaf: Any) -> bool:
-    """Returns whether JAX can trace a leaf: an array, or a number."""
+    """Return whether JAX can trace a leaf: an array, or a number."""
     return type(leaf) in _NUMBERS or is_array(leaf)
 
 
@@ -139,7 +139,7 @@ class Walk:
         return found
 
     def define(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None = None) -> Definition:
-        """Returns the definition of any value.
+        """Return the definition of any value.
 
         Args:
             value: the value.
@@ -163,7 +163,7 @@ class Walk:
         return self._other(value, path, prefix, place)
 
     def _container(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
-        """Returns the definition of a list or a dict, which can change in place and be shared."""
+        """Return the definition of a list or a dict, which can change in place and be shared."""
         index = self.index.setdefault(id(value), len(self.nodes))
         origin = prefix if type(prefix) is str else (prefix, self.base)
         if index < len(self.nodes):
@@ -233,7 +233,7 @@ class Walk:
         return ARRAY, *self._array_slot(value, path, group, place)
 
     def _other(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
-        """Returns the definition of a value that JAX may know as a pytree."""
+        """Return the definition of a value that JAX may know as a pytree."""
         if jax.tree_util.all_leaves((value,)):
             return self._static(value, path)
         try:
@@ -253,29 +253,29 @@ class Walk:
     # -- what subclasses override -----------------------------------------------------------------------------------
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
-        """Returns the definition of a variable's metadata."""
+        """Return the definition of a variable's metadata."""
         return metadata_definition(value._metadata, path, self._static) if value._metadata else ()
 
     def _static(self, value: Any, path: tuple[Any, ...]) -> Definition:
-        """Returns the definition of a static value."""
+        """Return the definition of a static value."""
         return static(value, path, self.unknown)
 
     def _variable_parts(self, value: Variable, path: tuple[Any, ...]) -> tuple[Any, Any]:
-        """Splits the value of a variable; see `value_parts`."""
+        """Split the value of a variable; see `value_parts`."""
         return value_parts(value._value, path, self._static)
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> str:
-        """Returns the group of a variable."""
+        """Return the group of a variable."""
         return prefix if isinstance(prefix, str) else prefix(path, value)
 
     def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
-        """Stores the value of a variable; returns its group and key."""
+        """Store the value of a variable; return its group and key."""
         key = self._keep(path, group, parts)
         self.leaves.append((group, key, value, parts, form, path))
         return group, key
 
     def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
-        """Stores an array that is an attribute; returns its group and key."""
+        """Store an array that is an attribute; return its group and key."""
         key = self._keep(path, group, value)
         self.leaves.append((group, key, place, value, None, path))
         return group, key
@@ -291,7 +291,7 @@ class Walk:
     # -- one object in two places ------------------------------------------------------------------------------------
 
     def _check_alike(self, value: Any, path: tuple[Any, ...], prefix: Prefix, seen: set[int]) -> None:
-        """Checks that a repeated object has the same groups under another prefix."""
+        """Check that a repeated object has the same groups under another prefix."""
         if id(value) in seen:
             return
         seen.add(id(value))
@@ -309,7 +309,7 @@ class Walk:
                     self._check_alike(leaf, below, prefix, seen)
 
     def _may_go(self, known: str, group: str) -> bool:
-        """Returns whether an array that was found in one group may occur in another."""
+        """Return whether an array that was found in one group may occur in another."""
         return known == group
 
     def _aliased(self, value: Any, path: tuple[Any, ...], before: str, now: str) -> AliasError:
@@ -317,7 +317,7 @@ class Walk:
 
 
 def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Returns the attributes of an object, or the items of a list or a dict."""
+    """Return the attributes of an object, or the items of a list or a dict."""
     if isinstance(value, Pytree):
         return attributes_of(value)
     return value.items() if isinstance(value, dict) else enumerate(value)

@@ -108,7 +108,7 @@ class PReLU(Module):
         self.promote_dtype = promote_dtype
 
     def __call__(self, inputs: ArrayLike) -> Array:
-        """Maps each element.
+        """Map each element.
 
         Args:
             inputs: an array of any shape.

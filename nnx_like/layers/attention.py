@@ -74,7 +74,7 @@ class MultiHeadAttention(Module):
             object with a method `sow`, or None) and `is_causal`.
         decode: whether a call takes the next positions, one or many. Each attends to itself and to the earlier
             positions, which the cache holds. It can also be given at the call.
-        normalize_qk: whether queries and keys are normalised, https://arxiv.org/abs/2302.05442.
+        normalize_qk: whether queries and keys are normalized, https://arxiv.org/abs/2302.05442.
         qkv_promote_dtype: converts inputs and parameters of `query`, `key` and `value` to one dtype.
         out_promote_dtype: the same for `out`.
         ln_promote_dtype: the same for `query_ln` and `key_ln`.
@@ -178,7 +178,7 @@ class MultiHeadAttention(Module):
         kernel_metadata: Mapping[str, Any],
         bias_metadata: Mapping[str, Any],
     ) -> LinearGeneral:
-        """Makes a layer from features to heads, or back, with the options of its kind, `qkv` or `out`."""
+        """Make a layer from features to heads, or back, with the options of its kind, `qkv` or `out`."""
         split = (heads, self.head_dim)
         return LinearGeneral(
             *((split, features) if kind == "out" else (features, split)),
@@ -224,7 +224,7 @@ class MultiHeadAttention(Module):
         qkv_sharding: Any = None,
         lengths: ArrayLike | None = None,
     ) -> Array:
-        """Maps `(*batch, queries, in_features)` to `(*batch, queries, out_features)`.
+        """Map `(*batch, queries, in_features)` to `(*batch, queries, out_features)`.
 
         Args:
             inputs_q: the inputs of the queries.
@@ -278,7 +278,7 @@ class MultiHeadAttention(Module):
         return self.out(y, out_sharding=out_sharding)
 
     def init_cache(self, input_shape: Shape, dtype: Dtype = jnp.float32, *, ragged: bool = False) -> None:
-        """Makes an empty cache for decoding.
+        """Make an empty cache for decoding.
 
         Args:
             input_shape: `(*batch, length, features)`, the shape of the longest inputs; the features are ignored.
@@ -297,7 +297,7 @@ class MultiHeadAttention(Module):
         batch_size: int | Shape | None = None,
         max_length: int | None = None,
     ) -> None:
-        """Changes the mode of the layer; `nnx.view` calls this.
+        """Change the mode of the layer; `nnx.view` calls this.
 
         Args:
             deterministic: the new value of the attribute; None leaves it unchanged.
@@ -324,7 +324,7 @@ class MultiHeadAttention(Module):
         self.init_cache((*batch, max_length, self.in_features), jnp.float32 if self.dtype is None else self.dtype)
 
     def _inputs(self, inputs_q: Array, inputs_k: Array | None, inputs_v: Array | None) -> tuple[Array, Array]:
-        """Returns the inputs of queries, keys and values, checked."""
+        """Return the inputs of queries, keys and values, checked."""
         if inputs_k is None:
             if inputs_v is not None:
                 raise LiftArgumentError(
@@ -345,7 +345,7 @@ class MultiHeadAttention(Module):
         return inputs_k, inputs_v
 
     def _chosen(self, name: str, given: bool | None) -> bool:
-        """Returns an option from the call, or else from the layer."""
+        """Return an option from the call, or else from the layer."""
         found = getattr(self, name) if given is None else given
         if found is None:
             raise LiftArgumentError(
@@ -357,7 +357,7 @@ class MultiHeadAttention(Module):
         return bool(found)
 
     def _dropout_rng(self, deterministic: bool | None, rngs: Rngs | RngStream | None) -> Key | None:
-        """Draws the key for dropout; returns None if nothing is dropped."""
+        """Draw the key for dropout; return None if nothing is dropped."""
         if not self.dropout_rate > 0 or self._chosen("deterministic", deterministic):
             return None
         stream = self.rngs if rngs is None else rngs
@@ -381,7 +381,7 @@ class MultiHeadAttention(Module):
 
 
 def _head_dim(num_heads: int, num_kv_heads: int, features: int) -> int:
-    """Returns the number of features of each head."""
+    """Return the number of features of each head."""
     if num_heads < 1 or features % num_heads:
         fitting = (features // max(num_heads, 1) + 1) * max(num_heads, 1)
         raise LiftArgumentError(

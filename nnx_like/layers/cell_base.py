@@ -38,7 +38,7 @@ _orthogonal = initializers.orthogonal()
 
 
 def modified_orthogonal(key: Key, shape: Shape, dtype: Dtype = jnp.float32) -> Array:
-    """Initializes with an orthogonal matrix, computed in the default dtype and rounded, so that any dtype works.
+    """Initialize with an orthogonal matrix, computed in the default dtype and rounded, so that any dtype works.
 
     Example:
         >>> kernel = modified_orthogonal(jax.random.key(0), (3, 3), jnp.bfloat16)
@@ -54,7 +54,7 @@ def modified_orthogonal(key: Key, shape: Shape, dtype: Dtype = jnp.float32) -> A
 
 
 def default_recurrent_init(key: Key, shape: Shape, dtype: Dtype = jnp.float32) -> Array:
-    """Initializes with an orthogonal matrix, computed in `dtype`; for half precision, computed in float32 and rounded.
+    """Initialize with an orthogonal matrix, computed in `dtype`; for half precision, computed in float32 and rounded.
 
     Example:
         >>> default_recurrent_init(jax.random.key(0), (3, 3), jnp.float16).dtype
@@ -112,7 +112,7 @@ class RNNCellBase(Module):
     def initialize_carry(
         self, input_shape: Shape, rngs: Rngs | RngStream | None = None, carry_init: Initializer | None = None
     ) -> PyTree:
-        """Makes the carry before the first step. Override this in a subclass.
+        """Make the carry before the first step. Override this in a subclass.
 
         Args:
             input_shape: the shape of the inputs of one step.
@@ -122,7 +122,7 @@ class RNNCellBase(Module):
         raise NotImplementedError(f"{type(self).__name__} defines no `initialize_carry`.")
 
     def __call__(self, carry: PyTree, inputs: Any) -> tuple[PyTree, Any]:
-        """Runs one step. Override this in a subclass.
+        """Run one step. Override this in a subclass.
 
         Args:
             carry: the carry that the previous step returned.
@@ -158,7 +158,7 @@ class Cell(RNNCellBase):
         carry_init: Initializer | None,
         stream: Rngs | None,
     ) -> None:
-        """Sets the attributes of all cells. The stream to keep is None if none is kept."""
+        """Set the attributes of all cells. The stream to keep is None if none is kept."""
         self.in_features = in_features
         self.hidden_features = hidden_features
         self.dtype = dtype
@@ -189,7 +189,7 @@ class Cell(RNNCellBase):
         kernel_metadata: Mapping[str, Any],
         bias: tuple[Initializer, Mapping[str, Any]] | None,
     ) -> Linear:
-        """Makes a layer for all gates; it has a bias if an initializer and metadata for one are given."""
+        """Make a layer for all gates; it has a bias if an initializer and metadata for one are given."""
         bias_init, bias_metadata = bias or (initializers.zeros, {})
         return Linear(
             sources,
@@ -208,7 +208,7 @@ class Cell(RNNCellBase):
     def initialize_carry(
         self, input_shape: Shape, rngs: Rngs | RngStream | None = None, carry_init: Initializer | None = None
     ) -> Any:
-        """Makes the state before the first step, `(*batch, hidden_features)`; a pair of two for a cell with a memory.
+        """Make the state before the first step, `(*batch, hidden_features)`; a pair of two for a cell with a memory.
 
         Args:
             input_shape: the shape of the inputs of one step, `(*batch, in_features)`.
@@ -245,7 +245,7 @@ class Cell(RNNCellBase):
         return (*input_shape[:-1], self.hidden_features)
 
     def _check(self, carry: PyTree, inputs: ArrayLike) -> None:
-        """Checks that states fit the inputs; they are not broadcast."""
+        """Check that states fit the inputs; they are not broadcast."""
         shape = self._state_shape(jnp.shape(inputs))
         expected = (shape,) * self._states if self._states > 1 else shape
         given = jax.tree.map(jnp.shape, tuple(carry) if isinstance(carry, list) else carry)
@@ -258,7 +258,7 @@ class Cell(RNNCellBase):
 
 
 def carry_stream(rngs: Any) -> RngStream | None:
-    """Returns the stream for first carries: the stream `carry` of `Rngs`, or the stream itself.
+    """Return the stream for first carries: the stream `carry` of `Rngs`, or the stream itself.
 
     Example:
         >>> carry_stream(Rngs(carry=3)).tag

@@ -91,7 +91,7 @@ class SimpleCell(Cell):
         self.dense_i = self._dense(in_features, 1, rngs, kernel_init, kernel_metadata, bias)
 
     def __call__(self, carry: Array, inputs: Array) -> tuple[Array, Array]:
-        """Runs one step.
+        """Run one step.
 
         Args:
             carry: the state, `(*batch, hidden_features)`.
@@ -172,7 +172,7 @@ class GRUCell(Cell):
         self.dense_h = self._dense(hidden_features, 3, rngs, recurrent_kernel_init, recurrent_kernel_metadata, None)
 
     def __call__(self, carry: Array, inputs: Array) -> tuple[Array, Array]:
-        """Runs one step.
+        """Run one step.
 
         Args:
             carry: the state, `(*batch, hidden_features)`.

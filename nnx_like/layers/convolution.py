@@ -122,7 +122,7 @@ class Conv(Module):
         self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
-        """Convolves the inputs with the kernel.
+        """Convolve the inputs with the kernel.
 
         Args:
             inputs: `(*batch, *spatial, in_features)`.
@@ -242,7 +242,7 @@ class ConvTranspose(Module):
         self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike) -> Array:
-        """Convolves the inputs with the kernel, with strides that enlarge them.
+        """Convolve the inputs with the kernel, with strides that enlarge them.
 
         Args:
             inputs: `(*batch, *spatial, in_features)`.
@@ -266,7 +266,7 @@ class ConvTranspose(Module):
 
 
 def _promoted(layer: Conv | ConvTranspose, inputs: ArrayLike) -> Any:
-    """Returns the inputs, the masked kernel and the bias in one dtype."""
+    """Return the inputs, the masked kernel and the bias in one dtype."""
     kernel = value_of(layer.kernel)
     if layer.mask is not None:
         _check_mask(type(layer).__name__, layer.mask, layer.kernel_shape)

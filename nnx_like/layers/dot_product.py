@@ -33,7 +33,7 @@ def dot_product_attention_weights(
     promote_dtype: PromoteDtypeFn = promote_dtype,
     is_causal: bool = False,
 ) -> Array:
-    """Computes `softmax(query · key / √depth + bias)` over the keys, for the pairs that the mask allows.
+    """Compute `softmax(query · key / √depth + bias)` over the keys, for the pairs that the mask allows.
 
     Shapes: `(*batch, queries, heads, depth)` and `(*batch, keys, kv_heads, depth)` to `(*batch, heads, queries, keys)`;
     see `dot_product_attention`.
@@ -97,11 +97,11 @@ def dot_product_attention(
     promote_dtype: PromoteDtypeFn = promote_dtype,
     is_causal: bool = False,
 ) -> Array:
-    """Averages the values with the weights of `dot_product_attention_weights`.
+    """Average the values with the weights of `dot_product_attention_weights`.
 
     Without a dropout rate and a module, this is `jax.nn.dot_product_attention`, with the softmax in `float32`. Source:
     Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762. If there are fewer heads of keys and
-    values than of queries, neighbouring heads of queries share one (grouped queries, https://arxiv.org/abs/2305.13245).
+    values than of queries, neighboring heads of queries share one (grouped queries, https://arxiv.org/abs/2305.13245).
 
     Shapes: `(*batch, queries, heads, depth)`, `(*batch, keys, kv_heads, depth)` and `(*batch, keys, kv_heads, out)` to
     `(*batch, queries, heads, out)`; `kv_heads` divides `heads`.
@@ -157,7 +157,7 @@ def dot_product_attention(
 
 
 def _precisely(precision: Any) -> contextlib.AbstractContextManager[Any] | None:
-    """Returns a context that sets the precision of fused attention; None if a single setting is not enough."""
+    """Return a context that sets the precision of fused attention; None if a single setting is not enough."""
     if precision is None:
         return contextlib.nullcontext()
     if isinstance(precision, tuple) and len(precision) == 2 and precision[0] == precision[1]:

@@ -19,7 +19,7 @@ PromoteDtypeFn: TypeAlias = Callable[..., Any]
 def promote_dtype(
     args: tuple[ArrayLike | None, ...], /, *, dtype: Dtype | None = None, inexact: bool = True
 ) -> tuple[Any, ...]:
-    """Converts all arrays of a tuple to one dtype; None stays None.
+    """Convert all arrays of a tuple to one dtype; None stays None.
 
     Example:
         >>> import jax.numpy as jnp
@@ -38,7 +38,7 @@ def promote_dtype(
 
 
 def unpacked(promote_dtype: PromoteDtypeFn) -> nn.PromoteDtypeFn:
-    """Wraps the function to take arrays as separate arguments, as the functions of `liftcore.nn` call it."""
+    """Wrap the function to take arrays as separate arguments, as the functions of `liftcore.nn` call it."""
 
     def promote(*args: ArrayLike | None, **options: Any) -> Any:
         return promote_dtype(args, **options)

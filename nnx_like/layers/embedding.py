@@ -73,7 +73,7 @@ class Embed(Module):
         self.promote_dtype = promote_dtype
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
-        """Looks up the vectors at integers: `(...)` to `(..., features)`.
+        """Look up the vectors at integers: `(...)` to `(..., features)`.
 
         Args:
             inputs: the integers.
@@ -85,7 +85,7 @@ class Embed(Module):
         return self._table().lookup(inputs, out_sharding)
 
     def attend(self, query: ArrayLike, out_sharding: Any = None) -> Array:
-        """Computes the inner products with all vectors: `(..., features)` to `(..., num_embeddings)`.
+        """Compute the inner products with all vectors: `(..., features)` to `(..., num_embeddings)`.
 
         Args:
             query: vectors to compare with those of the table.

@@ -98,7 +98,7 @@ class Einsum(Module):
         self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
-        """Multiplies by the kernel and adds the bias.
+        """Multiply by the kernel and add the bias.
 
         Args:
             inputs: the first operand.

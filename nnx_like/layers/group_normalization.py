@@ -92,11 +92,11 @@ class GroupNorm(Norm):
         self.reduction_axes = reduction_axes
 
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Normalizes an array.
+        """Normalize an array.
 
         Args:
             x: `(batch, ..., num_features)`.
-            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
+            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalized.
 
         Raises:
             LiftArgumentError: if an axis, the number of features or the mask does not match the inputs, or
@@ -120,7 +120,7 @@ class GroupNorm(Norm):
         return self._standardized(x, mean, var, axes[:-1], features, *params)
 
     def _moments(self, x: Array, mask: ArrayLike | None, axes: tuple[int, ...]) -> tuple[Array, Array]:
-        """Computes the mean and variance of each feature's group."""
+        """Compute the mean and variance of each feature's group."""
         grouped = jnp.reshape(x, (*x.shape[:-1], self.num_groups, self.group_size))
         split = nn.split_mask(mask, self.num_groups, self.group_size)
         within = (*axes[:-1], x.ndim)
@@ -130,7 +130,7 @@ class GroupNorm(Norm):
 
 
 def _groups(features: int, num_groups: int | None, group_size: int | None) -> tuple[int, int]:
-    """Returns the number of groups and their size."""
+    """Return the number of groups and their size."""
     if (num_groups is None) == (group_size is None):
         raise LiftArgumentError(
             "GroupNorm",
@@ -209,11 +209,11 @@ class InstanceNorm(Norm):
         self.feature_axes = feature_axes
 
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Normalizes an array.
+        """Normalize an array.
 
         Args:
             x: `(batch, ..., num_features)`, or with other feature axes.
-            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
+            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalized.
 
         Raises:
             LiftArgumentError: if an axis, the number of features or the mask does not match the inputs.

@@ -94,7 +94,7 @@ class Linear(Module):
         self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
-        """Maps the last axis.
+        """Map the last axis.
 
         Args:
             inputs: `(..., in_features)`.
@@ -201,7 +201,7 @@ class LinearGeneral(Module):
             self.bias = new_param("LinearGeneral", rngs, init, bias_shape, param_dtype, bias_metadata)
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
-        """Maps the axes.
+        """Map the axes.
 
         Args:
             inputs: an array with axes of these sizes.

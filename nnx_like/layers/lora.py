@@ -105,7 +105,7 @@ class LoRA(Module):
         self.lora_b = new_param("LoRA", rngs, b_initializer, b, param_dtype, b_metadata, lora_param_type)
 
     def __call__(self, x: ArrayLike, **kwargs: Any) -> Array:
-        """Returns the low-rank update, added to the result of `base_module` if there is one.
+        """Return the low-rank update, added to the result of `base_module` if there is one.
 
         Args:
             x: `(..., in_features)`.
@@ -192,7 +192,7 @@ class LoRALinear(Linear):
         )
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
-        """Maps the last axis.
+        """Map the last axis.
 
         Args:
             inputs: `(..., in_features)`.

@@ -64,11 +64,11 @@ class _LSTM(Cell):
         self._make(rngs, kernel, recurrent, (bias_init, bias_metadata))
 
     def _make(self, rngs: Rngs, kernel: _Told, recurrent: _Told, bias: _Told) -> None:
-        """Makes the layers, each with its initializer and metadata."""
+        """Make the layers, each with its initializer and metadata."""
         raise NotImplementedError
 
     def __call__(self, carry: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Array]:
-        """Runs one step.
+        """Run one step.
 
         Args:
             carry: the pair `(c, h)`, the memory and the output of the previous step, each `(*batch, hidden_features)`.
@@ -85,7 +85,7 @@ class _LSTM(Cell):
         return (c, h), h
 
     def _sums(self, inputs: Array, h: Array) -> Sequence[Array]:
-        """Computes the inputs of the activations of the gates and the candidate: `i`, `f`, `g`, `o`."""
+        """Compute the inputs of the activations of the gates and the candidate: `i`, `f`, `g`, `o`."""
         raise NotImplementedError
 
 

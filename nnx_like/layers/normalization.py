@@ -94,12 +94,12 @@ class BatchNorm(Norm):
         self.momentum = momentum
 
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: ArrayLike | None = None) -> Array:
-        """Normalizes an array.
+        """Normalize an array.
 
         Args:
             x: `(..., num_features)`, or with the features at `axis`.
             use_running_average: used instead of the attribute, if given.
-            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
+            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalized.
 
         Raises:
             LiftArgumentError: if `use_running_average` is not given, or shapes do not match.
@@ -127,7 +127,7 @@ class BatchNorm(Norm):
         return self._standardized(x, mean, var, axes, features, *params)
 
     def set_view(self, use_running_average: bool | None = None) -> None:
-        """Changes the mode of the layer; `nnx.view` calls this.
+        """Change the mode of the layer; `nnx.view` calls this.
 
         Args:
             use_running_average: the new value of the attribute; None leaves it unchanged.
@@ -199,11 +199,11 @@ class LayerNorm(Norm):
         self.feature_axes = feature_axes
 
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Normalizes an array.
+        """Normalize an array.
 
         Args:
             x: `(..., num_features)`, or with other feature axes.
-            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
+            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalized.
 
         Raises:
             LiftArgumentError: if an axis, the number of features or the mask does not match the inputs.
@@ -274,11 +274,11 @@ class RMSNorm(Norm):
         self.feature_axes = feature_axes
 
     def __call__(self, x: Array, mask: ArrayLike | None = None) -> Array:
-        """Normalizes an array.
+        """Normalize an array.
 
         Args:
             x: `(..., num_features)`, or with other feature axes.
-            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
+            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalized.
 
         Raises:
             LiftArgumentError: if an axis, the number of features or the mask does not match the inputs.

@@ -35,7 +35,7 @@ class Norm(Module):
         use_fast_variance: bool,
         promote_dtype: PromoteDtypeFn,
     ) -> None:
-        """Sets the options that all of them have."""
+        """Set the options that all of them have."""
         self.num_features = num_features
         self.epsilon = epsilon
         self.dtype = dtype
@@ -46,7 +46,7 @@ class Norm(Module):
         self.promote_dtype = promote_dtype
 
     def _learn(self, name: str, rngs: Rngs, used: bool, init_fn: Initializer, metadata: Mapping[str, Any]) -> None:
-        """Makes the scale or the bias, which draws a key; returns None if it is not used."""
+        """Make the scale or the bias, which draws a key; return None if it is not used."""
         made = None
         if used:
             made = new_param(type(self).__name__, rngs, init_fn, (self.num_features,), self.param_dtype, metadata)
@@ -54,16 +54,16 @@ class Norm(Module):
         setattr(self, f"use_{name}", used)
 
     def _promoted(self, *arrays: ArrayLike | None) -> list[Any]:
-        """Promotes these arrays, scale and bias to the dtype of the computation; None for arrays that do not exist."""
+        """Promote these arrays, scale and bias to the dtype of the computation; None for arrays that do not exist."""
         params = [value_of(getattr(self, name)) for name in self._learned]
         return list(self.promote_dtype((*arrays, *params), dtype=self.dtype))
 
     def _axes(self, name: str, axes: int | Iterable[int], x: Array) -> tuple[int, ...]:
-        """Checks axes of an array, and counts them from the front."""
+        """Check axes of an array, and count them from the front."""
         return nn.normalize_axes(type(self).__name__, name, axes, x.ndim)
 
     def _averaged(self, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> tuple[Array, Any]:
-        """Returns the array in the dtype of its statistics, and a function that averages it over axes."""
+        """Return the array in the dtype of its statistics, and a function that averages it over axes."""
         if any(x.shape[axis] == 0 for axis in axes):
             raise LiftArgumentError(
                 type(self).__name__,
@@ -82,13 +82,13 @@ class Norm(Module):
         feature_axes: tuple[int, ...],
         *params: Array | None,
     ) -> Array:
-        """Returns the result of the layer, from statistics without `axes` and parameters along `feature_axes`."""
+        """Return the result of the layer, from statistics without `axes` and parameters along `feature_axes`."""
         given = zip(self._learned, params, strict=True)
         laid: Any = {name: None if one is None else self._laid(x, feature_axes, one) for name, one in given}
         return nn.standardize(x, mean, variance, axes=axes, epsilon=self.epsilon, dtype=self.dtype, **laid)
 
     def _laid(self, x: Array, feature_axes: tuple[int, ...], value: Array) -> Array:
-        """Reshapes an array with a value for each feature to broadcast along the feature axes of another one."""
+        """Reshape an array with a value for each feature to broadcast along the feature axes of another one."""
         self._check_features(x, feature_axes)
         return nn.reshape(value, tuple(size if axis in feature_axes else 1 for axis, size in enumerate(x.shape)))
 

@@ -30,7 +30,7 @@ def new_param(
     metadata: Mapping[str, Any],
     kind: Callable[..., Variable[Any]] = Param,
 ) -> Any:
-    """Creates a variable with a value from an initializer, and with metadata.
+    """Create a variable with a value from an initializer, and with metadata.
 
     Example:
         >>> new_param("Linear", Rngs(0), jax.nn.initializers.ones, (2,), jnp.float32, {"tag": "scale"}).tag
@@ -65,7 +65,7 @@ def new_param(
 
 
 def folded(init_fn: Initializer, flat: tuple[int, ...]) -> Initializer:
-    """Wraps an initializer to see a flat shape with the right fan-in and fan-out; the result is reshaped."""
+    """Wrap an initializer to see a flat shape with the right fan-in and fan-out; the result is reshaped."""
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: Dtype) -> Any:
         return _reshaped(init_fn(key, flat, dtype), shape)
@@ -80,17 +80,17 @@ def _reshaped(made: Any, shape: tuple[int, ...]) -> Any:
 
 
 def value_of(param: Any) -> Any:
-    """Returns the value of a parameter, or the array that replaced it; None for None."""
+    """Return the value of a parameter, or the array that replaced it; None for None."""
     return None if param is None else param[...]
 
 
 def to_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
-    """Returns one int, or several, as a tuple."""
+    """Return one int, or several, as a tuple."""
     return tuple(value) if isinstance(value, Iterable) else (value,)
 
 
 def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:
-    """Checks that inputs of some shape have the expected number of features.
+    """Check that inputs of some shape have the expected number of features.
 
     Raises:
         LiftArgumentError: if they do not.

@@ -44,7 +44,7 @@ class RNNBase(Protocol):
         keep_order: bool | None = None,
         rngs: Rngs | RngStream | None = None,
     ) -> Any:
-        """Returns the outputs, or the last carry and the outputs; see `RNN`."""
+        """Return the outputs, or the last carry and the outputs; see `RNN`."""
         ...
 
 
@@ -119,7 +119,7 @@ class RNN(Module):
         keep_order: bool | None = None,
         rngs: Rngs | RngStream | None = None,
     ) -> Any:
-        """Runs the cell over a sequence.
+        """Run the cell over a sequence.
 
         Args:
             inputs: the sequence.
@@ -161,7 +161,7 @@ class RNN(Module):
         return (last, outputs) if return_carry else outputs
 
     def _run(self, axis: int, keeps_all: bool) -> Callable[..., Any]:
-        """Runs the loop over the steps of a cell. The outputs get the time axis.
+        """Run the loop over the steps of a cell. The outputs get the time axis.
 
         Stacking all carries and picking the last one of each sequence later costs less than choosing in each step.
         """
@@ -255,7 +255,7 @@ class Bidirectional(Module):
         reverse: bool | None = None,
         keep_order: bool | None = None,
     ) -> Any:
-        """Runs both layers.
+        """Run both layers.
 
         Args:
             inputs: the sequence.
@@ -313,7 +313,7 @@ class Bidirectional(Module):
 
 
 def _kept_stream(where: str, rngs: Any) -> RngStream | None:
-    """Returns the stream that a layer keeps."""
+    """Return the stream that a layer keeps."""
     if isinstance(rngs, bool):
         return RngStream(0, tag="carry") if rngs else None
     if isinstance(rngs, RngStream):

@@ -85,7 +85,7 @@ class SpectralNorm(Module):
             self.batch_stats[(*path, "sigma")] = BatchStat(jnp.ones((), param_dtype))
 
     def __call__(self, x: Any, update_stats: bool | None = None) -> Any:
-        """Divides the parameters, then calls the layer.
+        """Divide the parameters, then call the layer.
 
         Args:
             x: the inputs of the layer.
@@ -112,7 +112,7 @@ class SpectralNorm(Module):
         return self.layer_instance(x)
 
     def _matrices(self) -> Iterator[tuple[tuple[Any, ...], Param[Array]]]:
-        """Returns the parameters to divide, with their paths in the layer."""
+        """Return the parameters to divide, with their paths in the layer."""
         for path, param in state(self.layer_instance, Param).flat_state():
             if param.ndim < 2 or self.n_steps < 1:
                 continue
@@ -191,7 +191,7 @@ class WeightNorm(Module):
                 self.scales[path] = Param(scale_init(_key_beside(rngs.params, number), sizes, param_dtype))
 
     def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Scales the parameters, then calls the layer.
+        """Scale the parameters, then call the layer.
 
         Args:
             x: the inputs of the layer.
@@ -222,13 +222,13 @@ class WeightNorm(Module):
 
 
 def _key_beside(stream: RngStream, number: int) -> Array:
-    """Returns a key that no draw returns, without advancing the stream, so that later draws are unaffected."""
+    """Return a key that no draw returns, without advancing the stream, so that later draws are unaffected."""
     upcoming = jax.random.fold_in(stream.key[...], stream.count[...])
     return jax.random.fold_in(jax.random.fold_in(upcoming, 0x5CA1E5), number)
 
 
 def _beside(where: str, kept: dict[tuple[Any, ...], Any], path: tuple[Any, ...], *name: str) -> Any:
-    """Returns the variable that is kept for a parameter of the layer."""
+    """Return the variable that is kept for a parameter of the layer."""
     if (*path, *name) not in kept:
         raise StructureError(
             where,

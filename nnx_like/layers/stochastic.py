@@ -75,7 +75,7 @@ class Dropout(Module):
         deterministic: bool | None = None,
         rngs: Rngs | RngStream | jax.Array | None = None,
     ) -> Array:
-        """Drops elements, unless `deterministic` is True.
+        """Drop elements, unless `deterministic` is True.
 
         Args:
             inputs: an array of a floating or complex dtype.
@@ -90,7 +90,7 @@ class Dropout(Module):
         if deterministic is None:
             raise LiftArgumentError(
                 "Dropout",
-                "No `deterministic` argument was provided to Dropout, neither when it was made nor in the call.",
+                "`deterministic` was given neither to the constructor nor in the call.",
                 "Write `Dropout(..., deterministic=False)` and switch with `model.train()` and `model.eval()`, or call "
                 "`dropout(x, deterministic=...)`.",
             )
@@ -100,7 +100,7 @@ class Dropout(Module):
         return nn.drop(self._drawing(source), inputs, self.rate, self.broadcast_dims, where="Dropout")
 
     def _drawing(self, source: Any) -> Callable[[], jax.Array]:
-        """Returns a function that draws the key when it is needed."""
+        """Return a function that draws the key when it is needed."""
 
         def draw() -> jax.Array:
             if isinstance(source, Rngs):
@@ -121,7 +121,7 @@ class Dropout(Module):
         return draw
 
     def set_view(self, deterministic: bool | None = None) -> None:
-        """Changes the mode of the layer; `nnx.view` calls this.
+        """Change the mode of the layer; `nnx.view` calls this.
 
         Args:
             deterministic: whether to return the inputs unchanged.

@@ -10,7 +10,7 @@ __all__ = ["takes"]
 
 
 def takes(fn: Callable[..., Any], name: str) -> bool:
-    """Returns whether a function, or the `__call__` of an object, has a parameter of a given name.
+    """Return whether a function, or the `__call__` of an object, has a parameter of a given name.
 
     Args:
         fn: anything that can be called.

@@ -40,7 +40,7 @@ class List(Module, MutableSequence[Item]):
         self._hold([] if items is None else list(items))
 
     def _hold(self, items: list[Any], start: int = 0) -> None:
-        """Replaces the items from `start` on by these."""
+        """Replace the items from `start` on by these."""
         for number in range(start + len(items), len(self)):
             delattr(self, str(number))
         for number, item in enumerate(items, start):
@@ -85,7 +85,7 @@ class List(Module, MutableSequence[Item]):
         self._hold(items)
 
     def insert(self, index: int, value: Item) -> None:
-        """Inserts an item before the one at an index.
+        """Insert an item before the one at an index.
 
         Args:
             index: the index, as in `list.insert`.
@@ -97,7 +97,7 @@ class List(Module, MutableSequence[Item]):
         self._hold(items[first:], first)
 
     def append(self, value: Item) -> None:
-        """Appends an item.
+        """Append an item.
 
         Args:
             value: the item.
@@ -105,7 +105,7 @@ class List(Module, MutableSequence[Item]):
         setattr(self, str(len(self)), value)
 
     def sort(self, *, key: Callable[[Item], Any] | None = None, reverse: bool = False) -> None:
-        """Sorts the items in place.
+        """Sort the items in place.
 
         Args:
             key: called with an item; returns the value that is compared.
@@ -195,7 +195,7 @@ class Sequential(Module):
         self.layers: List[Callable[..., Any]] = List(fns)
 
     def __call__(self, *args: Any, rngs: Any = None, **kwargs: Any) -> Any:
-        """Calls the layers.
+        """Call the layers.
 
         Args:
             *args: the arguments of the first layer.

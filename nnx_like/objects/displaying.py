@@ -11,7 +11,7 @@ __all__ = ["display"]
 
 
 def display(*args: Any) -> None:
-    """Shows objects and other values: with `treescope` in a notebook, otherwise printed.
+    """Show objects and other values: with `treescope` in a notebook, otherwise printed.
 
     Example:
         >>> import nnx_like as nnx
@@ -33,6 +33,6 @@ def display(*args: Any) -> None:
 
 
 def _is_notebook() -> bool:
-    """Returns whether the program runs under IPython, which then is imported already."""
+    """Return whether the program runs under IPython, which then is imported already."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None

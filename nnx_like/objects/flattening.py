@@ -89,13 +89,13 @@ def _key(value: Any) -> Hashable:
 
 
 def own_marks(node: Any) -> Mapping[str, bool]:
-    """Returns the marks of an object itself, without those of its class."""
+    """Return the marks of an object itself, without those of its class."""
     found: Mapping[str, bool] = slot_of(node, "_marks", NO_MARKS)
     return found
 
 
 def slot_of(node: Any, name: str, default: Any) -> Any:
-    """Reads a slot without calling a `__getattr__` of the user's, which may forward every name."""
+    """Read a slot without calling a `__getattr__` of the user's, which may forward every name."""
     try:
         return object.__getattribute__(node, name)
     except AttributeError:
@@ -103,7 +103,7 @@ def slot_of(node: Any, name: str, default: Any) -> Any:
 
 
 def marks_of(node: Any) -> Mapping[str, bool]:
-    """Returns the marks of an object: for each marked attribute, whether it is static."""
+    """Return the marks of an object: for each marked attribute, whether it is static."""
     own = own_marks(node)
     of_class = type(node)._field_marks
     return {**of_class, **own} if own and of_class else own or of_class
@@ -113,26 +113,26 @@ _made = 0
 
 
 def marks_made() -> int:
-    """Returns how many marks were set so far, in all objects; caches that depend on marks compare it."""
+    """Return how many marks were set so far, in all objects; caches that depend on marks compare it."""
     return _made
 
 
 def mark(node: Any, marks: Mapping[str, bool]) -> None:
-    """Marks attributes of one object."""
+    """Mark attributes of one object."""
     global _made
     _made += 1
     object.__setattr__(node, "_marks", {**own_marks(node), **marks})
 
 
 def is_marked_static(node: Any, name: str) -> bool:
-    """Returns whether an attribute is marked static."""
+    """Return whether an attribute is marked static."""
     own = own_marks(node)
     of_class = type(node)._field_marks
     return bool((own or of_class) and marks_of(node).get(name))
 
 
 def register(cls: type) -> None:
-    """Registers a class of objects with JAX."""
+    """Register a class of objects with JAX."""
     jax.tree_util.register_pytree_with_keys(
         cls,
         _flatten_with_keys,
@@ -151,7 +151,7 @@ def _path_key(node: Any, name: str) -> Any:
 
 
 def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
-    """Returns the names of the data, its values, and everything else."""
+    """Return the names of the data, its values, and everything else."""
     marks = marks_of(node)
     names, veiled, children, rest = [], [], [], []
     for name, value in _sorted(node):
@@ -168,7 +168,7 @@ def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
 
 
 def _sorted(node: Any) -> list[tuple[str, Any]]:
-    """Returns the attributes sorted by name; names that are numbers are sorted by value."""
+    """Return the attributes sorted by name; names that are numbers are sorted by value."""
     attributes = sorted(vars(node).items())  # names are unique, so values are never compared
     if type(node)._numbered:
         attributes.sort(key=lambda item: (0, int(item[0])) if item[0].isdigit() else (1, 0))
@@ -176,7 +176,7 @@ def _sorted(node: Any) -> list[tuple[str, Any]]:
 
 
 def _veiled(value: Any) -> tuple[Any, bool]:
-    """Moves static leaves of a pytree with data into its structure; also returns whether there were any."""
+    """Move static leaves of a pytree with data into its structure; also returns whether there were any."""
     structure: Any
     leaves, structure = jax.tree.flatten(value, is_leaf=is_data)
     hidden = [leaf if is_data(leaf) else Statics((leaf,)) for leaf in leaves]

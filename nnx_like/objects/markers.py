@@ -58,7 +58,7 @@ _STATIC_TYPES = frozenset(
 
 
 def register_data_type(kind: Kind, /) -> Kind:
-    """Registers a class whose instances are data when they are attributes.
+    """Register a class whose instances are data when they are attributes.
 
     Example:
         >>> import nnx_like as nnx
@@ -81,7 +81,7 @@ def register_data_type(kind: Kind, /) -> Kind:
 
 
 def is_data(value: Any, /) -> bool:
-    """Returns whether a value itself is data: a variable, an object, an array, or of a registered type.
+    """Return whether a value itself is data: a variable, an object, an array, or of a registered type.
 
     Example:
         >>> import jax.numpy as jnp
@@ -98,13 +98,13 @@ def is_data(value: Any, /) -> bool:
 
 
 def _is_ref(value: Any) -> bool:
-    """Returns whether a value is a JAX array reference, which changes in place."""
+    """Return whether a value is a JAX array reference, which changes in place."""
     kind = type(value)
     return kind.__name__ == "Ref" and kind.__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
 def has_data(value: Any, /) -> list[Any]:
-    """Returns all data in a pytree.
+    """Return all data in a pytree.
 
     Example:
         >>> import nnx_like as nnx
@@ -139,7 +139,7 @@ def _sorted(names: Mapping[Any, Any]) -> list[Any]:
 
 
 def data(value: Any = _NONE, /, **options: Any) -> Any:
-    """Marks an attribute as data, whatever its value.
+    """Mark an attribute as data, whatever its value.
 
     Values that hold arrays, variables or objects are data without a mark. A Python number or a string is static by
     default; if you mark it as data, it is a leaf of the object as a pytree.
@@ -171,7 +171,7 @@ def data(value: Any = _NONE, /, **options: Any) -> Any:
 
 
 def static(value: Any = _NONE, /, **options: Any) -> Any:
-    """Marks an attribute as static, that is, as a part of the structure, and checks that it holds no data.
+    """Mark an attribute as static, that is, as a part of the structure, and check that it holds no data.
 
     Example:
         >>> import nnx_like as nnx
@@ -198,7 +198,7 @@ def _mark(value: Any, is_static: bool, options: Mapping[str, Any]) -> Any:
 
 
 def annotation_mark(annotation: Any) -> bool | None:
-    """Returns True for the annotation `Static`, False for `Data`, and None for any other annotation.
+    """Return True for the annotation `Static`, False for `Data`, and None for any other annotation.
 
     Args:
         annotation: the annotation, or a string with it.
@@ -213,12 +213,12 @@ def annotation_mark(annotation: Any) -> bool | None:
 
 
 def is_marked(value: Any) -> bool:
-    """Returns whether a value is the result of `data` or `static`."""
+    """Return whether a value is the result of `data` or `static`."""
     return type(value) is dataclasses.Field and MARK in value.metadata
 
 
 def unmarked(owner: str, name: str, mark: Any) -> tuple[Any, bool]:
-    """Removes a mark from a value.
+    """Remove a mark from a value.
 
     Args:
         owner: the class of the object, for errors.
@@ -247,7 +247,7 @@ def dataclass(cls: Kind, /) -> Kind: ...
 def dataclass(cls: None = None, /, **options: Any) -> Callable[[Kind], Kind]: ...
 @dataclass_transform(field_specifiers=(dataclasses.field, data, static))
 def dataclass(cls: Any = None, /, **options: Any) -> Any:
-    """Makes a dataclass from an object's class: `data` and `static` mark its fields.
+    """Make a dataclass from an object's class: `data` and `static` mark its fields.
 
     Example:
         >>> import nnx_like as nnx

@@ -49,7 +49,7 @@ class Module(Pytree):
         reduce_fn: Callable[[Any, Any], Any] = _append,
         init_fn: Callable[[], Any] = tuple,
     ) -> bool:
-        """Stores an intermediate value, such as an activation, in a variable of this module or of `capture`.
+        """Store an intermediate value, such as an activation, in a variable of this module or of `capture`.
 
         Example:
             >>> import nnx_like as nnx
@@ -92,7 +92,7 @@ class Module(Pytree):
         return True
 
     def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
-        """Adds a zero variable to a value, so that the gradient of the variable is the gradient of the value.
+        """Add a zero variable to a value, so that the gradient of the variable is the gradient of the value.
 
         Example:
             >>> import nnx_like as nnx
@@ -139,7 +139,7 @@ class Module(Pytree):
         return held
 
     def set_attributes(self, *filters: Any, raise_if_not_found: bool = True, **attributes: Any) -> None:
-        """Sets attributes in this module and all its submodules. A module that lacks an attribute is skipped.
+        """Set attributes in this module and all its submodules. A module that lacks an attribute is skipped.
 
         Example:
             >>> import nnx_like as nnx
@@ -171,7 +171,7 @@ class Module(Pytree):
             )
 
     def train(self, **attributes: Any) -> None:
-        """Sets all modules to training: `deterministic=False` and `use_running_average=False`.
+        """Set all modules to training: `deterministic=False` and `use_running_average=False`.
 
         Args:
             **attributes: more attributes to set, as in `set_attributes`.
@@ -179,7 +179,7 @@ class Module(Pytree):
         self.set_attributes(deterministic=False, use_running_average=False, **attributes, raise_if_not_found=False)
 
     def eval(self, **attributes: Any) -> None:
-        """Sets all modules to evaluation: `deterministic=True` and `use_running_average=True`.
+        """Set all modules to evaluation: `deterministic=True` and `use_running_average=True`.
 
         Args:
             **attributes: more attributes to set, as in `set_attributes`.
@@ -187,11 +187,11 @@ class Module(Pytree):
         self.set_attributes(deterministic=True, use_running_average=True, **attributes, raise_if_not_found=False)
 
     def iter_modules(self) -> Iterator[tuple[tuple[Any, ...], Module]]:
-        """Iterates over this module and all modules in it; see `nnx_like.iter_modules`."""
+        """Iterate over this module and all modules in it; see `nnx_like.iter_modules`."""
         return iter_modules(self)
 
     def iter_children(self) -> Iterator[tuple[Any, Module]]:
-        """Iterates over the direct submodules; see `nnx_like.iter_module_children`."""
+        """Iterate over the direct submodules; see `nnx_like.iter_module_children`."""
         return iter_module_children(self)
 
 
@@ -208,7 +208,7 @@ def _variable_type(kind: type[Variable[Any]] | str) -> type[Variable[Any]]:
 
 
 def iter_modules(module: Any, /) -> Iterator[tuple[tuple[Any, ...], Module]]:
-    """Iterates over a value and all modules in it; the innermost come first, and each comes once.
+    """Iterate over a value and all modules in it; the innermost come first, and each comes once.
 
     Example:
         >>> import nnx_like as nnx
@@ -227,7 +227,7 @@ def iter_modules(module: Any, /) -> Iterator[tuple[tuple[Any, ...], Module]]:
 
 
 def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Module]]:
-    """Iterates over the direct submodules of a value.
+    """Iterate over the direct submodules of a value.
 
     Example:
         >>> import nnx_like as nnx

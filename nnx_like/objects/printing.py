@@ -18,7 +18,7 @@ _INDENT = "  "
 
 
 def object_text(node: Any) -> str:
-    """Formats an object with everything below it; an object that was printed before, by its class and path only.
+    """Format an object with everything below it; an object that was printed before, by its class and path only.
 
     Args:
         node: the object.
@@ -68,7 +68,7 @@ def _variable(value: Variable[Any], path: str, seen: dict[int, str]) -> str:
 
 
 def _block(start: str, lines: Iterable[str], end: str, comment: str) -> str:
-    """Formats lines between brackets, with the comma of each before its comment."""
+    """Format lines between brackets, with the comma of each before its comment."""
     inner = [textwrap.indent(_comma(line), _INDENT) for line in lines]
     first = f"{start}  # {comment}" if comment else start
     if not inner:
@@ -77,14 +77,14 @@ def _block(start: str, lines: Iterable[str], end: str, comment: str) -> str:
 
 
 def _comma(text: str) -> str:
-    """Adds a comma at the end of a string, or before the comment in its last line."""
+    """Add a comma at the end of a string, or before the comment in its last line."""
     *above, last = text.split("\n")
     code, mark, comment = last.partition("  # ") if not above else (last, "", "")
     return "\n".join([*above, f"{code},{mark}{comment}"])
 
 
 def value_text(value: Any) -> str:
-    """Formats a value in one line: arrays by type and shape, classes and functions by name.
+    """Format a value in one line: arrays by type and shape, classes and functions by name.
 
     Example:
         >>> import jax.numpy as jnp
@@ -111,7 +111,7 @@ def value_text(value: Any) -> str:
 
 
 def kind_name(variable: Variable[Any]) -> str:
-    """Returns the name under which a variable is counted: its kind; keys and counts of RNG streams have one name.
+    """Return the name under which a variable is counted: its kind; keys and counts of RNG streams have one name.
 
     Args:
         variable: the variable.
@@ -120,7 +120,7 @@ def kind_name(variable: Variable[Any]) -> str:
 
 
 def sizes_by_kind(values: Iterable[Any]) -> dict[str, tuple[int, int]]:
-    """Counts the elements and bytes of the variables below some values, by the name of their kind.
+    """Count the elements and bytes of the variables below some values, by the name of their kind.
 
     Args:
         values: objects, or lists, tuples and dicts of objects. Shared variables count once.
@@ -149,7 +149,7 @@ def _variables(values: Iterable[Any], seen: set[int]) -> Iterator[Variable[Any]]
 
 
 def sizes_text(sizes: Mapping[str, tuple[int, int]]) -> str:
-    """Formats sizes by kind in one line, with the total if there are several.
+    """Format sizes by kind in one line, with the total if there are several.
 
     Example:
         >>> sizes_text({"BatchStat": (3, 12), "Param": (6, 24)})
@@ -165,7 +165,7 @@ def sizes_text(sizes: Mapping[str, tuple[int, int]]) -> str:
 
 
 def treescope_of(node: Any, path: str | None, subtree_renderer: Any) -> Any:
-    """Returns the view of an object in `treescope`, which calls this.
+    """Return the view of an object in `treescope`, which calls this.
 
     Args:
         node: the object.

@@ -91,7 +91,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
             flattening.register(cls)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Makes an object without attributes."""
+        """Make an object without attributes."""
         if (args or kwargs) and cls.__init__ is object.__init__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         made = super().__new__(cls)
@@ -127,10 +127,10 @@ class Pytree(ByReference, metaclass=PytreeMeta):
 
     @__orig_class__.setter
     def __orig_class__(self, value: Any) -> None:
-        """Ignores the attribute that `typing` sets for `List[int]()`."""
+        """Ignore the attribute that `typing` sets for `List[int]()`."""
 
     def __getstate__(self) -> Any:
-        """Returns the state for pickle and copy: the attributes, without the trace."""
+        """Return the state for pickle and copy: the attributes, without the trace."""
         return dict(vars(self)), dict(flattening.own_marks(self))
 
     def __setstate__(self, state: Any) -> None:
@@ -146,7 +146,7 @@ _with_walks: dict[int, weakref.ref[Pytree]] = {}
 
 
 def walks_of(root: Pytree) -> dict[Any, Any]:
-    """Returns the cache of walks that began at an object. It lives as long as the object, or until `forget_walks`."""
+    """Return the cache of walks that began at an object. It lives as long as the object, or until `forget_walks`."""
     walks: dict[Any, Any] | None = flattening.slot_of(root, "_walks", None)
     if walks is None:
         walks = {}
@@ -158,7 +158,7 @@ def walks_of(root: Pytree) -> dict[Any, Any]:
 
 
 def forget_walks() -> None:
-    """Drops all kept walks, since a changed object may have lost another one that a walk would keep alive."""
+    """Drop all kept walks, since a changed object may have lost another one that a walk would keep alive."""
     while _with_walks:
         root = _with_walks.popitem()[1]()
         if root is not None:
@@ -166,7 +166,7 @@ def forget_walks() -> None:
 
 
 def _check_slots(cls: type) -> None:
-    """Checks that a class defines no slots, since attributes in slots would not be found."""
+    """Check that a class defines no slots, since attributes in slots would not be found."""
     slots = vars(cls).get("__slots__", ())
     names = [name for name in ([slots] if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__")]
     if names:
@@ -178,7 +178,7 @@ def _check_slots(cls: type) -> None:
 
 
 def _marks_in(cls: type) -> dict[str, bool]:
-    """Returns whether attributes are static, from marks and annotations in the body of a class."""
+    """Return whether attributes are static, from marks and annotations in the body of a class."""
     told = {name: annotation_mark(one) for name, one in _annotations(cls).items()}
     fields = {name: value for name, value in vars(cls).items() if type(value) is dataclasses.Field}
     marked = {name: field.metadata[MARK] for name, field in fields.items() if MARK in field.metadata}
@@ -200,7 +200,7 @@ Object = Pytree
 
 
 def check_live(node: Pytree, name: str) -> None:
-    """Checks that an object may be changed in the current trace.
+    """Check that an object may be changed in the current trace.
 
     Args:
         node: the object.
@@ -223,7 +223,7 @@ def check_live(node: Pytree, name: str) -> None:
 
 
 def attributes_of(node: Pytree) -> list[tuple[Any, Any]]:
-    """Returns the attributes of an object as in a state: sorted, with numbers as keys for items of a sequence."""
+    """Return the attributes of an object as in a state: sorted, with numbers as keys for items of a sequence."""
     attributes = sorted(vars(node).items())  # names are unique, so values are never compared
     if not type(node)._numbered:
         return attributes
@@ -232,7 +232,7 @@ def attributes_of(node: Pytree) -> list[tuple[Any, Any]]:
 
 
 def check_pytree(pytree: Any, /) -> None:
-    """Checks that attributes that are marked static hold no data.
+    """Check that attributes that are marked static hold no data.
 
     Assignments check this already, but a list may have changed after it was assigned.
 
@@ -255,7 +255,7 @@ def check_pytree(pytree: Any, /) -> None:
 
 
 def renewed(node: Pytree) -> Any:
-    """Returns a new object of the same class and marks, without attributes. `__init__` is not called.
+    """Return a new object of the same class and marks, without attributes. `__init__` is not called.
 
     Args:
         node: the object.

@@ -24,7 +24,7 @@ Path = tuple[Any, ...]
 
 
 def children_of(node: Any) -> list[tuple[Any, Any]] | None:
-    """Returns the direct children of a value, with their names or numbers; None if the value is a leaf.
+    """Return the direct children of a value, with their names or numbers; None if the value is a leaf.
 
     Args:
         node: an object, a list, a tuple, a dict, any other pytree, or a leaf.
@@ -49,7 +49,7 @@ def _is_not(node: Any) -> Callable[[Any], bool]:
 
 
 def _name(step: Any) -> Any:
-    """Returns the name or number of a step of a JAX path."""
+    """Return the name or number of a step of a JAX path."""
     for kind in ("key", "idx", "name"):
         if hasattr(step, kind):
             return getattr(step, kind)
@@ -57,7 +57,7 @@ def _name(step: Any) -> Any:
 
 
 def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
-    """Iterates over a value and everything in it.
+    """Iterate over a value and everything in it.
 
     Example:
         >>> import nnx_like as nnx
@@ -90,7 +90,7 @@ def _below(path: Path, node: Any, seen: set[int]) -> Iterator[tuple[Path, Any]]:
 
 
 def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
-    """Iterates over the objects and variables that a value holds directly.
+    """Iterate over the objects and variables that a value holds directly.
 
     Example:
         >>> import nnx_like as nnx
@@ -119,7 +119,7 @@ def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
 
 
 def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
-    """Rebuilds a graph from what a function returns for each part of it.
+    """Rebuild a graph from what a function returns for each part of it.
 
     Example:
         >>> import nnx_like as nnx
@@ -161,7 +161,7 @@ def _mapped(f: Callable[[Path, Any], Any], path: Path, node: Any, made: dict[int
 
 
 def find_duplicates(node: Any, /, *, only: Any = ...) -> list[list[Path]]:
-    """Finds the objects, variables and arrays that can be reached by more than one path.
+    """Find the objects, variables and arrays that can be reached by more than one path.
 
     Example:
         >>> import nnx_like as nnx
@@ -185,7 +185,7 @@ def find_duplicates(node: Any, /, *, only: Any = ...) -> list[list[Path]]:
 
 
 def _places(path: Path, node: Any, found: dict[int, list[Path]], first: dict[int, Any], open_: dict[int, Any]) -> None:
-    """Records the path of each object, variable and array; looks below an object only once."""
+    """Record the path of each object, variable and array; look below an object only once."""
     if not is_data(node):
         if id(node) not in open_:
             for name, child in children_of(node) or ():

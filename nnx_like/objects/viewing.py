@@ -20,7 +20,7 @@ Node = TypeVar("Node")
 
 
 def with_attributes(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **attributes: Any) -> Node:
-    """Copies objects and sets attributes of the copy, which shares variables and arrays; see `Module.set_attributes`.
+    """Copy objects and set attributes of the copy, which shares variables and arrays; see `Module.set_attributes`.
 
     Example:
         >>> import nnx_like as nnx
@@ -59,7 +59,7 @@ def with_attributes(node: Node, /, *, only: Any = ..., raise_if_not_found: bool 
 
 
 def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **kwargs: Any) -> Node:
-    """Copies objects in another mode; the copy shares the variables. Calls `set_view` on each of its modules.
+    """Copy objects in another mode; the copy shares the variables. Calls `set_view` on each of its modules.
 
     To support this in a module of your own, define a method `set_view`. It gets the keyword arguments that match its
     parameters. Give each parameter the default None, which means no change.
@@ -107,7 +107,7 @@ def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **k
 
 
 def _changed(node: Any, only: Any, change: Callable[[Any], None]) -> Any:
-    """Returns new objects, and changes those that a filter matches."""
+    """Return new objects, and change those that a filter matches."""
     matches = to_predicate(only)
 
     def renew(path: tuple[Any, ...], part: Any) -> Any:
@@ -119,7 +119,7 @@ def _changed(node: Any, only: Any, change: Callable[[Any], None]) -> Any:
 
 
 def _given(fn: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keyword arguments that match parameters of a function."""
+    """Return the keyword arguments that match parameters of a function."""
     parameters = inspect.signature(fn).parameters
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return kwargs
@@ -127,7 +127,7 @@ def _given(fn: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def view_info(node: Any, /, *, only: Any = ...) -> str:
-    """Describes the arguments of `view` that the modules of a model support.
+    """Describe the arguments of `view` that the modules of a model support.
 
     Example:
         >>> import nnx_like as nnx
@@ -175,7 +175,7 @@ def _is_text(parameter: inspect.Parameter) -> bool:
 
 
 def _described(doc: str) -> dict[str, list[str]]:
-    """Returns the lines for each parameter in the section "Args:" of a docstring."""
+    """Return the lines for each parameter in the section "Args:" of a docstring."""
     _, _, section = doc.partition("Args:\n")
     section = re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0]
     found: dict[str, list[str]] = {}

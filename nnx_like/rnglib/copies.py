@@ -30,7 +30,7 @@ def with_rngs(
     broadcast: Mapping[Filter, Shape] | Shape | None = None,
     only: Filter = True,
 ) -> Any:
-    """Returns a copy of a graph in which streams are split, forked or broadcast.
+    """Return a copy of a graph in which streams are split, forked or broadcast.
 
     The copy shares all other variables, and streams that no rule matches, with the original. A stream that a rule
     matches draws one key, which it counts; otherwise it does not change.
@@ -118,7 +118,7 @@ def _changed(node: Any, rules: list[_Rule], only: Predicate) -> Any:
 
 
 def _rule(path: tuple[Any, ...], stream: RngStream, rules: list[_Rule]) -> _Rule | None:
-    """Returns the rule for a stream, or None."""
+    """Return the rule for a stream, or None."""
     matching: dict[str, _Rule] = {}
     for rule in rules:
         if rule[0] not in matching and rule[2](path, stream):

@@ -91,12 +91,12 @@ class Draws:
     xavier_uniform: Callable[..., KeylessInitializer]
 
     def __call__(self) -> jax.Array:
-        """Returns a new key."""
+        """Return a new key."""
         raise NotImplementedError
 
 
 def _sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
-    """Turns a function of `jax.random` into a method."""
+    """Turn a function of `jax.random` into a method."""
 
     @functools.wraps(sample)
     def method(self: Draws, *args: Any, **kwargs: Any) -> Any:
@@ -106,7 +106,7 @@ def _sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _initializing(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Turns an initializer factory into a method; the initializers that it returns need no key."""
+    """Turn an initializer factory into a method; the initializers that it returns need no key."""
 
     @functools.wraps(make)
     def method(self: Draws, *args: Any, **kwargs: Any) -> KeylessInitializer:
@@ -117,7 +117,7 @@ def _initializing(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _described(method: Any, wrapped: Callable[..., Any], skipped: str | None) -> Callable[..., Any]:
-    """Sets the signature and docstring of a method from the function behind it, without the argument that it draws."""
+    """Set the signature and docstring of a method from the function behind it, without the argument that it draws."""
     signature = inspect.signature(wrapped)
     of_self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     kept = [one for name, one in signature.parameters.items() if name != skipped]

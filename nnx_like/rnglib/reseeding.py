@@ -26,7 +26,7 @@ def reseed(
     policy: Literal["scalars_only", "match_shape"] | ReseedPolicy = "scalars_only",
     **stream_keys: RngValue | RngStream,
 ) -> None:
-    """Gives the streams of a graph new seeds, in place, and sets their counts to zero.
+    """Give the streams of a graph new seeds, in place, and set their counts to zero.
 
     Each stream gets a key that is drawn from the seed of its name, so several streams with one name differ. The
     same seeds give the same keys again. If one stream cannot be reseeded, none is.

@@ -72,7 +72,7 @@ class SplitBackups(Iterable[StreamBackup]):
 def split_rngs(
     node: Any = NOT_GIVEN, /, *, splits: Shape, only: Filter = ..., squeeze: bool = False
 ) -> SplitBackups | Callable[..., Any]:
-    """Splits the streams of a graph into several keys each, in place, until they are restored.
+    """Split the streams of a graph into several keys each, in place, until they are restored.
 
     Each stream draws one key and splits it; its counts start at zero. A restored stream has its old key, and the
     count after that draw, so that no key is drawn twice. If one stream cannot be split, none is.
@@ -124,7 +124,7 @@ def split_rngs(
 def fork_rngs(
     node: Any = NOT_GIVEN, /, *, split: Mapping[Filter, Shape | None] | Shape | None = None
 ) -> SplitBackups | Callable[..., Any]:
-    """Gives the streams of a graph new keys, in place, until they are restored.
+    """Give the streams of a graph new keys, in place, until they are restored.
 
     Each stream draws the key that seeds it anew; its count starts at zero. A restored stream has its old key, and
     the count after that draw, so that no key is drawn twice. If one stream cannot be forked, none is.
@@ -160,7 +160,7 @@ def fork_rngs(
 
 
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
-    """Restores streams to what they were before `split_rngs` or `fork_rngs`.
+    """Restore streams to what they were before `split_rngs` or `fork_rngs`.
 
     A stream that is already restored keeps its count, so restoring twice does no harm.
 
@@ -188,14 +188,14 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
 
 
 def decorates(node: Any, change: Callable[[Any], SplitBackups]) -> Any:
-    """Changes the streams of a node; for a function, or without a node, decorates to change those in the arguments."""
+    """Change the streams of a node; for a function, or without a node, decorates to change those in the arguments."""
     if node is NOT_GIVEN:
         return functools.partial(_decorated, change=change)
     return _decorated(node, change) if is_function(node) else change(node)
 
 
 def is_function(node: Any) -> bool:
-    """Returns whether a value is a function to decorate, and not an object that can be called."""
+    """Return whether a value is a function to decorate, and not an object that can be called."""
     return callable(node) and not isinstance(node, Pytree | Variable)
 
 
@@ -213,7 +213,7 @@ def _change(
     rules: list[tuple[Predicate, Any]],
     new_key: Callable[[RngStream, Any], jax.Array],
 ) -> SplitBackups:
-    """Gives new keys to the streams that a rule matches: to all of them, or to none if one cannot be changed."""
+    """Give new keys to the streams that a rule matches: to all of them, or to none if one cannot be changed."""
     chosen: list[tuple[RngStream, Any]] = []
     for path, stream in streams_of(node):
         rule = next((rule for rule in rules if _matches(rule[0], path, stream)), None)
@@ -237,7 +237,7 @@ def _matches(predicate: Predicate, path: tuple[Any, ...], stream: RngStream) -> 
 
 
 def streams_of(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
-    """Returns the streams in a graph with their paths. Streams that share their variables count as one."""
+    """Return the streams in a graph with their paths. Streams that share their variables count as one."""
     seen = set()
     for path, value in iter_graph(node):
         if isinstance(value, RngStream) and id(value.key) not in seen:
@@ -246,13 +246,13 @@ def streams_of(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
 
 
 def set_keys(stream: RngStream, keys: jax.Array) -> None:
-    """Gives a stream other keys, and sets its count to zero."""
+    """Give a stream other keys, and set its count to zero."""
     stream.key.set_value(keys)
     stream.count.set_value(jnp.zeros(keys.shape, jnp.uint32))
 
 
 def check_changeable(stream: RngStream) -> None:
-    """Checks that a stream belongs to the current trace.
+    """Check that a stream belongs to the current trace.
 
     Raises:
         TraceContextError: if it does not.
@@ -262,7 +262,7 @@ def check_changeable(stream: RngStream) -> None:
 
 
 def check_whole(path: tuple[Any, ...], stream: RngStream) -> None:
-    """Checks that a key can be drawn from a stream in the current trace.
+    """Check that a key can be drawn from a stream in the current trace.
 
     Raises:
         LiftArgumentError: if it holds several keys.
@@ -279,7 +279,7 @@ def check_whole(path: tuple[Any, ...], stream: RngStream) -> None:
 
 
 def check_shape(where: str, given: Any) -> tuple[int, ...]:
-    """Checks that a value is a number of keys, or one for each axis; returns the shape.
+    """Check that a value is a number of keys, or one for each axis; return the shape.
 
     Raises:
         LiftArgumentError: if it is not.

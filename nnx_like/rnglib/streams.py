@@ -64,7 +64,7 @@ class RngStream(Draws, Pytree):
         self.count = RngCount(jnp.zeros(keys.shape, jnp.uint32), tag=tag)
 
     def __call__(self) -> jax.Array:
-        """Draws a key.
+        """Draw a key.
 
         Returns:
             A key of shape `()`.
@@ -76,7 +76,7 @@ class RngStream(Draws, Pytree):
         return _draw(self)
 
     def fork(self, *, split: Shape | None = None) -> RngStream:
-        """Returns a new stream, seeded with a key drawn from this one.
+        """Return a new stream, seeded with a key drawn from this one.
 
         Args:
             split: the number of keys of the new stream; an older form of `split(k)`.
@@ -87,7 +87,7 @@ class RngStream(Draws, Pytree):
         return RngStream(drawn_key(self, split), tag=self.tag)
 
     def split(self, k: Shape) -> RngStream:
-        """Returns a new stream of several keys, split from one key drawn here.
+        """Return a new stream of several keys, split from one key drawn here.
 
         Args:
             k: the shape of the keys.
@@ -98,7 +98,7 @@ class RngStream(Draws, Pytree):
         return self.fork(split=k)
 
     def broadcast(self, k: Shape) -> RngStream:
-        """Returns a new stream that repeats one key, drawn here: all elements draw the same keys.
+        """Return a new stream that repeats one key, drawn here: all elements draw the same keys.
 
         Args:
             k: the shape of the keys.
@@ -144,7 +144,7 @@ class Rngs(Draws, Pytree):
             setattr(self, name, _stream(value, name))
 
     def __call__(self) -> jax.Array:
-        """Draws a key from the stream `default`.
+        """Draw a key from the stream `default`.
 
         Returns:
             A key of shape `()`.
@@ -181,7 +181,7 @@ class Rngs(Draws, Pytree):
         return isinstance(name, str) and isinstance(vars(self).get(name), RngStream)
 
     def items(self) -> Iterator[tuple[str, RngStream]]:
-        """Returns the streams by name.
+        """Return the streams by name.
 
         Yields:
             Pairs of a name and its `RngStream`, in the order in which they were set.
@@ -191,7 +191,7 @@ class Rngs(Draws, Pytree):
                 yield name, stream
 
     def fork(self, /, *, split: Mapping[Filter, Shape | None] | Shape | None = None) -> Rngs:
-        """Returns new streams, each seeded with a key drawn from the stream of its name.
+        """Return new streams, each seeded with a key drawn from the stream of its name.
 
         Example:
             >>> import nnx_like as nnx
@@ -201,7 +201,7 @@ class Rngs(Draws, Pytree):
 
         Args:
             split: the number of keys of the new streams, in the form that `Rngs.split` takes; streams that no filter
-                matches are forked. An older form of `split(k)`.
+                matches are forked. Kept for older code; new code calls `split(k)`.
 
         Returns:
             Streams with the same names and counts of zero.
@@ -210,7 +210,7 @@ class Rngs(Draws, Pytree):
         return Rngs({name: stream.fork(split=_chosen(rules, stream)) for name, stream in self.items()})
 
     def split(self, k: Mapping[Filter, Shape | None] | Shape) -> Rngs:
-        """Returns new streams of several keys, each split from a key drawn from the stream of its name.
+        """Return new streams of several keys, each split from a key drawn from the stream of its name.
 
         Example:
             >>> import nnx_like as nnx
@@ -229,7 +229,7 @@ class Rngs(Draws, Pytree):
         return self._each(k, RngStream.split)
 
     def broadcast(self, k: Mapping[Filter, Shape | None] | Shape | None) -> Rngs:
-        """Returns new streams that repeat one key, drawn from the stream of that name: all elements draw the same keys.
+        """Return new streams that repeat one key, drawn from the stream of that name: all elements draw the same keys.
 
         Example:
             >>> import nnx_like as nnx
@@ -253,7 +253,7 @@ class Rngs(Draws, Pytree):
 
 
 def _draw(stream: RngStream) -> jax.Array:
-    """Draws a key from a stream, and counts it."""
+    """Draw a key from a stream, and count it."""
     key, count = stream.key.get_value(), stream.count
     if key.shape:
         raise LiftArgumentError(
@@ -267,30 +267,30 @@ def _draw(stream: RngStream) -> jax.Array:
 
 
 def drawn_key(stream: RngStream, split: Shape | None = None) -> jax.Array:
-    """Draws a key from a stream; splits it into a shape, unless that is None."""
+    """Draw a key from a stream; split it into a shape, unless that is None."""
     key = stream()
     return key if split is None else jax.random.split(key, shape_of(split))
 
 
 def _same_stream(stream: RngStream) -> RngStream:
-    """Returns another stream with the same variables: draws from either one count for both."""
+    """Return another stream with the same variables: draws from either one count for both."""
     made = RngStream.__new__(RngStream)
     made.tag, made.key, made.count = stream.tag, stream.key, stream.count
     return made
 
 
 def shape_of(k: Shape) -> tuple[int, ...]:
-    """Returns a number of keys, or one for each axis, as a shape."""
+    """Return a number of keys, or one for each axis, as a shape."""
     return tuple(k) if isinstance(k, (tuple, list)) else (k,)
 
 
 def rules_of(k: Mapping[Filter, Shape | None] | Shape | None) -> list[tuple[Predicate, Shape | None]]:
-    """Converts a mapping from filters to shapes, or one shape for all, to predicates and shapes."""
+    """Convert a mapping from filters to shapes, or one shape for all, to predicates and shapes."""
     return [(to_predicate(one), shape) for one, shape in (k if isinstance(k, Mapping) else {...: k}).items()]
 
 
 def _chosen(rules: list[tuple[Predicate, Shape | None]], stream: RngStream) -> Shape | None:
-    """Returns the shape of the first rule that matches a stream of an `Rngs`; filters see an empty path."""
+    """Return the shape of the first rule that matches a stream of an `Rngs`; filters see an empty path."""
     return next((shape for matches, shape in rules if matches((), stream)), None)
 
 
@@ -305,7 +305,7 @@ def _stream(value: Any, name: str) -> RngStream:
 
 
 def _keys(value: Any, tag: str) -> jax.Array:
-    """Returns the keys that a seed gives."""
+    """Return the keys that a seed gives."""
     if isinstance(value, int):
         return jax.random.key(value)
     if isinstance(value, jax.Array):

@@ -31,7 +31,7 @@ States = State | FlatState | Mapping[Any, Any]
 
 
 def _state(state: Any) -> State:
-    """Returns the value itself if it has the methods of a state, else a state of the same leaves."""
+    """Return the value itself if it has the methods of a state, else a state of the same leaves."""
     if isinstance(state, FlatState):
         return state.to_nested_state()
     if not isinstance(state, Mapping) and not hasattr(state, "flat_state"):
@@ -43,7 +43,7 @@ def _state(state: Any) -> State:
 
 
 def to_flat_state(state: States) -> FlatState:
-    """Returns the leaves of a state with their paths, sorted; see `State.flat_state`.
+    """Return the leaves of a state with their paths, sorted; see `State.flat_state`.
 
     Example:
         >>> dict(to_flat_state(State({"b": 1, "a": {"c": 2}})))
@@ -61,7 +61,7 @@ def to_flat_state(state: States) -> FlatState:
 def from_flat_state(
     flat_state: Mapping[PathParts, Any] | Iterable[tuple[PathParts, Any]], *, cls: Callable[[Any], Any] = State
 ) -> Any:
-    """Returns the state of some paths and leaves: the inverse of `to_flat_state`.
+    """Return the state of some paths and leaves: the inverse of `to_flat_state`.
 
     Example:
         >>> from_flat_state([(("a", "c"), 2), (("b",), 1)], cls=dict)
@@ -81,7 +81,7 @@ def from_flat_state(
 
 
 def map_state(f: Callable[[PathParts, Any], Any], state: States) -> State:
-    """Returns a state in which `f` replaces each leaf; see `State.map`.
+    """Return a state in which `f` replaces each leaf; see `State.map`.
 
     Example:
         >>> map_state(lambda path, leaf: (path, leaf), State({"a": {"b": 1}})).a.b
@@ -98,7 +98,7 @@ def map_state(f: Callable[[PathParts, Any], Any], state: States) -> State:
 
 
 def split_state(state: States, first: Filter, /, *filters: Filter) -> Any:
-    """Splits a state: each leaf goes to the first filter that matches it.
+    """Split a state: each leaf goes to the first filter that matches it.
 
     Example:
         >>> steps, rest = split_state(State({"kernel": 1.0, "steps": 3}), int, ...)
@@ -120,7 +120,7 @@ def split_state(state: States, first: Filter, /, *filters: Filter) -> Any:
 
 
 def filter_state(state: States, first: Filter, /, *filters: Filter) -> Any:
-    """Selects parts of a state: like `split_state`, but leaves that no filter matches are dropped.
+    """Select parts of a state: like `split_state`, but leaves that no filter matches are dropped.
 
     Example:
         >>> filter_state(State({"kernel": 1.0, "steps": 3}), float).to_pure_dict()
@@ -138,7 +138,7 @@ def filter_state(state: States, first: Filter, /, *filters: Filter) -> Any:
 
 
 def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: Callable[[Any], Any] = State) -> Any:
-    """Merges states; if two have a leaf at the same path, the later one wins.
+    """Merge states; if two have a leaf at the same path, the later one wins.
 
     Example:
         >>> merge_state(State({"a": {"b": 1}}), State({"a": {"c": 2}}), cls=dict)
@@ -156,7 +156,7 @@ def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: Ca
 
 
 def diff(state: States, other: States) -> State:
-    """Returns the part of a state at paths that another state lacks, also written `state - other`.
+    """Return the part of a state at paths that another state lacks, also written `state - other`.
 
     Example:
         >>> diff(State({"a": 1, "b": 2}), State({"a": 5})).to_pure_dict()
@@ -173,7 +173,7 @@ def diff(state: States, other: States) -> State:
 
 
 def create_path_filters(state: States) -> dict[PathIn, Any]:
-    """Returns one filter for each distinct leaf of a state of specs, such as axes.
+    """Return one filter for each distinct leaf of a state of specs, such as axes.
 
     Example:
         >>> create_path_filters(State({"a": 0, "b": {"c": None, "d": 0}}))
@@ -192,7 +192,7 @@ def create_path_filters(state: States) -> dict[PathIn, Any]:
 
 
 def to_pure_dict(state: States, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-    """Returns a state as nested dicts of values instead of variables, for checkpoints.
+    """Return a state as nested dicts of values instead of variables, for checkpoints.
 
     Example:
         >>> to_pure_dict(State({"layers": {0: {"bias": 1.0}}}))
@@ -212,7 +212,7 @@ def to_pure_dict(state: States, extract_fn: Callable[[Any], Any] | None = None) 
 def replace_by_pure_dict(
     state: State, pure_dict: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
 ) -> None:
-    """Writes values into a state, in place; see `State.replace_by_pure_dict`.
+    """Write values into a state, in place; see `State.replace_by_pure_dict`.
 
     Example:
         >>> state = State({"layers": {0: {"bias": 1.0}}})
@@ -233,7 +233,7 @@ def replace_by_pure_dict(
 
 
 def restore_int_paths(pure_dict: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Returns nested dicts in which keys that are decimal strings, as in checkpoints, are integers again.
+    """Return nested dicts in which keys that are decimal strings, as in checkpoints, are integers again.
 
     Example:
         >>> restore_int_paths({"layers": {"0": {"bias": 1.0}, "1": {"bias": 2.0}}})

@@ -14,7 +14,7 @@ __all__ = ["joined", "nest", "pairs_of", "sorted_keys", "sorted_pairs"]
 
 
 def sorted_keys(keys: Iterable[Any]) -> list[Any]:
-    """Sorts the keys of one node: numbers first, then strings.
+    """Sort the keys of one node: numbers first, then strings.
 
     Example:
         >>> sorted_keys(["b", 10, "a", 2])
@@ -34,7 +34,7 @@ def _rank(key: Any) -> tuple[Any, ...]:
 
 
 def sorted_pairs(pairs: Iterable[tuple[PathParts, Any]]) -> list[tuple[PathParts, Any]]:
-    """Sorts pairs by their paths, in the order of `sorted_keys`.
+    """Sort pairs by their paths, in the order of `sorted_keys`.
 
     Example:
         >>> sorted_pairs([(("b",), 1), (("a", "c"), 2), ((0,), 3)])
@@ -48,7 +48,7 @@ def sorted_pairs(pairs: Iterable[tuple[PathParts, Any]]) -> list[tuple[PathParts
 
 
 def pairs_of(mapping: Mapping[Any, Any]) -> list[tuple[PathParts, Any]]:
-    """Returns the leaves of nested mappings with their paths, sorted. Empty mappings are dropped.
+    """Return the leaves of nested mappings with their paths, sorted. Empty mappings are dropped.
 
     Example:
         >>> pairs_of({"b": 1, "a": {"c": 2, "d": {}}})
@@ -75,7 +75,7 @@ def _collect(mapping: Mapping[Any, Any], path: PathParts, pairs: list[tuple[Path
 
 
 def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:
-    """Nests pairs of path and leaf: the inverse of `pairs_of`. If two leaves have one path, the later one wins.
+    """Nest pairs of path and leaf: the inverse of `pairs_of`. If two leaves have one path, the later one wins.
 
     Example:
         >>> nest([(("a", "c"), 2), (("b",), 1)])
@@ -108,7 +108,7 @@ def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:
 
 
 def joined(mappings: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
-    """Merges nested mappings into a new one. If two leaves have one path, the later one wins.
+    """Merge nested mappings into a new one. If two leaves have one path, the later one wins.
 
     Empty mappings are dropped.
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def as_pure(tree: T) -> T:
-    """Returns a pytree with values in place of variables, for export or a checkpoint.
+    """Return a pytree with values in place of variables, for export or a checkpoint.
 
     Example:
         >>> import nnx_like as nnx
@@ -53,7 +53,7 @@ def _with_value(leaf: Any, value: Any) -> Any:
 
 
 def pure_dict_of(mapping: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-    """Returns nested dicts of the results of `extract_fn` for each leaf; by default, values instead of variables.
+    """Return nested dicts of the results of `extract_fn` for each leaf; by default, values instead of variables.
 
     Example:
         >>> pure_dict_of({"b": 1, "a": {"c": 2}}, lambda leaf: -leaf)
@@ -66,7 +66,7 @@ def pure_dict_of(mapping: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | 
 def put_pure_values(
     mapping: Any, values: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
 ) -> None:
-    """Puts values into nested dicts: replaces each leaf by `replace_fn(leaf, value)`.
+    """Put values into nested dicts: replaces each leaf by `replace_fn(leaf, value)`.
 
     Example:
         >>> nested = {"layers": {0: 1, 1: 2}}
@@ -83,7 +83,7 @@ def put_pure_values(
 
 
 def _places(mapping: Any, values: Mapping[Any, Any], path: PathParts) -> Iterator[tuple[Any, Any, Any]]:
-    """Yields the dict, the key and the new value of each leaf for which `values` has one."""
+    """Yield the dict, the key and the new value of each leaf for which `values` has one."""
     for given, value in values.items():
         key = given if given in mapping else _as_int(given)
         here = (*path, given)

@@ -19,7 +19,7 @@ def _block(left: str, lines: Iterable[str], right: str) -> str:
 
 
 def nested_text(mapping: Mapping[Any, Any]) -> str:
-    r"""Formats nested dicts as a string, each leaf by its own `repr`.
+    r"""Format nested dicts as a string, each leaf by its own `repr`.
 
     Example:
         >>> print(nested_text({"a": {"b": 1}, "c": {}}))
@@ -35,7 +35,7 @@ def nested_text(mapping: Mapping[Any, Any]) -> str:
 
 
 def flat_text(name: str, pairs: Iterable[tuple[Any, Any]]) -> str:
-    """Formats pairs as a string, one pair a line.
+    """Format pairs as a string, one pair a line.
 
     Example:
         >>> print(flat_text("Pairs", [(("a",), 1)]))
@@ -47,7 +47,7 @@ def flat_text(name: str, pairs: Iterable[tuple[Any, Any]]) -> str:
 
 
 def nested_view(kind: type, mapping: Mapping[Any, Any], path: str | None, subtree_renderer: Any) -> Any:
-    """Returns the view of nested dicts in `treescope`, which calls this."""
+    """Return the view of nested dicts in `treescope`, which calls this."""
     return importlib.import_module("treescope.repr_lib").render_dictionary_wrapper(
         object_type=kind, wrapped_dict=dict(mapping), path=path, subtree_renderer=subtree_renderer
     )

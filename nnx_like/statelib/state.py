@@ -57,7 +57,7 @@ class State(StateTree):
     # --- paths and leaves ---------------------------------------------------------------------------------------------
 
     def flat_state(self) -> FlatState:
-        """Returns the leaves with their paths, sorted.
+        """Return the leaves with their paths, sorted.
 
         Example:
             >>> for path, leaf in State({"b": 1, "a": {"c": 2}}).flat_state():
@@ -69,7 +69,7 @@ class State(StateTree):
 
     @classmethod
     def from_flat_path(cls, flat_state: Mapping[PathParts, Any] | Iterable[tuple[PathParts, Any]], /) -> State:
-        """Returns the state of some paths and leaves: the inverse of `flat_state`.
+        """Return the state of some paths and leaves: the inverse of `flat_state`.
 
         Example:
             >>> State.from_flat_path({("a", "c"): 2, ("b",): 1}).a.c
@@ -87,7 +87,7 @@ class State(StateTree):
         return tree_over(cls, nest(flat_state.items() if isinstance(flat_state, Mapping) else flat_state))
 
     def map(self, f: Callable[[PathParts, Any], Any]) -> State:
-        """Returns a state in which `f` replaces each leaf.
+        """Return a state in which `f` replaces each leaf.
 
         Example:
             >>> State({"a": {"b": 1}}).map(lambda path, leaf: (".".join(path), leaf)).to_pure_dict()
@@ -104,7 +104,7 @@ class State(StateTree):
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def split(self, first: Filter, /, *filters: Filter) -> Any:
-        """Splits a state: each leaf goes to the first filter that matches it.
+        """Split a state: each leaf goes to the first filter that matches it.
 
         Example:
             >>> steps, rest = State({"kernel": 1.0, "steps": 3}).split(int, ...)
@@ -124,7 +124,7 @@ class State(StateTree):
         return _one_or_all([state_over(nest(part)) for part in group(pairs_of(self.raw_mapping), (first, *filters))])
 
     def filter(self, first: Filter, /, *filters: Filter) -> Any:
-        """Selects parts of a state: like `split`, but leaves that no filter matches are dropped.
+        """Select parts of a state: like `split`, but leaves that no filter matches are dropped.
 
         Example:
             >>> State({"kernel": 1.0, "steps": 3}).filter(float).to_pure_dict()
@@ -142,7 +142,7 @@ class State(StateTree):
 
     @classmethod
     def merge(cls, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> State:
-        """Merges states, also written `state | other`; if two have a leaf at the same path, the later one wins.
+        """Merge states, also written `state | other`; if two have a leaf at the same path, the later one wins.
 
         Example:
             >>> State.merge(State({"a": {"b": 1}}), {"a": {"c": 2}}).to_pure_dict()
@@ -160,7 +160,7 @@ class State(StateTree):
     # --- values without variables -------------------------------------------------------------------------------------
 
     def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-        """Returns nested dicts of values instead of variables, for checkpoints.
+        """Return nested dicts of values instead of variables, for checkpoints.
 
         Example:
             >>> State({"layers": {0: {"bias": 1.0}}}).to_pure_dict()
@@ -178,7 +178,7 @@ class State(StateTree):
     def replace_by_pure_dict(
         self, pure_dict: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
     ) -> None:
-        """Writes values into this state: the inverse of `to_pure_dict`, also for a part of its result.
+        """Write values into this state: the inverse of `to_pure_dict`, also for a part of its result.
 
         The state gets new variables with the new values; the object that the state came from does not change. For an
         integer key, the values may have the key as a decimal string, as in checkpoints.
@@ -229,7 +229,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
 
     @staticmethod
     def from_sorted_keys_values(keys: tuple[PathParts, ...], values: list[Any], /) -> FlatState:
-        """Returns the flat state of paths that are already sorted, and of the leaf at each path.
+        """Return the flat state of paths that are already sorted, and of the leaf at each path.
 
         Example:
             >>> FlatState.from_sorted_keys_values((("a",), ("b",)), [1, 2]).to_nested_state().b
@@ -272,19 +272,19 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
         return flat_text(type(self).__name__, self)
 
     def items(self) -> Iterator[tuple[PathParts, Any]]:
-        """Returns an iterator over the pairs, like `iter`."""
+        """Return an iterator over the pairs, like `iter`."""
         return iter(self)
 
     def flat_state(self) -> FlatState:
-        """Returns itself, so that a flat state is accepted wherever a state is flattened."""
+        """Return itself, so that a flat state is accepted wherever a state is flattened."""
         return self
 
     def to_nested_state(self) -> State:
-        """Returns the nested state of these leaves."""
+        """Return the nested state of these leaves."""
         return state_over(nest(self))
 
     def split(self, first: Filter, /, *filters: Filter) -> Any:
-        """Splits it like `State.split`, into flat states.
+        """Split it like `State.split`, into flat states.
 
         Args:
             first: a filter; see `nnx_like.filterlib`.
@@ -299,7 +299,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
         return _one_or_all([FlatState(part, sort=False) for part in group(self, (first, *filters))])
 
     def filter(self, first: Filter, /, *filters: Filter) -> Any:
-        """Selects parts like `State.filter`, and returns flat states.
+        """Select parts like `State.filter`, and return flat states.
 
         Args:
             first: a filter; see `nnx_like.filterlib`.
@@ -314,7 +314,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
     def merge(
         flat_state: Iterable[tuple[PathParts, Any]], /, *flat_states: Iterable[tuple[PathParts, Any]]
     ) -> FlatState:
-        """Merges flat states into a sorted one; if two have a leaf at the same path, the later one wins.
+        """Merge flat states into a sorted one; if two have a leaf at the same path, the later one wins.
 
         Example:
             >>> FlatState.merge([(("b",), 1)], [(("a",), 2)]).paths
@@ -331,7 +331,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
 
 
 def state_over(mapping: dict[Any, Any]) -> State:
-    """Returns a state that uses nested dicts directly, without a copy: for dicts that were made for it.
+    """Return a state that uses nested dicts directly, without a copy: for dicts that were made for it.
 
     Example:
         >>> raw = {"a": {"b": 1}}

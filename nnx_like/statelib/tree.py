@@ -106,7 +106,7 @@ class StateTree(MutableMapping[Any, Any]):
 
 
 def tree_over(cls: type[T], mapping: dict[Any, Any]) -> T:
-    """Returns a tree that uses nested dicts directly, without a copy: for dicts that were made for it.
+    """Return a tree that uses nested dicts directly, without a copy: for dicts that were made for it.
 
     Example:
         >>> raw = {"a": {"b": 1}}

@@ -18,7 +18,7 @@ __all__ = ["Apart", "types_of"]
 
 
 def types_of(tree: Any) -> Any:
-    """Returns a pytree with types in place of its arrays; objects and other values do not change.
+    """Return a pytree with types in place of its arrays; objects and other values do not change.
 
     Args:
         tree: any pytree.
@@ -31,7 +31,7 @@ def _type(leaf: Any) -> Any:
 
 
 def _is_traced(leaf: Any) -> bool:
-    """Returns whether a transformation would trace a leaf; numbers in variables count too."""
+    """Return whether a transformation would trace a leaf; numbers in variables count too."""
     return isinstance(leaf, jax.ShapeDtypeStruct | bool | int | float | complex) or is_array(leaf)
 
 
@@ -57,7 +57,7 @@ class Apart:
         self.types = [_type(leaf) for leaf in itertools.compress(self._all, self._is_traced)]
 
     def run(self, values: Any, fn: Callable[..., Any]) -> Any:
-        """Calls a function with new objects.
+        """Call a function with new objects.
 
         Args:
             values: a list of arrays, or of tracers, one for each of `types`.

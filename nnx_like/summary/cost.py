@@ -14,7 +14,7 @@ __all__ = ["flops", "vjp_flops"]
 
 
 def flops(apart: Apart, fn: Callable[..., Any]) -> int | None:
-    """Returns the number of operations in a call; None if it cannot be traced separately.
+    """Return the number of operations in a call; None if it cannot be traced separately.
 
     Args:
         apart: the call.
@@ -24,7 +24,7 @@ def flops(apart: Apart, fn: Callable[..., Any]) -> int | None:
 
 
 def vjp_flops(apart: Apart, fn: Callable[..., Any]) -> int | None:
-    """Returns the number of operations in a call and its pullback, with respect to all floating inputs.
+    """Return the number of operations in a call and its pullback, with respect to all floating inputs.
 
     Args:
         apart: the call.

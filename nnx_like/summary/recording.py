@@ -69,7 +69,7 @@ _running: dict[int, _Recording] = {}
 
 
 def record(node: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], keeps: bool) -> list[RecordedCall]:
-    """Records the calls in one run of a method, in the order in which they began.
+    """Record the calls in one run of a method, in the order in which they began.
 
     Args:
         node: the object. It does not change.
@@ -111,7 +111,7 @@ def record(node: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _recorder(cls: Any) -> Any:
-    """Returns the subclass of a class that records calls; there is one for each class."""
+    """Return the subclass of a class that records calls; there is one for each class."""
     known = vars(cls).get("_recorder")
     if known is None:
         method = inspect.getattr_static(cls, "__call__", None)

@@ -35,7 +35,7 @@ class Table(NamedTuple):
 
 
 def lines_of(value: Any) -> Iterator[str]:
-    """Formats a nested value, with one line for each leaf: dict items after their keys, other items after a dash.
+    """Format a nested value, with one line for each leaf: dict items after their keys, other items after a dash.
 
     Example:
         >>> list(lines_of(({"a": 1}, 2)))
@@ -61,7 +61,7 @@ def lines_of(value: Any) -> Iterator[str]:
 
 
 def drawn(table: Table, console: Mapping[str, Any], options: Mapping[str, Any], column: Mapping[str, Any]) -> str:
-    """Formats a table as a string.
+    """Format a table as a string.
 
     Args:
         table: the table.

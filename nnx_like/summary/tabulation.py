@@ -49,7 +49,7 @@ class CallInfo:
 
 
 def filter_rng_streams(row: CallInfo) -> bool:
-    """Returns whether a row belongs to something other than an RNG stream.
+    """Return whether a row belongs to something other than an RNG stream.
 
     Args:
         row: the row.
@@ -70,7 +70,7 @@ def tabulate(
     compute_vjp_flops: bool = False,
     **input_kwargs: Any,
 ) -> str:
-    """Returns a table of the objects that a method calls: inputs, outputs, and variables with their sizes.
+    """Return a table of the objects that a method calls: inputs, outputs, and variables with their sizes.
 
     The method is traced with a copy of the object, so nothing is computed and nothing changes. Each object has one row,
     for its first call. A row shows the object's own variables, but its sizes include all objects in it. Objects inside
@@ -171,7 +171,7 @@ def _count(number: int | None) -> str:
 
 
 def _own(node: Any) -> dict[str, list[str]]:
-    """Returns the variables of an object that are in no other object, by kind."""
+    """Return the variables of an object that are in no other object, by kind."""
     found: dict[str, list[str]] = {}
     for path, variable in sorted(_variables((), node), key=lambda pair: tuple(map(str, pair[0]))):
         name = "/".join(map(str, path))

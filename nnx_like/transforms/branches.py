@@ -132,14 +132,14 @@ def _branch(groups: Groups, fun: Callable[..., Any], name: str) -> Callable[...,
 
 
 def _definitions(inside: Inside, change: Change) -> list[tuple[str, Definition]]:
-    """Returns the definitions of the operands after a branch, each with its path."""
+    """Return the definitions of the operands after a branch, each with its path."""
     befores = [ref.definition for ref, _ in inside.given]
     bases = [ref.base.removesuffix(".") for ref, _ in inside.given]
     return list(zip(bases, change.definitions or befores, strict=False))
 
 
 def _types(result: Any, known: Sequence[tuple[str, Definition]]) -> str:
-    """Describes the structure of a result: a type for each array, and for each object its class or its origin."""
+    """Describe the structure of a result: a type for each array, and for each object its class or its origin."""
 
     def one(leaf: Any) -> Any:
         if type(leaf) is Ref and leaf.definition[0] == AGAIN:
@@ -153,7 +153,7 @@ def _types(result: Any, known: Sequence[tuple[str, Definition]]) -> str:
 
 
 def _check_agrees(where: str, name: str, types: str, inside: Inside, change: Change) -> None:
-    """Checks that a branch changes the structure of the objects like the first branch."""
+    """Check that a branch changes the structure of the objects like the first branch."""
     traced = _traced.get([])
     traced.append((name, types, inside, change))
     first, expected, _, other = traced[0]
@@ -179,6 +179,6 @@ def _check_agrees(where: str, name: str, types: str, inside: Inside, change: Cha
 
 
 def _difference(ones: Sequence[tuple[str, Definition]], others: Sequence[tuple[str, Definition]]) -> str | None:
-    """Describes the first difference between two definitions of the same objects; returns None if they are equal."""
+    """Describe the first difference between two definitions of the same objects; return None if they are equal."""
     pairs = zip(ones, others, strict=False)
     return next(filter(None, [difference(one, other, (base,)) for (base, one), (_, other) in pairs]), None)

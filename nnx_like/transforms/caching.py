@@ -47,7 +47,7 @@ _STEADY = (
 
 
 def kept(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Caches the result of a function of functions and options, if each of them is steady.
+    """Cache the result of a function of functions and options, if each of them is steady.
 
     Args:
         make: called with functions, tuples of them, and options.
@@ -62,7 +62,7 @@ def kept(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def another(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the same function as a new object, for which nothing is cached.
+    """Return the same function as a new object, for which nothing is cached.
 
     Args:
         f: the function.
@@ -76,7 +76,7 @@ def another(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_steady(value: Any) -> bool:
-    """Returns whether nothing that a value refers to may change, such as a function's closure and globals.
+    """Return whether nothing that a value refers to may change, such as a function's closure and globals.
 
     Args:
         value: any value, such as a function. In the modules and classes that it uses, only the attributes that it
@@ -96,7 +96,7 @@ def is_steady(value: Any) -> bool:
 
 
 def _below(value: Any) -> Iterator[Any] | tuple[Any, ...] | None:
-    """Returns the values that a value refers to; None if it may change in place."""
+    """Return the values that a value refers to; None if it may change in place."""
     if isinstance(value, _STEADY):
         return ()
     if isinstance(value, jax.Array):  # a tracer belongs to a call that ends
@@ -135,7 +135,7 @@ def _referred(function: types.FunctionType) -> Iterator[Any]:
 
 
 def _is_of_library(function: types.FunctionType) -> bool:
-    """Returns whether a function is part of Python or an installed package, and so refers to no model of the user."""
+    """Return whether a function is part of Python or an installed package, and so refers to no model of the user."""
     module, file = function.__globals__["__name__"], function.__globals__.get("__file__") or ""
     root = module.partition(".")[0]
     return _is_ours(module) or root == "liftcore" or root in sys.stdlib_module_names or "-packages" in file

@@ -19,7 +19,7 @@ __all__ = ["carried", "check_same_structure"]
 
 
 def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
-    """Returns the next carry in the form that JAX expects, with the refs that came in.
+    """Return the next carry in the form that JAX expects, with the refs that came in.
 
     Args:
         where: the name of the loop in errors.
@@ -62,7 +62,7 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
 
 
 def _outline(value: Any) -> str:
-    """Returns the structure of a pytree, with the class of each object."""
+    """Return the structure of a pytree, with the class of each object."""
     named = jax.tree.map(lambda leaf: Plain(type(leaf).__name__ if is_object(leaf) else "*"), value, is_leaf=is_object)
     return repr(named)
 
@@ -72,7 +72,7 @@ def _shown(value: Any, which: str) -> str:
 
 
 def check_same_structure(where: str, inside: Inside, change: Change, carry: Any) -> None:
-    """Checks that the structure of objects in the carry did not change.
+    """Check that the structure of objects in the carry did not change.
 
     Args:
         where: the name of the loop in errors.

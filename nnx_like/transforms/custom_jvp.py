@@ -73,7 +73,7 @@ class CustomJvp(RuledFunction):
         super().__init__("custom_jvp", fun, nondiff_argnums, lift, "f.defjvp(rule)")
 
     def defjvp(self, jvp: Callable[..., tuple[Any, Any]], symbolic_zeros: bool = False) -> Callable[..., Any]:
-        """Defines the rule.
+        """Define the rule.
 
         Args:
             jvp: called as `jvp(*nondiff_args, primals, tangents)`; returns the result and its tangent. A tangent of an
@@ -106,7 +106,7 @@ class CustomJvp(RuledFunction):
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
-        """Defines the rule as a sum over the arguments.
+        """Define the rule as a sum over the arguments.
 
         Args:
             jvps: for each argument a function, `jvp(tangent, result, *args)`, that returns its part of the tangent of
@@ -126,7 +126,7 @@ class CustomJvp(RuledFunction):
 
 
 def _tangents(where: str, result: Any, home: Any, change: Any, given: Any) -> Any:
-    """Returns the tangent of the whole result of a body, from the tangent of the user's result."""
+    """Return the tangent of the whole result of a body, from the tangent of the user's result."""
     if given is None:
         given = jax.tree.map(lambda _: None, result, is_leaf=is_ref)
     values, moved = tangents_in(where, result, given, "tangents")

@@ -97,7 +97,7 @@ class CustomVjp(RuledFunction):
         bwd: Callable[..., tuple[Any, ...]],
         symbolic_zeros: bool = False,
     ) -> None:
-        """Defines the rule.
+        """Define the rule.
 
         Args:
             fwd: called as `fwd(*args)`; returns the result and residuals, a pytree that may hold objects, by value. It
@@ -140,7 +140,7 @@ class CustomVjp(RuledFunction):
     def _given(
         self, bwd: Callable[..., Any], residuals: _Residuals, numbers: Sequence[int], given: Any
     ) -> tuple[Any, list[Any]]:
-        """Converts the result of a pullback: values for variables, and a cotangent for each argument."""
+        """Convert the result of a pullback: values for variables, and a cotangent for each argument."""
         where, count = f"{name_of(bwd)}, the rule of {self.where}", len(residuals.args) - len(numbers)
         if not isinstance(given, tuple | list) or len(given) != count:
             what = len(given) if isinstance(given, tuple | list) else type(given).__name__
@@ -180,13 +180,13 @@ def _check_shapes(where: str, variables: Mapping[Any, Any], kinds: Mapping[Any, 
 
 
 def _kinds(values: Mapping[str, Mapping[Any, Any]]) -> Still:
-    """Returns the types of values by group and key, as a pytree without leaves."""
+    """Return the types of values by group and key, as a pytree without leaves."""
     pairs = [((group, key), value) for group, some in values.items() for key, value in some.items()]
     return Still(tuple([(place, jax.tree.map(jax.typeof, value)) for place, value in pairs]))
 
 
 def _cotangents(residuals: _Residuals, result: Any, home: Any, change: Any) -> tuple[Any, Any]:
-    """Returns the cotangents of the values that objects hold after the call, for each argument, and of the result."""
+    """Return the cotangents of the values that objects hold after the call, for each argument, and of the result."""
     kinds = dict(residuals.kinds.definition)
 
     def read(group: str, key: Any) -> Any:

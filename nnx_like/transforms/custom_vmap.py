@@ -68,7 +68,7 @@ class CustomVmap(RuledFunction):
         super().__init__("custom_vmap", fun, (), liftcore.custom_vmap, "@f.def_vmap")
 
     def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
-        """Defines the rule for `vmap`.
+        """Define the rule for `vmap`.
 
         Args:
             rule: called as `rule(axis_size, in_batched, *args)`; returns the result, and a pytree of bools with the
@@ -110,7 +110,7 @@ def _batched(
     values: Mapping[str, Mapping[Any, Any]],
     flags: Mapping[str, Mapping[Any, Any]],
 ) -> Any:
-    """Returns which values of a body's whole result are batched, from the bools that the user returned.
+    """Return which values of a body's whole result are batched, from the bools that the user returned.
 
     Args:
         where: the transformation.
@@ -149,7 +149,7 @@ def _batched(
 
 
 def _flags_of(ref: Ref, given: Any) -> dict[Any, Any]:
-    """Returns which values of a new object are batched, by group and key."""
+    """Return which values of a new object are batched, by group and key."""
     found = entries(ref.definition)
     if not isinstance(given, State):
         return {definition[-2:]: bool(given) for _, definition in found}
@@ -158,5 +158,5 @@ def _flags_of(ref: Ref, given: Any) -> dict[Any, Any]:
 
 
 def _is_batched(now: Any, before: Any, flag: Any) -> bool:
-    """Returns whether a written value is batched: it has one axis more than the value of one element."""
+    """Return whether a written value is batched: it has one axis more than the value of one element."""
     return bool(jnp.ndim(now) > jnp.ndim(before) - bool(flag))

@@ -35,14 +35,14 @@ class Plain(str):
 
 
 def title(name: str, f: Any) -> str:
-    """Returns the name of a transformation of a function in errors, such as `vmap(block)`."""
+    """Return the name of a transformation of a function in errors, such as `vmap(block)`."""
     while isinstance(f, functools.partial):
         f = f.func
     return f"{name}({getattr(f, '__name__', type(f).__name__)})"
 
 
 def checked(name: str, f: Any) -> str:
-    """Checks that a function can be transformed; returns its name in errors.
+    """Check that a function can be transformed; return its name in errors.
 
     Raises:
         LiftArgumentError: if it is not a function, or is a bound method.
@@ -61,7 +61,7 @@ def checked(name: str, f: Any) -> str:
 
 
 def named(f: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns a decorator that names a body after the user's function, for liftcore and profiles."""
+    """Return a decorator that names a body after the user's function, for liftcore and profiles."""
 
     def rename(body: Callable[..., Any]) -> Callable[..., Any]:
         body.__name__ = body.__qualname__ = title("", f)[1:-1]
@@ -71,7 +71,7 @@ def named(f: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def positional(name: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Returns all arguments by position: moves keyword arguments to their position, and fills in defaults before them.
+    """Return all arguments by position: moves keyword arguments to their position, and fills in defaults before them.
 
     Args:
         name: the name of the transformation in errors.
@@ -96,7 +96,7 @@ def positional(name: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: 
 
 
 def numbered(where: str, f: Callable[..., Any], numbers: Any, names: Any) -> tuple[set[int], set[str]]:
-    """Completes arguments that are named by number and by name: each of them in both ways.
+    """Complete arguments that are named by number and by name: each of them in both ways.
 
     Args:
         where: the name of the option in errors, such as `jit(f), static_argnums`.
@@ -136,7 +136,7 @@ def _check_there(where: str, missing: Collection[Any], names: Sequence[str]) -> 
 
 
 def check_axes(where: str, specs: Mapping[str, Any], also: Any = None) -> None:
-    """Checks that values are axes.
+    """Check that values are axes.
 
     Args:
         where: the name of the transformation in errors.

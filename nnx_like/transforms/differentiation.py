@@ -102,7 +102,7 @@ class _Differentiated:
 
 
 def moves(raw: Any, allow_int: bool = False) -> bool:
-    """Returns whether a raw value contains numbers, and all of them are floating.
+    """Return whether a raw value contains numbers, and all of them are floating.
 
     Args:
         raw: an array, a number, or a pytree.
@@ -123,7 +123,7 @@ def _is_moving_type(dtype: Any, allow_int: bool) -> bool:
 
 
 def group_by_filter(filter: Filter, alone: bool = False, allow_int: bool = False) -> Choose:
-    """Returns the prefix for an argument that is differentiated.
+    """Return the prefix for an argument that is differentiated.
 
     Args:
         filter: a filter of the variables.
@@ -140,7 +140,7 @@ EVERYTHING = group_by_filter(...)
 
 
 def in_two_groups(name: str, f: Any) -> Groups:
-    """Returns the groups of a derivative, after checking its function."""
+    """Return the groups of a derivative, after checking its function."""
     groups = Groups(checked(name, f), "group")
     groups.specs.update({DIFFERENTIATED: None, REST: None})
     return groups
@@ -177,7 +177,7 @@ class ChosenArguments:
             raise self._error("no argument is selected.", "Select one: `argnums=0`.")
 
     def prefix(self, count: int) -> tuple[Any, ...]:
-        """Returns the groups of each argument.
+        """Return the groups of each argument.
 
         Args:
             count: the number of positional arguments.
@@ -212,7 +212,7 @@ class ChosenArguments:
 
 
 def bound(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Returns the arguments: positional ones if the signature has a position for them, all others by name."""
+    """Return the arguments: positional ones if the signature has a position for them, all others by name."""
     if not kwargs:
         return args, {}
     try:
@@ -223,7 +223,7 @@ def bound(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
-    """Splits a result into the part that is differentiated and the rest.
+    """Split a result into the part that is differentiated and the rest.
 
     Raises:
         LiftArgumentError: if the result is not a pair, or its first part holds objects.
@@ -246,7 +246,7 @@ def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
 
 
 def veiled(tree: Any) -> Any:
-    """Makes all leaves of a pytree acceptable to JAX: a leaf that is not an object, array or number becomes static.
+    """Make all leaves of a pytree acceptable to JAX: a leaf that is not an object, array or number becomes static.
 
     Args:
         tree: a pytree that may hold objects.
@@ -259,7 +259,7 @@ def veiled(tree: Any) -> Any:
 
 
 def unveiled(tree: Any) -> Any:
-    """Returns the inverse of `veiled`."""
+    """Return the inverse of `veiled`."""
 
     def plain(leaf: Any) -> Any:
         return static_value(leaf.definition) if type(leaf) is Still else leaf
@@ -268,7 +268,7 @@ def unveiled(tree: Any) -> Any:
 
 
 def is_number(leaf: Any) -> bool:
-    """Returns whether a leaf of a pytree is an array or a Python number."""
+    """Return whether a leaf of a pytree is an array or a Python number."""
     return is_array(leaf) or isinstance(leaf, complex | float | int)
 
 
@@ -280,7 +280,7 @@ def differentiated(
     lift: Callable[..., Any],
     finish: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Returns the derivative of a function, with objects in any argument.
+    """Return the derivative of a function, with objects in any argument.
 
     Args:
         name: the name of the transformation in errors.

@@ -140,7 +140,7 @@ def _gradient(
     allow_int: bool,
     reduce_axes: Sequence[Any],
 ) -> Callable[..., Any]:
-    """Implements `grad` and `value_and_grad`, under the name that errors use."""
+    """Implement `grad` and `value_and_grad`, under the name that errors use."""
     where = checked(name, f)
     if reduce_axes:
         raise LiftArgumentError(where, "JAX no longer supports `reduce_axes`.", "Reduce with `jax.lax.psum`.")

@@ -141,7 +141,7 @@ def hessian(
 
 
 def _jacobian(lift_of: Any, fun: Callable[..., Any], argnums: Any, has_aux: bool, **options: Any) -> Any:
-    """Applies a derivative of liftcore to functions of objects; without a function, returns a decorator."""
+    """Apply a derivative of liftcore to functions of objects; without a function, return a decorator."""
     if fun is MISSING:
         return functools.partial(_jacobian, lift_of, argnums=argnums, has_aux=has_aux, **options)
     name = lift_of.__name__
@@ -167,7 +167,7 @@ def _jacobian(lift_of: Any, fun: Callable[..., Any], argnums: Any, has_aux: bool
 
 
 def _of_kind(definition: Definition, value: Any) -> Any:
-    """Returns a variable of the same kind without metadata, which describes axes that a Jacobian does not have."""
+    """Return a variable of the same kind without metadata, which describes axes that a Jacobian does not have."""
     return definition[1].made(value, {}, liftcore.trace_state()) if definition[0] == VARIABLE else value
 
 
@@ -182,7 +182,7 @@ def _by_argument(
     convert: Callable[[Any], Any] = lambda value: value,
     make: Callable[[Definition, Any], Any] = _of_kind,
 ) -> Any:
-    """Returns the derivatives of one array, as the user sees them.
+    """Return the derivatives of one array, as the user sees them.
 
     Args:
         args: the arguments that are differentiated, with refs in them.

@@ -142,7 +142,7 @@ class _Donated:
 
 
 def _phrase(kept: str, spec: Any) -> str:
-    """Returns the words that errors use for a variable with some sharding."""
+    """Return the words that errors use for a variable with some sharding."""
     if type(spec) is _Donated:
         return repr(spec)
     return kept if spec is None else f"with sharding {spec}"
@@ -186,15 +186,15 @@ class JitFunction:
         return id(self)
 
     def __reduce__(self) -> str:
-        """Pickles the function by its name, like a plain function."""
+        """Pickle the function by its name, like a plain function."""
         return str(self.__qualname__)  # type: ignore[attr-defined]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """Binds the function to an object, like a method."""
+        """Bind the function to an object, like a method."""
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function."""
+        """Call the function."""
         form, outside = self._crossed(args, kwargs)
         if form.placed:
             outside.place(_concrete(form.placed))
@@ -205,7 +205,7 @@ class JitFunction:
             raise
 
     def _check_traceable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raises an error that names the argument that JAX cannot trace, if there is one."""
+        """Raise an error that names the argument that JAX cannot trace, if there is one."""
         numbers, names = self._static
         dynamic = [(number, arg) for number, arg in enumerate(args) if number not in numbers]
         for name, arg in [*dynamic, *((name, arg) for name, arg in kwargs.items() if name not in names)]:
@@ -218,7 +218,7 @@ class JitFunction:
                     ) from None
 
     def lower(self, *args: Any, **kwargs: Any) -> LoweredFunction:
-        """Lowers the function for some arguments, without running it: `lower(…).compile()`, as in `jax.jit`.
+        """Lower the function for some arguments, without running it: `lower(…).compile()`, as in `jax.jit`.
 
         Args:
             args: the arguments of a call; arrays, in variables too, may be `jax.ShapeDtypeStruct`.
@@ -229,7 +229,7 @@ class JitFunction:
             return LoweredFunction(self, form.lifted.lower(scope, *outside.args))
 
     def _crossed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Form, Outside]:
-        """Returns the lifted function for a call, and the crossing of its arguments."""
+        """Return the lifted function for a call, and the crossing of its arguments."""
         numbers, names = self._static
         if numbers:
             args = tuple([self._still(arg, number) if number in numbers else arg for number, arg in enumerate(args)])
@@ -298,12 +298,12 @@ class _Form:
         )
 
     def _stays(self, known: str, group: str) -> bool:
-        """Returns whether a returned variable keeps the sharding that it came in with."""
+        """Return whether a returned variable keeps the sharding that it came in with."""
         return self._specs[group] is None or alike(self._specs[known], self._specs[group])
 
 
 def _signature(fun: Callable[..., Any], count: int, names: Collection[str]) -> inspect.Signature:
-    """Returns the signature of a body, with the function's argument names, which `liftcore.retraces` reports."""
+    """Return the signature of a body, with the function's argument names, which `liftcore.retraces` reports."""
     try:
         parameters = list(inspect.signature(fun).parameters.values())
     except (TypeError, ValueError):
@@ -319,7 +319,7 @@ def _signature(fun: Callable[..., Any], count: int, names: Collection[str]) -> i
 
 
 def _concrete(specs: Mapping[str, Any]) -> dict[str, jax.sharding.Sharding]:
-    """Converts shardings to shardings on devices: a spec becomes one on the current mesh, if JAX gives it."""
+    """Convert shardings to shardings on devices: a spec becomes one on the current mesh, if JAX gives it."""
     found = {name: spec for name, spec in specs.items() if isinstance(spec, jax.sharding.Sharding)}
     partitions = {name: spec for name, spec in specs.items() if isinstance(spec, jax.sharding.PartitionSpec)}
     if partitions and not jax.sharding.get_abstract_mesh().empty:
@@ -332,7 +332,7 @@ def _concrete(specs: Mapping[str, Any]) -> dict[str, jax.sharding.Sharding]:
 
 
 def _shardings(jitted: JitFunction, count: int) -> tuple[Any, ...]:
-    """Returns the sharding of each argument that is not static."""
+    """Return the sharding of each argument that is not static."""
     given, numbers = jitted._in_shardings, jitted._static[0]
     if type(given) is not tuple:
         return (given,) * count
@@ -359,7 +359,7 @@ class LoweredFunction:
         self.stage = lowered.stage
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """Returns the program as a string.
+        """Return the program as a string.
 
         Args:
             dialect: the dialect, such as `"stablehlo"`; by default JAX chooses one.
@@ -368,11 +368,11 @@ class LoweredFunction:
         return self._lowered.as_text(dialect, debug_info=debug_info)
 
     def cost_analysis(self) -> Any:
-        """Returns the estimated cost, such as the number of operations; None if the backend gives none."""
+        """Return the estimated cost, such as the number of operations; None if the backend gives none."""
         return self._lowered.cost_analysis()
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> CompiledFunction:
-        """Compiles the program.
+        """Compile the program.
 
         Args:
             compiler_options: options of XLA, by name.
@@ -396,18 +396,18 @@ class CompiledFunction:
         self.stage = compiled.stage
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the compiled program."""
+        """Call the compiled program."""
         form, outside = self._jitted._crossed(args, kwargs)
         return outside.call(self._compiled, *outside.args, mutable=form.donated)
 
     def as_text(self) -> str:
-        """Returns the compiled program as a string."""
+        """Return the compiled program as a string."""
         return self._compiled.as_text()
 
     def cost_analysis(self) -> Any:
-        """Returns the estimated cost, such as the number of operations; None if the backend gives none."""
+        """Return the estimated cost, such as the number of operations; None if the backend gives none."""
         return self._compiled.cost_analysis()
 
     def memory_analysis(self) -> Any:
-        """Returns the memory that the program needs, in bytes; None if the backend gives none."""
+        """Return the memory that the program needs, in bytes; None if the backend gives none."""
         return self._compiled.memory_analysis()

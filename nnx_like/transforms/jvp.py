@@ -121,7 +121,7 @@ def _moved_along(where: str, given: Any, linear: Callable[..., Any], *tangents: 
 
 
 def _along(where: str, given: Any, tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Splits tangents into those of variables and those of arrays, which all need one."""
+    """Split tangents into those of variables and those of arrays, which all need one."""
     variables, moved = tangents_in(where, given, tangents, "tangents")
     places: Any = jax.tree.structure(given, is_leaf=is_ref)
     if any(one is None for one in places.flatten_up_to(moved)):

@@ -43,7 +43,7 @@ _PREFIX = _ByCollection((), many=True)
 
 
 def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Callable[..., Any]:
-    """Applies a lifted transformation of `liftcore`, or one of your own, to functions of objects.
+    """Apply a lifted transformation of `liftcore`, or one of your own, to functions of objects.
 
     Inside, each variable is in the collection of its kind: `Param` in "params", `BatchStat` in "batch_stats", a kind of
     your own under its registered name. Options of the transformation name these collections. If a function changes a
@@ -100,7 +100,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
 
 
 def _each(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
-    """Yields the functions, including those in lists."""
+    """Yield the functions, including those in lists."""
     if not fns:
         raise LiftArgumentError(where, "no function was given.", "Write `lift(transformation, fn)`.")
     for one in fns:
@@ -129,7 +129,7 @@ def _read(scope: liftcore.Scope, values: Any, group: str, key: str) -> Any:
 
 
 def _result(where: str, inside: Inside, result: Any) -> Any:
-    """Returns the result with references in place of objects."""
+    """Return the result with references in place of objects."""
     refs = {id(made): ref for ref, made in inside.given}
 
     def one(leaf: Any) -> Any:

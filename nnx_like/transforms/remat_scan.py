@@ -23,7 +23,7 @@ def remat_scan(
     policy: Callable[..., bool] | None = None,
     transform_metadata: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Runs nested `scan`s, one for each of `lengths`, with a `remat` around each inner one.
+    """Run nested `scan`s, one for each of `lengths`, with a `remat` around each inner one.
 
     For the backward pass, a plain scan over `a * b` layers keeps what each layer saves. With `lengths=(a, b)`, it keeps
     `a` carries and, at any one time, what `b` layers save.

@@ -76,11 +76,11 @@ class RuledFunction:
         return self._groups.where
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """Binds the function to an object, like a method."""
+        """Bind the function to an object, like a method."""
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function."""
+        """Call the function."""
         if not self._defined:
             raise LiftArgumentError(self.where, "it has no rule yet.", f"Define one first: `{self._missing}`.")
         args = _positional(self.where, self._fun, args, kwargs, self._held)
@@ -99,11 +99,11 @@ class RuledFunction:
             _called.reset(before)
 
     def expected(self) -> Any:
-        """Returns what the function's body returned, for a rule that starts, to pass to `check_alike`."""
+        """Return the result of the function's body. A rule passes it to `check_alike`."""
         return _called.get()[-1][0]
 
     def check_alike(self, rule: Callable[..., Any], expected: Any, given: Any) -> None:
-        """Checks that a rule changes objects like the function, and returns the same structure.
+        """Check that a rule changes objects like the function, and returns the same structure.
 
         Args:
             rule: the rule.
@@ -122,7 +122,7 @@ class RuledFunction:
         )
 
     def held_numbers(self, count: int) -> tuple[int, ...]:
-        """Returns the numbers of arguments that are not differentiated, in order.
+        """Return the numbers of arguments that are not differentiated, in order.
 
         Args:
             count: the number of arguments.
@@ -143,14 +143,14 @@ _called: contextvars.ContextVar[tuple[list[Any], ...]] = contextvars.ContextVar(
 
 
 def _at_home(home: Any) -> list[str]:
-    """Returns the values that a body wrote, and the number of new values."""
+    """Return the values that a body wrote, and the number of new values."""
     written = [key for _, some in home.values() for key in some]
     new = sum(len(fresh) for fresh, _ in home.values())
     return [*written, f"{new} new values"] if new else written
 
 
 def held(arg: Any) -> Any:
-    """Prepares an argument that is not differentiated: arrays and objects are kept, other values become static."""
+    """Prepare an argument that is not differentiated: arrays and objects are kept, other values become static."""
 
     def still(leaf: Any) -> Any:
         return leaf if is_object(leaf) or is_array(leaf) else Still(static(leaf, ()))
@@ -161,7 +161,7 @@ def held(arg: Any) -> Any:
 def _positional(
     where: str, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], held: Sequence[int]
 ) -> tuple[Any, ...]:
-    """Returns all arguments by position, with defaults, for a rule; defaults that JAX cannot trace are left out."""
+    """Return all arguments by position, with defaults, for a rule; defaults that JAX cannot trace are left out."""
     try:
         found = inspect.signature(fun).bind(*args, **kwargs)
     except (TypeError, ValueError):
@@ -190,7 +190,7 @@ def _is_by_name(fun: Callable[..., Any], name: str) -> bool:
 
 
 def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str) -> tuple[Any, Any]:
-    """Returns the result of a rule, after checking that it is a pair.
+    """Return the result of a rule, after checking that it is a pair.
 
     Args:
         where: the transformation.
@@ -208,7 +208,7 @@ def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str
 
 
 def by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
-    """Replaces the objects in a pytree by their arrays and static parts, to rebuild them later.
+    """Replace the objects in a pytree by their arrays and static parts, to rebuild them later.
 
     Args:
         groups: says where in errors.
@@ -222,7 +222,7 @@ def by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
 
 
 def from_values(tree: Any, values: Any) -> Any:
-    """Returns the inverse of `by_value`."""
+    """Return the inverse of `by_value`."""
     builder = Builder(lambda group, key: values[group][key])
 
     def decoded(leaf: Any) -> Any:
@@ -234,7 +234,7 @@ def from_values(tree: Any, values: Any) -> Any:
 
 
 def zero(kind: Any) -> Any:
-    """Returns the zero tangent of a value.
+    """Return the zero tangent of a value.
 
     Args:
         kind: the type of the value, as `jax.typeof` gives it.

@@ -153,7 +153,7 @@ def scan(
 
 
 def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
-    """Puts the RNG streams that all iterations share into their own group; returns the prefix and the group's name.
+    """Put the RNG streams that all iterations share into their own group; return the prefix and the group's name.
 
     All iterations draw the same keys from such a stream, so its count advances as in one iteration; each iteration
     reads the count from before the loop. Any other variable that is read and then written has to be carried.
@@ -174,7 +174,7 @@ def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
 
 
 def _lift(groups: Groups, in_axes: Any, out_axes: Any, options: dict[str, Any]) -> Callable[..., Any]:
-    """Returns the core's scan, with the groups by treatment: sliced, shared or carried."""
+    """Return the core's scan, with the groups by treatment: sliced, shared or carried."""
     return functools.partial(
         liftcore.scan,
         in_axes=in_axes,
@@ -187,7 +187,7 @@ def _lift(groups: Groups, in_axes: Any, out_axes: Any, options: dict[str, Any]) 
 
 
 def _places_of_carry(where: str, in_axes: Any, out_axes: Any) -> tuple[int | None, int | None]:
-    """Returns the positions of the carry among the arguments and the results."""
+    """Return the positions of the carry among the arguments and the results."""
     taken, given_back = _place(where, "in_axes", in_axes), _place(where, "out_axes", out_axes)
     if (taken is None) != (given_back is None):
         raise LiftArgumentError(
@@ -199,7 +199,7 @@ def _places_of_carry(where: str, in_axes: Any, out_axes: Any) -> tuple[int | Non
 
 
 def _place(where: str, what: str, axes: Any) -> int | None:
-    """Returns the index of the carry in a tuple of axes; 0 if the carry is the only value; None without a carry."""
+    """Return the index of the carry in a tuple of axes; 0 if the carry is the only value; None without a carry."""
     if axes is Carry:
         return 0
     if not isinstance(axes, (tuple, list)):
@@ -220,7 +220,7 @@ def _places(out_axes: Any, carry: int | None) -> Name:
 
 
 def _without(axes: Any, place: int | None) -> Any:
-    """Returns the axes without the carry."""
+    """Return the axes without the carry."""
     if axes is Carry:
         return ()
     return axes if place is None else tuple([axis for number, axis in enumerate(axes) if number != place])
@@ -231,7 +231,7 @@ def _with(xs: tuple[Any, ...], place: int | None, carry: Any) -> tuple[Any, ...]
 
 
 def _whole(axes: Any) -> Any:
-    """Converts axes for the core's scan: None becomes `broadcast`."""
+    """Convert axes for the core's scan: None becomes `broadcast`."""
     return jax.tree.map(
         lambda axis: liftcore.broadcast if axis is None or axis is Carry else axis,
         axes,
@@ -240,7 +240,7 @@ def _whole(axes: Any) -> Any:
 
 
 def _parted(where: str, result: Any, out_axes: Any, place: int | None) -> tuple[Any, Any]:
-    """Splits a result into the next carry and the values to stack."""
+    """Split a result into the next carry and the values to stack."""
     if out_axes is Carry:
         return result, ()
     if place is None:
@@ -261,7 +261,7 @@ def _joined(carry: Any, ys: Any, out_axes: Any, place: int | None) -> Any:
 
 
 def _check_no_new(where: str, groups: Groups, home: Mapping[str, Any]) -> None:
-    """Checks that nothing new is carried: the first iteration would have no value to begin with."""
+    """Check that nothing new is carried: the first iteration would have no value to begin with."""
     for group, (new, _) in home.items():
         if new and groups.specs.get(group) is Carry:
             raise StructureError(

@@ -101,7 +101,7 @@ def shard_map(
 
 
 def _everywhere(specs: Any) -> Any:
-    """Replaces None by `P()` in specs, as JAX does for a single array."""
+    """Replace None by `P()` in specs, as JAX does for a single array."""
     if isinstance(specs, ByFilter):
         return type(specs)([(one, _EVERYWHERE if spec is None else spec) for one, spec in specs.items()])
     if specs is None:

@@ -28,7 +28,7 @@ __all__ = ["outline", "state_of", "tangents_in", "variable_of", "with_states"]
 
 
 def variable_of(definition: Definition, value: Any) -> Any:
-    """Returns a variable that a definition describes, with another value; for an array, the value itself."""
+    """Return a variable that a definition describes, with another value; for an array, the value itself."""
     if definition[0] != VARIABLE:
         return value
     return definition[1].made(value, metadata_of(definition[3]), liftcore.trace_state())
@@ -41,7 +41,7 @@ def state_of(
     convert: Callable[[Any], Any] = lambda value: value,
     only: str | None = DIFFERENTIATED,
 ) -> Any:
-    """Returns the state of an object, with each value once, at its first path. `make` makes its leaves.
+    """Return the state of an object, with each value once, at its first path. `make` makes its leaves.
 
     Args:
         ref: the reference to the object.
@@ -63,7 +63,7 @@ def state_of(
 
 
 def with_states(tree: Any, read: Callable[[str, Any], Any], **options: Any) -> Any:
-    """Returns a pytree with a state in place of each `Ref`.
+    """Return a pytree with a state in place of each `Ref`.
 
     Args:
         tree: the pytree.
@@ -79,12 +79,12 @@ _PLACE = Still(())
 
 
 def outline(tree: Any) -> Any:
-    """Returns a pytree with its refs, and with leafless placeholders in place of leaves."""
+    """Return a pytree with its refs, and with leafless placeholders in place of leaves."""
     return jax.tree.map(lambda leaf: leaf if type(leaf) is Ref else _PLACE, tree, is_leaf=is_ref)
 
 
 def tangents_in(where: str, tree: Any, given: Any, what: str) -> tuple[dict[str, dict[Any, Any]], Any]:
-    """Splits tangents into values for variables and the rest: the inverse of `with_states`.
+    """Split tangents into values for variables and the rest: the inverse of `with_states`.
 
     Args:
         where: the name of the transformation, for errors.

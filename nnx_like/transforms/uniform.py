@@ -44,7 +44,7 @@ class _Uniform:
         self.body = body
 
     def outside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outside:
-        """Crosses the arguments of a call, a pair of `args` and `kwargs`."""
+        """Cross the arguments of a call, a pair of `args` and `kwargs`."""
         numbers, names = self.static
         if numbers:
             args = tuple([still(arg, self.groups.where) if i in numbers else arg for i, arg in enumerate(args)])
@@ -53,7 +53,7 @@ class _Uniform:
         return Outside(self.groups, (args, kwargs), self.prefix, cached=False, name=in_call)
 
     def lifted(self, lifted: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the function of objects for a lifted body."""
+        """Return the function of objects for a lifted body."""
 
         @functools.wraps(f)
         def wrapped(*args: Any, **kwargs: Any) -> Any:

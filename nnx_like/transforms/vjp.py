@@ -74,7 +74,7 @@ def _pulled_back(back: Callable[..., Any], cotangent: Any) -> Any:
 def differentiable(
     name: str, lift: Callable[..., Any], f: Callable[..., Any], has_aux: bool
 ) -> Callable[..., tuple[Any, Any, Any, Any]]:
-    """Returns a function of objects under a derivative with respect to all floating values.
+    """Return a function of objects under a derivative with respect to all floating values.
 
     Args:
         name: what errors call the transformation.

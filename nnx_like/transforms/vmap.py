@@ -107,7 +107,7 @@ def mapped(
     options: Mapping[str, Any],
     static: Collection[int] = (),
 ) -> Callable[..., Any]:
-    """Returns a function of objects under a lift that maps over axes of variables.
+    """Return a function of objects under a lift that maps over axes of variables.
 
     Args:
         name: what errors call the transformation.
@@ -157,7 +157,7 @@ def mapped(
 def differing(
     groups: Groups, out_axes: Any, parts: Iterable[tuple[str, Any, Any]], among: str = "elements"
 ) -> LoopInvarianceError:
-    """Returns the error for a new value without an axis that differs between elements.
+    """Return the error for a new value without an axis that differs between elements.
 
     Args:
         groups: the groups of the lift.

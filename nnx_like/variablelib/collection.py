@@ -14,7 +14,7 @@ CONSTANTS = "constants"
 
 
 def collection_of(value: Any) -> str:
-    """Returns the collection of a variable: the registered name of its kind, or else the name of its class.
+    """Return the collection of a variable: the registered name of its kind, or else the name of its class.
 
     Example:
         >>> from nnx_like.variablelib.kinds import BatchStat

@@ -28,7 +28,7 @@ class Described:
     required_metadata: frozenset[str] = frozenset()
 
     def check_live(self) -> None:
-        """Checks that the variable may be changed in the current trace.
+        """Check that the variable may be changed in the current trace.
 
         Raises:
             TraceContextError: if the variable was created under another JAX trace.
@@ -42,7 +42,7 @@ class Described:
             )
 
     def get_metadata(self, name: str | None = None, default: Any = _MISSING) -> Any:
-        """Returns all metadata as a new dict, or the metadata of one name.
+        """Return all metadata as a new dict, or the metadata of one name.
 
         Args:
             name: the name, or None for all.
@@ -58,7 +58,7 @@ class Described:
         return self._metadata.get(_kept(name), default)
 
     def set_metadata(self, *args: Any, **kwargs: Any) -> None:
-        """Sets metadata: `set_metadata(name, value)`, `set_metadata(name=value, …)`, or all of it from a dict.
+        """Set metadata: `set_metadata(name, value)`, `set_metadata(name=value, …)`, or all of it from a dict.
 
         Example:
             >>> from nnx_like.variablelib.kinds import Param
@@ -93,7 +93,7 @@ class Described:
         put_metadata(self, metadata)
 
     def has_metadata(self, name: str) -> bool:
-        """Returns whether there is metadata with this name.
+        """Return whether there is metadata with this name.
 
         Args:
             name: the name.
@@ -101,7 +101,7 @@ class Described:
         return _kept(name) in self._metadata
 
     def del_metadata(self, name: str) -> None:
-        """Deletes metadata.
+        """Delete metadata.
 
         Args:
             name: the name.
@@ -121,7 +121,7 @@ class Described:
         return self._metadata.get("out_sharding")
 
     def get_value(self) -> Any:
-        """Returns the value."""
+        """Return the value."""
         raise NotImplementedError
 
     @property
@@ -131,7 +131,7 @@ class Described:
         return metadata["out_sharding"] if "out_sharding" in metadata else self.get_value().sharding
 
     def add_axis(self, axis_index: int, axis_name: str | None) -> None:
-        """Calls the hook `on_add_axis`, for a lift that adds an axis to the value.
+        """Call the hook `on_add_axis`, for a lift that adds an axis to the value.
 
         Args:
             axis_index: the new axis.
@@ -140,7 +140,7 @@ class Described:
         self._call_axis_hooks("on_add_axis", axis_index, axis_name)
 
     def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
-        """Calls the hook `on_remove_axis`, for a lift that removes an axis from the value.
+        """Call the hook `on_remove_axis`, for a lift that removes an axis from the value.
 
         Args:
             axis_index: the axis that is removed.
@@ -160,5 +160,5 @@ put_trace = Described.__dict__["_trace"].__set__
 
 
 def _kept(name: str) -> str:
-    """Returns the name under which metadata is stored."""
+    """Return the name under which metadata is stored."""
     return "out_sharding" if name in ("sharding", "sharding_names") else name

@@ -13,7 +13,7 @@ __all__ = ["with_item", "without_item"]
 
 
 def with_item(value: Any, index: Any, item: Any) -> Any:
-    """Returns a copy of a value with another item.
+    """Return a copy of a value with another item.
 
     Example:
         >>> with_item({"a": 1}, "b", 2), with_item(3, ..., 4)
@@ -44,7 +44,7 @@ def with_item(value: Any, index: Any, item: Any) -> Any:
 
 
 def without_item(value: Any, index: Any) -> Any:
-    """Returns a copy of a value without an item.
+    """Return a copy of a value without an item.
 
     Args:
         value: the value: a list, a dict.

@@ -28,7 +28,7 @@ _SHARDINGS = ("sharding", "sharding_names")
 
 
 def named(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Renames metadata to the names that it is stored under: `sharding` and `sharding_names` become `out_sharding`.
+    """Rename metadata to the names that it is stored under: `sharding` and `sharding_names` become `out_sharding`.
 
     Args:
         metadata: the metadata from the user. It is not changed.
@@ -54,7 +54,7 @@ _MODELS = {
 
 
 def without_models(kind: type[Any], metadata: dict[str, Any]) -> dict[str, Any]:
-    """Returns metadata without the options that choose another state model, which must be off.
+    """Return metadata without the options that choose another state model, which must be off.
 
     Args:
         kind: the kind of the variable, for errors.
@@ -73,7 +73,7 @@ def without_models(kind: type[Any], metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def called(hooks: Any, variable: Any, value: Any) -> Any:
-    """Applies hooks to a value.
+    """Apply hooks to a value.
 
     Args:
         hooks: a hook `(variable, value) -> value`, or a sequence of them, called in order.
@@ -116,7 +116,7 @@ class VariableMetadata:
 
 
 def merged(value: VariableMetadata, metadata: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Returns the value that an initializer returned, and the metadata of the variable made from it.
+    """Return the value that an initializer returned, and the metadata of the variable made from it.
 
     Args:
         value: the result of the initializer. If initializers are wrapped more than once, the outermost wins.
@@ -146,7 +146,7 @@ def with_metadata(
     on_remove_axis: _Hooks = (),
     **metadata: Any,
 ) -> Callable[..., Any]:
-    """Wraps an initializer to also give metadata to the variable that will hold its value.
+    """Wrap an initializer to also give metadata to the variable that will hold its value.
 
     Example:
         >>> import jax
@@ -193,7 +193,7 @@ def with_partitioning(
     mesh: Any = None,
     **metadata: Any,
 ) -> Callable[..., Any]:
-    """Wraps an initializer to also name the mesh axes of its value.
+    """Wrap an initializer to also name the mesh axes of its value.
 
     Example:
         >>> import jax

@@ -11,7 +11,7 @@ __all__ = ["Operators"]
 
 
 def _plain(value: Any) -> Any:
-    """Returns the value of a variable; other values are returned unchanged."""
+    """Return the value of a variable; other values are returned unchanged."""
     return value.get_value() if isinstance(value, Operators) else value
 
 
@@ -37,7 +37,7 @@ def _unary(operation: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Makes an in-place operator. It never uses `operator.iadd`, which would change a NumPy array that others hold."""
+    """Make an in-place operator. It never uses `operator.iadd`, which would change a NumPy array that others hold."""
 
     def method(self: Operators, other: Any) -> Any:
         self.set_value(operation(self.get_value(), _plain(other)))
@@ -59,11 +59,11 @@ class Operators:
     __array_priority__ = 100
 
     def get_value(self) -> Any:
-        """Returns the value."""
+        """Return the value."""
         raise NotImplementedError
 
     def set_value(self, value: Any) -> None:
-        """Assigns the value."""
+        """Assign the value."""
         raise NotImplementedError
 
     __add__, __radd__, __iadd__ = _binary(operator.add), _reflected(operator.add), _in_place(operator.add)
@@ -115,5 +115,5 @@ class Operators:
         return format(self.get_value(), spec) if spec else str(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the value."""
+        """Call the value."""
         return self.get_value()(*args, **kwargs)

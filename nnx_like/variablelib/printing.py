@@ -14,7 +14,7 @@ __all__ = ["block", "size_of", "size_text"]
 
 
 def size_of(value: Any) -> tuple[int, int]:
-    """Counts the elements in the arrays of a pytree, and their bytes.
+    """Count the elements in the arrays of a pytree, and their bytes.
 
     Args:
         value: any pytree; `jax.ShapeDtypeStruct` counts as an array of its shape and dtype.
@@ -30,7 +30,7 @@ def size_of(value: Any) -> tuple[int, int]:
 
 
 def size_text(elements: int, size: int) -> str:
-    """Formats a number of elements and bytes.
+    """Format a number of elements and bytes.
 
     Example:
         >>> size_text(10_000, 40_000), size_text(0, 0)
@@ -45,7 +45,7 @@ def size_text(elements: int, size: int) -> str:
 
 
 def block(name: str, comment: str, parts: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
-    """Formats named parts, one a line.
+    """Format named parts, one a line.
 
     Example:
         >>> print(block("Param", "2 (8 B)", {"value": 3, "tag": "x"}))

@@ -21,7 +21,7 @@ def register_variable_name(name: str, typ: K, *, overwrite: bool = False) -> K: 
 @overload
 def register_variable_name(name: str, typ: None = None, *, overwrite: bool = False) -> Callable[[K], K]: ...
 def register_variable_name(name: str, typ: Any = None, *, overwrite: bool = False) -> Any:
-    """Registers a name for a kind of variables. It can be used as a class decorator.
+    """Register a name for a kind of variables. It can be used as a class decorator.
 
     Example:
         >>> @register_variable_name("statistics")
@@ -55,7 +55,7 @@ def register_variable_name(name: str, typ: Any = None, *, overwrite: bool = Fals
 def variable_type_from_name(
     name: str, /, *, base: type[Variable[Any]] = Variable, allow_register: bool = False
 ) -> type[Variable[Any]]:
-    """Returns the kind that is registered under a name.
+    """Return the kind that is registered under a name.
 
     Example:
         >>> import nnx_like.variablelib.kinds
@@ -82,7 +82,7 @@ def variable_type_from_name(
 
 
 def variable_name_from_type(typ: type[Variable[Any]], /, *, allow_register: bool = False) -> str:
-    """Returns the registered name of a kind.
+    """Return the registered name of a kind.
 
     Example:
         >>> import nnx_like as nnx

@@ -11,7 +11,7 @@ __all__ = ["StaticMetadata", "metadata_key", "static_key"]
 
 
 def static_key(value: Any) -> Any:
-    """Returns a hashable key for a static value; keys of different types differ.
+    """Return a hashable key for a static value; keys of different types differ.
 
     Example:
         >>> static_key(1) == static_key(True), static_key([1, {"a": 2}]) == static_key([1, {"a": 2}])
@@ -40,7 +40,7 @@ def static_key(value: Any) -> Any:
 
 
 def metadata_key(metadata: Mapping[str, Any]) -> Any:
-    """Returns a hashable key for the metadata of a variable; the order of names does not matter.
+    """Return a hashable key for the metadata of a variable; the order of names does not matter.
 
     Args:
         metadata: names and values.
@@ -72,7 +72,7 @@ class _Unhashable:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    """Returns whether two values of one type are equal; arrays are compared element by element."""
+    """Return whether two values of one type are equal; arrays are compared element by element."""
     if isinstance(first, np.ndarray):
         return first.dtype == second.dtype and np.array_equal(first, second)
     try:

@@ -88,7 +88,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
 
     @classmethod
     def made(cls, value: Any, metadata: dict[str, Any], trace: Any) -> Self:
-        """Returns a variable of this kind without hooks or checks, for code that builds objects.
+        """Return a variable of this kind without hooks or checks, for code that builds objects.
 
         Args:
             value: the raw value.
@@ -103,7 +103,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
 
     @classmethod
     def from_metadata(cls, value: A, attributes: Mapping[str, Any]) -> Self:
-        """Returns a variable of this kind with a raw value and metadata; hooks are not called.
+        """Return a variable of this kind with a raw value and metadata; hooks are not called.
 
         Args:
             value: the raw value.
@@ -114,7 +114,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
     # --- the value
 
     def get_value(self, *, index: Any = _MISSING) -> Any:
-        """Returns the value, after the hook `on_get_value`.
+        """Return the value, after the hook `on_get_value`.
 
         Args:
             index: the index of an item to read instead, if given.
@@ -127,7 +127,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         return value
 
     def set_value(self, value: Any, *, index: Any = _MISSING) -> None:
-        """Assigns the value, after the hook `on_set_value`.
+        """Assign the value, after the hook `on_set_value`.
 
         Args:
             value: the new value; for a variable, its value. It is not copied.
@@ -152,11 +152,11 @@ class Variable(Operators, Described, ByReference, Generic[A]):
     )
 
     def get_raw_value(self) -> Any:
-        """Returns the value; hooks are not called."""
+        """Return the value; hooks are not called."""
         return self._value
 
     def set_raw_value(self, value: Any) -> None:
-        """Assigns the value; hooks are not called.
+        """Assign the value; hooks are not called.
 
         Args:
             value: the new value, stored without hooks.
@@ -170,7 +170,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
     raw_value = property(get_raw_value, set_raw_value, doc="The value, read and written without hooks.")
 
     def create_value(self, value: Any) -> Any:
-        """Returns the initial value. A subclass may override this.
+        """Return the initial value. A subclass may override this.
 
         Args:
             value: the value that the constructor got, after the hook `on_create_value`.
@@ -195,7 +195,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         return type(self)
 
     def copy(self, value: Any = _MISSING, **updates: Any) -> Self:
-        """Returns a copy: a new variable of the same kind, raw value and metadata.
+        """Return a copy: a new variable of the same kind, raw value and metadata.
 
         Args:
             value: another raw value, if given; for a variable, its value. Containers are copied, arrays are not.
@@ -209,7 +209,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         return self.made(value, metadata, trace_state())
 
     def replace(self, value: Any = _MISSING, **updates: Any) -> Self:
-        """Returns a new variable of the same kind with another raw value or other metadata.
+        """Return a new variable of the same kind with another raw value or other metadata.
 
         Args:
             value: another raw value, if given; for a variable, its value.
@@ -218,7 +218,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         return self.copy(value, **updates)
 
     def to_state(self, value: Any = _MISSING, **updates: Any) -> Self:
-        """Returns a copy of the variable, for a state.
+        """Return a copy of the variable, for a state.
 
         Args:
             value: another raw value, if given.
@@ -227,7 +227,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         return self.copy(value, **updates)
 
     def copy_from(self, other: Variable[A]) -> None:
-        """Takes the raw value and the metadata of another variable of the same kind.
+        """Take the raw value and the metadata of another variable of the same kind.
 
         Args:
             other: the other variable.
@@ -245,7 +245,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         self.update_from_state(other)
 
     def update_from_state(self, variable_state: Variable[A]) -> None:
-        """Takes the raw value and the metadata of another variable, of any kind.
+        """Take the raw value and the metadata of another variable, of any kind.
 
         Args:
             variable_state: the other variable.
@@ -344,7 +344,7 @@ _VALUE_KEY = jax.tree_util.GetAttrKey("value")
 
 
 def _register(kind: type[Variable[Any]]) -> None:
-    """Registers a kind as a pytree: the value is its child, everything else is static."""
+    """Register a kind as a pytree: the value is its child, everything else is static."""
 
     def unflatten(static: StaticMetadata, children: Iterable[Any]) -> Variable[Any]:
         return kind.made(next(iter(children)), static.metadata, trace_state())

@@ -39,7 +39,7 @@ def sign(variables: Any) -> Any:
 
 
 def centred(variables: Any) -> Any:
-    """Weight standardisation over everything at once: what one variable looks like depends on the others."""
+    """Weight standardization over everything at once: what one variable looks like depends on the others."""
     leaves = jax.tree.leaves(variables)
     mean = sum(leaf.sum() for leaf in leaves) / sum(leaf.size for leaf in leaves)
     return jax.tree.map(lambda leaf: leaf - mean, variables)
@@ -140,7 +140,7 @@ def test_what_the_body_made_with_a_dtype_of_its_own_keeps_it_in_init() -> None:
 
 
 def test_one_stored_variable_may_be_seen_as_several() -> None:
-    """Weight normalisation: a kernel is stored as its direction and its lengths."""
+    """Weight normalization: a kernel is stored as its direction and its lengths."""
 
     def joined(variables: Any) -> Any:
         stored = variables["params"]
@@ -238,8 +238,8 @@ def test_a_loop_around_sees_which_mapped_variable_another_one_reads() -> None:
 @pytest.mark.parametrize("maps", [(centred, lambda tree: tree), (lambda tree: tree, centred)])
 def test_what_a_map_makes_of_a_variable_may_not_depend_on_one_that_reads_it(maps: Any) -> None:
     message = (
-        r'"params/bias" in map_variables\(data_dependent\) at /a: its initial value reads "params/kernel", but the form '
-        r"of it that `map_out` and `map_in` return depends on \['params/bias'\]. Map them separately"
+        r'"params/bias" in map_variables\(data_dependent\) at /a: its initial value reads "params/kernel", but the '
+        r"form of it that `map_out` and `map_in` return depends on \['params/bias'\]. Map them separately"
     )
     with pytest.raises(LiftArgumentError, match=message):
         liftcore.init(child(map_variables(data_dependent, "params", *maps, init=True)))(KEY, X)
