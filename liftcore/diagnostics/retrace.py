@@ -67,8 +67,8 @@ class Difference(NamedTuple):
 
 
 def _short(text: str | None) -> str:
-    if text is None:
-        return "absent"
+    if not text:
+        return "absent" if text is None else "none"
     return text if len(text) <= _WIDTH or text is _UNSHARED else f"{text[:_WIDTH]}…"
 
 

@@ -65,7 +65,7 @@ def _of_layout(layout: Layout) -> Iterator[tuple[str, str]]:
         yield _of_scope("streams given", index), str(seen.given)
         yield _of_scope("empty collections", index), ", ".join(seen.empty)
         yield _of_scope("variables not lifted", index), str([*map("/".join, (*layout.unlifted[index], *seen.unlifted))])
-        yield _of_scope("rules of other streams", index), ", ".join(map(short_form, seen.rules))
+        yield _of_scope("streams that draw from another one", index), ", ".join(map(short_form, seen.rules))
     for index, names in enumerate(layout.names):
         taken = sorted(name if collection is None else f"{collection}/{name}" for name, collection in names.taken)
         yield _of_scope("names taken", index), f"{taken}, numbers {dict(names.numbers)}"
