@@ -524,4 +524,4 @@ def test_a_static_node_of_another_package_tells_what_it_is() -> None:
 
 def test_an_empty_side_of_a_difference_is_none() -> None:
     assert str(Difference("streams", "...", "")) == "streams: ... before, none now"
-    assert str(Difference("variable params/w", None, "float32[2]")) == "variable params/w: absent before, float32[2] now"
+    assert str(Difference("params/w", None, "float32[2]")) == "params/w: absent before, float32[2] now"
