@@ -112,8 +112,7 @@ class Dropout(Module):
             if source is None:
                 raise LiftArgumentError(
                     "Dropout",
-                    "`deterministic` is False, but no `rngs` argument was provided to Dropout, neither when it was "
-                    "made nor in the call.",
+                    "`deterministic` is False, but `rngs` was given neither to the constructor nor in the call.",
                     "Write `Dropout(rate, rngs=rngs)`, or `dropout(x, rngs=rngs)`.",
                 )
             raise _no_stream(source, "an Rngs, an RngStream or a key", "Write `dropout(x, rngs=nnx.Rngs(0))`.")
