@@ -78,7 +78,8 @@ def check_rule_scopes(where: str, lift: str, scopes: Sequence[Scope]) -> None:
     if scopes:
         raise LiftArgumentError(
             where,
-            f"the scope {scopes[0].path_text} is among the arguments, but its rule does not cover variables.",
+            f"the scope {scopes[0].path_text} is among the arguments, but the rule of this function does not handle "
+            "variables.",
             f"Use `liftcore.{lift}`, whose rule does.",
         )
 
