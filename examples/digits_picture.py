@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
-INK, GREY, PALE, BLUE, ORANGE = "#1f2933", "#616e7c", "#cbd2d9", "#1769aa", "#d9480f"
+INK, GRAY, PALE, BLUE, ORANGE = "#1f2933", "#616e7c", "#cbd2d9", "#1769aa", "#d9480f"
 
 
 @dataclass
@@ -48,7 +48,7 @@ def draw(history: History, probabilities: np.ndarray, images: np.ndarray, labels
 def draw_losses(axes: Axes, history: History) -> None:
     """Draw how the loss of every member and of the ensemble fell."""
     epochs = np.arange(1, len(history.test) + 1)
-    members = axes.plot(epochs, np.stack(history.train), color=GREY, linewidth=1, marker=".", markersize=3, alpha=0.6)
+    members = axes.plot(epochs, np.stack(history.train), color=GRAY, linewidth=1, marker=".", markersize=3, alpha=0.6)
     members[0].set_label("each member, training")
     axes.plot(epochs, history.test, color=BLUE, linewidth=2.5, marker="o", markersize=4, label="ensemble, test")
     axes.set_title("Cross entropy", color=INK, fontsize=13)

@@ -34,7 +34,7 @@ from liftcore.checkpoints import load_file, save_file
 from liftcore.training import TrainState, count
 from sentence_embeddings import Encoder, find_weights, read_weights
 
-LENGTH, BATCH, NEIGHBOURS, TESTED = 32, 32, 8, 384
+LENGTH, BATCH, NEIGHBORS, TESTED = 32, 32, 8, 384
 STEPS, LEARNING_RATE, TEMPERATURE, TARGET_GAIN = 40, 2e-3, 0.05, 0.03
 SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages"}
 
@@ -117,13 +117,13 @@ def train_step(state: TrainState, batch: Pairs) -> tuple[TrainState, jax.Array]:
 
 
 def train(state: TrainState, pairs: Pairs, args: argparse.Namespace) -> TrainState:
-    """Train under a progress bar. Some pairs of a batch are neighbours in a file: those are hard to tell apart."""
+    """Train under a progress bar. Some pairs of a batch are neighbors in a file: those are hard to tell apart."""
     rng = np.random.default_rng(args.seed)
     with tqdm(range(args.steps), desc="training", unit="step") as bar:
         bar.set_postfix_str("compiling …")
         for _ in bar:
-            starts = rng.choice(len(pairs[0][0]) - NEIGHBOURS, BATCH // NEIGHBOURS, replace=False)
-            rows = (starts[:, None] + np.arange(NEIGHBOURS)).ravel()
+            starts = rng.choice(len(pairs[0][0]) - NEIGHBORS, BATCH // NEIGHBORS, replace=False)
+            rows = (starts[:, None] + np.arange(NEIGHBORS)).ravel()
             state, loss = train_step(state, jax.tree.map(operator.itemgetter(rows), pairs))
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
     return state

@@ -69,8 +69,8 @@ GROUPS = {
         objects=("Embed",),
         functions=("embedding", "Embedding", "rotary_embedding"),
     ),
-    "normalisation": Group(
-        "Normalisation",
+    "normalization": Group(
+        "Normalization",
         modules=_NORMS,
         objects=_NORMS,
         functions=("batch_norm", "layer_norm", "rms_norm", "group_norm", "instance_norm"),

@@ -1,4 +1,4 @@
-"""Puts drawings into the pages, so that they take the colours of the chosen theme: a hook of MkDocs."""
+"""Puts drawings into the pages, so that they take the colors of the chosen theme: a hook of MkDocs."""
 
 from __future__ import annotations
 

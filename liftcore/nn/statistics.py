@@ -135,7 +135,7 @@ def standardize(
         dtype: the dtype of the result; by default what `x`, `scale` and `bias` promote to, without the statistics.
     """
     factor = lax.rsqrt(align(jnp.expand_dims(variance, axes), x) + epsilon)
-    centred = x if mean is None else x - align(jnp.expand_dims(mean, axes), x)
-    y = centred * (factor if scale is None else factor * align(scale, x))
+    centered = x if mean is None else x - align(jnp.expand_dims(mean, axes), x)
+    y = centered * (factor if scale is None else factor * align(scale, x))
     y = y if bias is None else y + align(bias, x)
     return jnp.asarray(y, canonicalize_dtype(x, scale, bias, dtype=dtype))

@@ -34,7 +34,7 @@ def taken(where: str, variables: Variables, filter: Filter) -> dict[str, Any]:
 
 
 def check_taken(where: str, variables: Variables, predicate: Predicate, part: Variables) -> None:
-    """Check that a filter matches a variable: a misspelt one does not. Filters for all or none are not checked.
+    """Check that a filter matches a variable: a misspelled one does not. Filters for all or none are not checked.
 
     Raises:
         LiftArgumentError: if the filter matches none.

@@ -26,7 +26,7 @@ KEEP = 2
 
 
 def tree_of(step: int) -> dict[str, Any]:
-    """What is saved as a step, which it can be recognised by."""
+    """What is saved as a step, which it can be recognized by."""
     layers = {f"layer_{i}": {"kernel": np.full((32, 32), step + i / 8, np.float32)} for i in range(24)}
     return {"params": layers, "position": 32 * step, "stream": np.array([step, 7])}
 

@@ -1,4 +1,4 @@
-"""The optimised program of a lifted model has the operations of the hand-written JAX function, and no more."""
+"""The optimized program of a lifted model has the operations of the hand-written JAX function, and no more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPERATION = re.compile(r"^\s*(?:ROOT )?[\w.%-]+ = .*? ([a-z][\w-]*)\(", re.MULT
 
 
 def operations(fn: Callable[..., Any], *args: Any) -> Counter[str]:
-    """How often each operation is in the optimised program, those inside of fusions, loops and branches included."""
+    """How often each operation is in the optimized program, those inside of fusions, loops and branches included."""
     options = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
     if jax.__version_info__ < (0, 11):  # later releases have no others
         options["xla_cpu_use_fusion_emitters"] = True
@@ -33,7 +33,7 @@ def operations(fn: Callable[..., Any], *args: Any) -> Counter[str]:
 
     text = jax.jit(machine_code, compiler_options=options).lower(*args).compile().as_text()
     found = Counter(_OPERATION.findall(text or ""))
-    assert found, "nothing was recognised in the text"
+    assert found, "nothing was recognized in the text"
     return found
 
 

@@ -1,4 +1,4 @@
-"""Normalisation layers as modules; most of all those that wrap a layer and change its parameters."""
+"""Normalization layers as modules; most of all those that wrap a layer and change its parameters."""
 
 from __future__ import annotations
 

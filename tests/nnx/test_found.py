@@ -1,4 +1,4 @@
-"""Behaviour that was found wrong once, beside what NNX does."""
+"""Behavior that was found wrong once, beside what NNX does."""
 
 import dataclasses
 

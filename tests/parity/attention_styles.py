@@ -76,7 +76,7 @@ def translator(nn: Any) -> Any:
 
 
 def language_model(nn: Any, decode: bool) -> Any:
-    """Layers scanned and rematerialised, with the words of the input as those of the output."""
+    """Layers scanned and rematerialized, with the words of the input as those of the output."""
 
     class Block(nn.Module):
         @nn.compact

@@ -1,4 +1,4 @@
-"""Linear, convolutional and normalisation layers against `flax.linen` where one row of the table is not enough."""
+"""Linear, convolutional and normalization layers against `flax.linen` where one row of the table is not enough."""
 
 from __future__ import annotations
 

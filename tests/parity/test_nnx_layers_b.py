@@ -1,4 +1,4 @@
-"""Layers of `nnx_like` that normalise, attend or recur, against those of `flax.nnx`: bit for bit."""
+"""Layers of `nnx_like` that normalize, attend or recur, against those of `flax.nnx`: bit for bit."""
 
 from __future__ import annotations
 

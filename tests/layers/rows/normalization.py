@@ -1,4 +1,4 @@
-"""Rows of normalisation layers."""
+"""Rows of normalization layers."""
 
 from __future__ import annotations
 
