@@ -1,7 +1,7 @@
 """Draws the pictures of how a lift works, as SVG: `python docs/diagrams.py`.
 
-Each picture is plain text with a style of its own, so that a forge shows it in its light or dark colours. In the site
-the pictures are part of the page and take the colours of the chosen theme (`docs/assets/site.css`).
+Each picture is plain text with a style of its own, so that a forge shows it in its light or dark colors. In the site
+the pictures are part of the page and take the colors of the chosen theme (`docs/assets/site.css`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Picture:
         self.parts: list[str] = []
 
     def box(self, x: int, y: int, w: int, h: int, *lines: str, kind: str = "outside") -> Picture:
-        """A box with centred lines. A line that begins with ` is code; one with * a heading."""
+        """A box with centered lines. A line that begins with ` is code; one with * a heading."""
         self.parts.append(f'<rect class="d-{kind}" x="{x}" y="{y}" width="{w}" height="{h}" rx="6"/>')
         first = y + h / 2 - 9 * (len(lines) - 1) + 4
         for number, line in enumerate(lines):
