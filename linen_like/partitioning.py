@@ -228,14 +228,20 @@ def remat(
     """Like `nn.remat`, but `static_argnums` does not count the module: number 0 is the first argument after it.
 
     Args:
-        target: see `nn.remat`, also for the arguments that are not named here.
-        variables: see `nn.remat`.
-        rngs: see `nn.remat`.
-        concrete: see `nn.remat`.
-        prevent_cse: see `nn.remat`.
-        static_argnums: the positions of static arguments; negative ones count from the end.
-        policy: see `nn.remat`.
-        methods: see `nn.remat`.
+        target: a Module class, or a function whose first argument is a module.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
+        concrete: must be False; JAX has removed this option.
+        prevent_cse: whether to keep the compiler from undoing the rematerialization by merging equal operations.
+            Inside a `scan`, False is enough and faster.
+        static_argnums: the positions of arguments that Python code needs as values, such as flags. The first argument
+            after the module is 0; negative positions count from the end.
+        policy: the intermediate values to store anyway: one of `jax.checkpoint_policies`; by default none.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
+
+    Returns:
+        A Module class with the same fields, or a function with the same arguments.
     """
     numbers = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
     counted = tuple(number if number < 0 else number + 1 for number in numbers)
@@ -261,7 +267,7 @@ def scan_with_axes(
     """Like `nn.scan`, and adds the name of the axis of iterations to the names that `param_with_axes` keeps.
 
     Args:
-        target: see `nn.scan`, also for the arguments that are not named here.
+        target: a Module class, or a function whose first argument is a module.
         variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
@@ -273,11 +279,15 @@ def scan_with_axes(
         length: the number of iterations; needed only if nothing is sliced.
         reverse: whether to run from the last slice to the first.
         unroll: the number of iterations in one step of the compiled loop; True for all of them.
-        axis_name: the name of the axis.
-        axes_collections: the collections whose variables have names; each must be in `variable_axes`.
+        axis_name: the name of the axis of iterations. It is added to the names of the variables; collectives
+            cannot use it.
+        axes_collections: the collections whose variables have names; each must be a key of `variable_axes`.
         data_transform: must be None: it would be called with the groups of flax's core, which differ from those here.
         methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
             override the options given here.
+
+    Returns:
+        A Module class with the same fields, or a function with the same arguments.
     """
     names = dict.fromkeys(axes_collections, axis_name)
     _check_collections("axes_collections of scan_with_axes", names, variable_axes)
@@ -313,7 +323,7 @@ def vmap_with_axes(
     """Like `nn.vmap`, and adds the name of the new axis to the names that `param_with_axes` keeps.
 
     Args:
-        target: see `nn.vmap`, also for the arguments that are not named here.
+        target: a Module class, or a function whose first argument is a module.
         variable_axes: maps filters of variables to axes: an int, None (shared by the elements), or `In`, `Out`,
             `InOut`.
         split_rngs: maps filters of RNG streams to bools: whether elements draw different keys. One bool applies to all
@@ -323,10 +333,14 @@ def vmap_with_axes(
         out_axes: the axis of each result, or None for a result that is the same in all elements; a pytree prefix.
         axis_size: the number of elements; needed only if nothing is mapped.
         axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
-        partitioning_axis_names: the name of the new axis, for each collection whose variables have names.
+        partitioning_axis_names: maps each collection whose variables have names to the name of the new axis. Each
+            collection must be a key of `variable_axes`.
         spmd_axis_name: the mesh axes over which the mapped axis is sharded, for `with_sharding_constraint` inside.
         methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
             override the options given here.
+
+    Returns:
+        A Module class with the same fields, or a function with the same arguments.
     """
     names = partitioning_axis_names
     _check_collections("partitioning_axis_names of vmap_with_axes", names, variable_axes)
