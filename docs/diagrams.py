@@ -1,4 +1,4 @@
-"""Draws the pictures of how a lift works, as SVG: `python docs/diagrams.py`.
+"""Draws the pictures of the documents as SVG: `python docs/diagrams.py`.
 
 Each picture is plain text with a style of its own, so that a forge shows it in its light or dark colors. In the site
 the pictures are part of the page and take the colors of the chosen theme (`docs/assets/site.css`).
@@ -7,13 +7,23 @@ the pictures are part of the page and take the colors of the chosen theme (`docs
 from __future__ import annotations
 
 import math
+import re
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import linen_like as nn
+from liftcore import ExplainedLift
 
 __all__ = ["ASSETS", "PICTURES", "Picture", "pictures"]
 
-ASSETS = Path(__file__).parent / "assets"
+DOCS = Path(__file__).parent
+ASSETS = DOCS / "assets"
 
 STYLE = """
 svg {
@@ -52,9 +62,14 @@ class Picture:
         self.title, self.width, self.height = title, width, height
         self.parts: list[str] = []
 
+    def rect(self, x: int, y: int, w: int, h: int, kind: str, rx: int = 6) -> Picture:
+        """A rectangle; `rx` is the radius of its corners."""
+        self.parts.append(f'<rect class="d-{kind}" x="{x}" y="{y}" width="{w}" height="{h}" rx="{rx}"/>')
+        return self
+
     def box(self, x: int, y: int, w: int, h: int, *lines: str, kind: str = "outside") -> Picture:
         """A box with centered lines. A line that begins with ` is code; one with * a heading."""
-        self.parts.append(f'<rect class="d-{kind}" x="{x}" y="{y}" width="{w}" height="{h}" rx="6"/>')
+        self.rect(x, y, w, h, kind)
         first = y + h / 2 - 9 * (len(lines) - 1) + 4
         for number, line in enumerate(lines):
             self.text(x + w // 2, round(first + 18 * number), line, "middle")
@@ -62,7 +77,7 @@ class Picture:
 
     def frame(self, x: int, y: int, w: int, h: int, line: str, kind: str = "inside") -> Picture:
         """A box round others, with its name at the top left."""
-        self.parts.append(f'<rect class="d-{kind}" x="{x}" y="{y}" width="{w}" height="{h}" rx="6"/>')
+        self.rect(x, y, w, h, kind)
         return self.text(x + 12, y + 20, line)
 
     def text(self, x: int, y: int, line: str, anchor: str = "start", kind: str = "text") -> Picture:
@@ -290,6 +305,86 @@ def prologue() -> Picture:
     return p
 
 
+# -- what tabulate and explain show ------------------------------------------------------------------------------------
+
+LINE, PAD, LETTER = 18, 9, 7.3
+"""Of a table: the height of a line, the space beside and above a cell, and the width of a character."""
+
+TREATMENTS = {"axis": "inside", "split": "inside", "broadcast": "value", "carry": "outside"}
+"""The color of each treatment by a lift, by its first word; the others have none."""
+
+
+def run_block(page: str, start: str) -> dict[str, Any]:
+    """Run the first block of a page that has some text in it, and return the names that it defines."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    blocks: list[str] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    names = {"__name__": "__main__", "jax": jax, "jnp": jnp, "nn": nn, "key": jax.random.key(0)}
+    code = next(block for block in blocks if start in block)
+    exec(compile(code, page, "exec", dont_inherit=True), names)  # its annotations are evaluated, unlike those here
+    return names
+
+
+def tabulated() -> Picture:
+    """The table of the model in the tutorial."""
+    model = run_block("getting-started.md", "class Classifier(")["Classifier"]()
+    summary = nn.summarize(model, jax.random.key(0), depth=1)(jnp.ones((1, 64)))
+    html = ElementTree.fromstring(summary._repr_html_())
+    title, _, caption = html.findtext("caption", "").partition(". ")
+    rows = [[(cell.text or "").split("\n") for cell in row] for row in html.iter("tr")]
+    longest = [max(len(line) for cell in column for line in cell) for column in zip(*rows, strict=True)]
+    widths = [round(LETTER * length) + 2 * PAD for length in longest]
+    left, y, middle = 10, 30, 10 + sum(widths) // 2
+    p = Picture(f"{title}: the table of nn.tabulate", sum(widths) + 2 * left, 0)
+    p.text(middle, 18, f"*{title}", "middle")
+    for number, row in enumerate(rows):
+        kind, mark = {0: ("inside", "*"), len(rows) - 1: ("outside", "`")}.get(number, ("line", "`"))
+        height = LINE * max(map(len, row)) + PAD
+        x = left
+        for width, cell in zip(widths, row, strict=True):
+            p.rect(x, y, width, height, kind, rx=0)
+            for below, line in enumerate(cell, 1):
+                if line:
+                    p.text(x + PAD, y + LINE * below, mark + line)
+            x += width
+        y += height
+    p.text(middle, y + 24, f"*{caption}", "middle")
+    p.height = y + 36
+    return p
+
+
+def explained() -> Picture:
+    """The lifts of the model on the page about `explain`."""
+    found = run_block("seeing.md", "nn.explain(")["found"]
+    p = Picture(f"The lifts of {found.name}, and how each treats every variable", 790, 0)
+    for x, line in ((28, "variable"), (262, "type"), (372, "filter"), (440, "treatment"), (562, "effect of the body")):
+        p.text(x, 18, f"*{line}")
+    y = 30
+    for lift in found.lifts:
+        y = _explained(p, lift, 10, y) + 10
+    p.height = y
+    return p
+
+
+def _explained(p: Picture, lift: ExplainedLift, x: int, top: int) -> int:
+    """Draw a lift with those inside it, and return the bottom of its frame."""
+    rows = [("/".join(one.path), one.type, one.group, one.treatment, one.fate) for one in lift.variables]
+    rows += [(f"rng {one.name}", "", one.group, one.treatment, f"{one.drawn} drawn") for one in lift.streams]
+    y = top + 32
+    for name, type_, group, treatment, effect in rows:
+        p.text(x + 18, y + 16, f"`{name}").text(262, y + 16, f"`{type_}").text(372, y + 16, f"`{group or '-'}")
+        short = re.split(", | between ", treatment)[0]
+        kind = TREATMENTS.get(short.split()[0])
+        if kind:
+            p.rect(440, y + 1, 110, 22, kind)
+        p.text(495, y + 16, f"~{short}", "middle").text(562, y + 16, f"~{effect}")
+        y += 27
+    for inner in lift.lifts:
+        y = _explained(p, inner, x + 14, y + 5) + 5
+    bottom = y + 5
+    p.frame(x, top, p.width - 2 * x, bottom - top, f"*{lift.name} at {lift.where}", kind="line")
+    return bottom
+
+
 PICTURES: dict[str, Callable[[], Picture]] = {
     "lift-stages.svg": stages,
     "lift-1-dedupe.svg": dedupe,
@@ -302,6 +397,8 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "lift-key.svg": key,
     "lift-created.svg": created,
     "lift-prologue.svg": prologue,
+    "explain.svg": explained,
+    "tabulate.svg": tabulated,
 }
 """What draws each file of `docs/assets`."""
 
