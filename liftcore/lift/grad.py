@@ -129,7 +129,7 @@ def _lifted(
         call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, args, kwargs)
         if 0 in nums:
             check_wrt(body, trees, options["allow_int"])
-        run = jax.value_and_grad(with_aux(call, has_aux), nums, has_aux=True, **options)
+        run = jax.value_and_grad(with_aux(body.where, call, has_aux), nums, has_aux=True, **options)
         (value, (aux, groups)), grads = run(trees, *args)
         grads = by_argument(TreesByScope.of(body.use.layout), argnums, nums, grads)
         return ((value, aux) if has_aux else value, grads), finish(groups)

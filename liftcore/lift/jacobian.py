@@ -162,7 +162,7 @@ def _lifted(
             check_wrt(body, trees, allow_int)
 
         def flat(*args: Any) -> tuple[Any, Any]:
-            result, rest = with_aux(call, has_aux)(*args)
+            result, rest = with_aux(body.where, call, has_aux)(*args)
             return result, (jax.tree.map(lambda _: 0, result), *rest)
 
         jacobian, (like, aux, groups) = jacobian_of(flat, nums, has_aux=True)(trees, *args)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import zeros
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 from ..filters import leaves_of, merge
 from ..pipeline.packing import Lifter, Transform, transformation
 from ..pipeline.stages import Layout
@@ -32,6 +32,7 @@ __all__ = [
     "TreesByScope",
     "by_argument",
     "check_wrt",
+    "checked_pair",
     "derivative",
     "differentiable",
     "positive",
@@ -173,15 +174,35 @@ def positive(where: str, argnums: int | Sequence[int], count: int, what: str = "
     return tuple(number % count for number in numbers)
 
 
-def with_aux(call: Callable[..., Any], has_aux: bool) -> Callable[..., tuple[Any, Any]]:
+def with_aux(where: str, call: Callable[..., Any], has_aux: bool) -> Callable[..., tuple[Any, Any]]:
     """Return a call of `differentiable` in the form for JAX's `has_aux`: the undifferentiated outputs come second."""
 
     def flat(*args: Any) -> tuple[Any, Any]:
         result, groups = call(*args)
-        result, aux = result if has_aux else (result, None)
+        result, aux = checked_pair(where, result) if has_aux else (result, None)
         return result, (aux, groups)
 
     return flat
+
+
+def checked_pair(where: str, result: Any) -> Any:
+    """Return a result, which must be a pair, as `has_aux=True` requires.
+
+    Args:
+        where: the place, for errors.
+        result: the result of the user's function.
+
+    Raises:
+        LiftArgumentError: if it is something else.
+    """
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        given = f"{len(result)} values" if isinstance(result, tuple | list) else shown(result)
+        raise LiftArgumentError(
+            where,
+            f"with has_aux=True, expected a function that returns a pair, but it returned {given}.",
+            "Return `(loss, aux)`, or leave out `has_aux`.",
+        )
+    return result
 
 
 def by_argument(scoped: TreesByScope, argnums: int | Sequence[int], nums: Sequence[int], derivatives: PyTree) -> PyTree:

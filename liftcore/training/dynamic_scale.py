@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..runners.derivative import checked_pair
 from ..struct import PyTreeNode, field
 from ..typing import Array, PyTree
 
@@ -108,12 +108,7 @@ def paired(where: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        out = fun(*args, **kwargs)
-        if not isinstance(out, tuple | list) or len(out) != 2:
-            given = f"{len(out)} values" if isinstance(out, tuple | list) else shown(out)
-            what = f"with has_aux=True, expected a function that returns a pair, but it returned {given}."
-            raise LiftArgumentError(where, what, "Return `(loss, aux)`, or leave out `has_aux`.")
-        return out
+        return checked_pair(where, fun(*args, **kwargs))
 
     return call
 

@@ -506,3 +506,14 @@ def test_the_function_runs_once_when_it_is_computed(kind: str) -> None:
         assert body.since() == 1
         jax.grad(lambda x, mutable=mutable: result(model, mutable, x, given=variables))(1.0)
         assert body.since() == 1
+
+
+@pytest.mark.parametrize("lift", [liftcore.grad, liftcore.value_and_grad, liftcore.jacfwd, liftcore.jacrev])
+@pytest.mark.parametrize("given", [jnp.float32(1), (1.0, 2.0, 3.0)], ids=["one", "three"])
+def test_a_function_without_aux_is_an_error(lift: Any, given: Any) -> None:
+    def loss(scope: Scope, x: Any) -> Any:
+        return jax.tree.map(lambda one: one * scope.get_variable("params", "w") * x, given)
+
+    said = r"\(loss\) at /: with has_aux=True, expected .* a pair, but it returned (3 values|a float32)"
+    with pytest.raises(LiftArgumentError, match=said):
+        liftcore.apply(lift(loss, has_aux=True))({"params": {"w": 2.0}}, 3.0)
