@@ -69,7 +69,8 @@ def value_and_grad(
         it is `{collection: {module: {name: …}}}`, and for a pytree of modules a pytree of such gradients.
 
     Raises:
-        LiftArgumentError: if `wrt` matches no variable, or modules come along whose gradient would be left out.
+        LiftArgumentError: if `wrt` matches no variable, or the call uses other modules whose gradient would be left
+            out.
     """
     refuse("value_and_grad", reduce_axes=reduce_axes)
     options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
@@ -169,7 +170,7 @@ def vjp(
         modules, and the cotangents of the primals.
 
     Raises:
-        LiftArgumentError: if modules come along whose cotangent would be left out.
+        LiftArgumentError: if the call uses other modules whose cotangent would be left out.
     """
     refuse("vjp", reduce_axes=reduce_axes)
 

@@ -59,7 +59,7 @@ def custom_vjp(
         A function that is called like `fn`.
 
     Raises:
-        LiftArgumentError: when called, if modules come along whose cotangent would be left out.
+        LiftArgumentError: if a call uses other modules whose cotangent would be left out.
     """
     check_function("nn.custom_vjp", backward_fn)
 
@@ -125,7 +125,7 @@ def custom_jvp(
         A function that is called like `fn`.
 
     Raises:
-        LiftArgumentError: when called, if modules come along whose tangents would be left out.
+        LiftArgumentError: if a call uses other modules whose tangents would be left out.
     """
 
     @functools.wraps(fn)
