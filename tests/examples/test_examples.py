@@ -69,7 +69,7 @@ def test_help_names_the_options_and_their_defaults(
         example.main()
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
-    assert example.__doc__.partition("\n")[0] in " ".join(shown.split())
+    assert (example.__doc__ or "").partition("\n")[0] in " ".join(shown.split())
     assert HELP[name] in shown
 
 
