@@ -150,7 +150,9 @@ class WritePlan:
             dtype = _native(value.dtype)
             self.head += _header(_NUMPY_SCALAR, (), dtype, dtype.itemsize) + np.asarray(value, dtype).tobytes()
         else:
-            fix = "Save pytrees of arrays, numbers and strings; for a type of your own, call register_serialization_state."
+            fix = "Save pytrees of arrays, numbers and strings. For your own type, call register_serialization_state."
+            if isinstance(value, tuple):  # only `msgpack_serialize` may meet one
+                fix = "Call to_bytes, which handles containers."
             if callable(value):
                 fix = "To save only the arrays of a pytree, write `equinox_like.filter(tree, equinox_like.is_array)`."
             raise StateError(f"a value of type {kind.__name__} cannot be written.", fix)
