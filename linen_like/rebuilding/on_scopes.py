@@ -1,8 +1,8 @@
 """Turns functions of modules into functions of scopes, for one use of a lift.
 
 A function of a module becomes a `Call`, a function of scopes. Inside the lift it makes the module again, and runs the
-function on it. Modules and variables that come along, as arguments or in closures, are made again too, each of them
-once.
+function on it. Other modules and variables that the call uses, as arguments or in closures, are also made again, each
+of them once.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def _comparable(fn: Callable[..., Any], plan: RebuildPlan, closed: Mapping[int, 
 
 
 class _Along:
-    """Modules and variables that come along with a module.
+    """Modules and variables that a call uses besides its own module.
 
     Attributes:
         values: the modules and variables, in the order of their numbers.

@@ -102,7 +102,7 @@ def scopes_of(value: Any) -> list[Scope]:
 
 
 class TemplateBuilder:
-    """Takes apart a bound module, and others that come along, each of them once.
+    """Takes apart a bound module, and others that the call uses, each of them once.
 
     Attributes:
         others: the modules bound elsewhere, and variables, whose scopes follow that of the first module. A module comes

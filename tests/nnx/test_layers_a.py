@@ -99,8 +99,14 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: nnx.PReLU()(jnp.arange(3)), "expected inputs of a floating dtype, given int32"),
         (lambda r: nnx.LoRA(4, 2, 4, rngs=r)(X), "the layer expects 4 features"),
         (lambda r: nnx.Dropout(1.5, rngs=r)(X), "rate is 1.5"),
-        (lambda r: nnx.Dropout(0.5, deterministic=None, rngs=r)(X), "`deterministic` was given neither to the constructor nor in the call"),
-        (lambda r: nnx.Dropout(0.5)(X), "`deterministic` is False, but `rngs` was given neither to the constructor nor in the call"),
+        (
+            lambda r: nnx.Dropout(0.5, deterministic=None, rngs=r)(X),
+            "`deterministic` was given neither to the constructor nor in the call",
+        ),
+        (
+            lambda r: nnx.Dropout(0.5)(X),
+            "`deterministic` is False, but `rngs` was given neither to the constructor nor in the call",
+        ),
         (lambda r: nnx.Dropout(0.5)(X, rngs=7), "expected an Rngs, an RngStream or a key"),
         (lambda r: nnx.Dropout(0.5, rngs=r)(jnp.arange(3)), "inputs of a floating or complex dtype"),
         (lambda r: nnx.Dropout(0.5, broadcast_dims=(4,), rngs=r)(X), "broadcast_dims is (4,)"),
