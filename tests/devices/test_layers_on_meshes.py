@@ -46,7 +46,7 @@ def test_a_layer_does_what_the_table_says(name: str, kind: str) -> None:
         assert outcome(name, kind) == said
 
 
-WRONG_IN_XLA = {("Conv, groups", "columns"), ("Conv, groups", "rows")}
+WRONG_IN_XLA = {("Conv, groups", "columns"), ("Conv, groups", "rows"), ("LoRA, Conv", "columns")}
 """XLA's gradients of groups of features on a mesh of two axes, see `docs/meshes.md`: no layer can see Auto axes."""
 
 ON_AUTO = [case for case in cases() if case[1] in PARALLEL and case not in WRONG_IN_XLA]
