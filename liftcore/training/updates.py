@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import LiftArgumentError
+from ..nn.masks import broadcasts
 from ..texts import path_text
 from ..typing import Array, ArrayLike, PyTree
 
@@ -67,10 +68,6 @@ def update_average(average: Array, value: ArrayLike, decay: ArrayLike) -> Array:
 def _check_shape(where: str, name: str, added: Any, kept: Any) -> None:
     """Check that a sum of two arrays has the shape of the second."""
     shape, expected = np.shape(added), np.shape(kept)
-    if shape and shape != expected and not _broadcasts(shape, expected):
+    if not broadcasts(shape, expected):
         what = f"{name} of shape {shape} cannot be added to an array of shape {expected}."
         raise LiftArgumentError(where, what, "Reduce it to that shape, such as to the mean over the examples.")
-
-
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
