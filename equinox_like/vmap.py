@@ -14,7 +14,7 @@ import numpy as np
 
 import liftcore
 from liftcore import is_array, is_scoped
-from liftcore.errors import AxisSizeError, LiftArgumentError, name_of, shown
+from liftcore.errors import LiftArgumentError, common_size, name_of, shown
 
 from .calls import OLDER, UNSET, call_answers, given_options
 from .functions import MISSING, filtered
@@ -217,20 +217,8 @@ def _check_sizes(where: str, fun: Any, given: SplitTree, axes: Sequence[int | No
     fits = all(axis is None or -len(shape) <= axis < len(shape) for shape, axis in pairs)
     if fits and len({shape[axis] for shape, axis in pairs if axis is not None} | {size} - {None}) < 2:
         return
-    sizes = [] if size is None else [f"axis_size: {size}"]
-    for keys, (shape, axis) in zip(given.array_paths(), pairs, strict=True):
-        if axis is None:
-            continue
-        name = leaf_name(fun, keys)
-        if not -len(shape) <= axis < len(shape):
-            raise AxisSizeError(
-                where,
-                f"{name} has shape {shape} and no axis {axis} to map over.",
-                "Give None as its axis to use the same value everywhere.",
-            )
-        sizes.append(f"{name}: {shape[axis]}")
-    what = f"the sizes of the mapped axes disagree ({', '.join(sizes)})."
-    raise AxisSizeError(where, what, "Make them equal, or give None as the axis of what all elements share.")
+    named = zip(given.array_paths(), pairs, strict=True)
+    common_size(where, [(leaf_name(fun, keys), shape, axis) for keys, (shape, axis) in named if axis is not None], size)
 
 
 class LeafAxes:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -276,3 +276,33 @@ def check_function(where: str, given: Any) -> None:
     """
     if not callable(given):
         raise no_function(where, given)
+
+
+def common_size(where: str, axes: Iterable[tuple[str, Sequence[int], int]], given: int | None = None) -> int | None:
+    """Return the size that the mapped axes of several arrays share.
+
+    Example:
+        >>> common_size("my_lift", [("x", (2, 3), 0), ("y", (4, 2), -1)])
+        2
+
+    Args:
+        where: the place that the error names.
+        axes: for each array its name, its shape, and the axis that is mapped.
+        given: the size that the caller gave, if any.
+
+    Returns:
+        The size, or None if there is neither an array nor a given size.
+
+    Raises:
+        AxisSizeError: if an array lacks its axis, or the sizes disagree.
+    """
+    sizes = [] if given is None else [("the size given", given)]
+    for name, shape, axis in axes:
+        if not -len(shape) <= axis < len(shape):
+            what = f"{name} has shape {shape} and no axis {axis} to map over."
+            raise AxisSizeError(where, what, "Give None as its axis to use the same value everywhere.")
+        sizes.append((name, shape[axis]))
+    if len({size for _, size in sizes}) > 1:
+        what = f"the sizes of the mapped axes disagree ({', '.join(f'{name}: {size}' for name, size in sizes)})."
+        raise AxisSizeError(where, what, "Make them equal, or give None as the axis of a value that is the same for all.")
+    return sizes[0][1] if sizes else None

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import mapped_aval
-from ..errors import AxisSizeError, LiftArgumentError, shown
+from ..errors import AxisSizeError, LiftArgumentError, common_size, shown
 from ..pipeline.use import Body
 from ..scopes.scope import PERTURBATIONS
-from ..typing import Axis, Filter, PyTree
+from ..typing import Axis, Filter, PyTree, Shape
 from .arguments import parameter_names
 
 __all__ = [
@@ -228,13 +228,11 @@ class Arguments:
             found |= {leaf.shape[axis] for tree, axis in mapped if axis is not None for leaf in jax.tree.leaves(tree)}
             if len(found) == 1:
                 return int(found.pop())
-        where, sizes = self._body.where, [] if given is None else [("the size given", given)]
-        for name, tree, along in (*self._named(), *_named_groups(groups, axes)):
-            sizes += _sizes(where, name, tree, along)
-        if not sizes:
-            raise AxisSizeError(where, "nothing is mapped, so the size of the axis is unknown.", fix)
-        table = ", ".join(f"{name}: {size}" for name, size in sizes)
-        raise AxisSizeError(where, f"the sizes of the mapped axes disagree ({table}).", "Make them equal.")
+        named = itertools.chain(self._named(), _named_groups(groups, axes))
+        size = common_size(self._body.where, (one for part in named for one in _shapes(*part)), given)
+        if size is None:
+            raise AxisSizeError(self._body.where, "nothing is mapped, so the size of the axis is unknown.", fix)
+        return size
 
     def _named(self) -> Iterator[Named]:
         """Yield the arguments with their names in the signature of the function."""
@@ -266,20 +264,11 @@ def _named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Na
                     yield f'variables["{collection}"]', below, [axis] * len(jax.tree.leaves(below))
 
 
-def _sizes(where: str, name: str, tree: PyTree, axes: Sequence[Axis]) -> Iterator[tuple[str, int]]:
-    if all(axis is None for axis in axes):
-        return
+def _shapes(name: str, tree: PyTree, axes: Sequence[Axis]) -> Iterator[tuple[str, Shape, int]]:
+    """Yield the name, the shape and the axis of each leaf that has an axis."""
     for (path, leaf), axis in zip(jax.tree.leaves_with_path(tree), axes, strict=True):
-        if axis is None:
-            continue
-        shape = np.shape(leaf)
-        if not -len(shape) <= axis < len(shape):
-            raise AxisSizeError(
-                where,
-                f"{name}{jax.tree_util.keystr(path)} has shape {shape} and no axis {axis} to map over.",
-                "Give None as its axis to use the same value everywhere.",
-            )
-        yield f"{name}{jax.tree_util.keystr(path)}", shape[axis]
+        if axis is not None:
+            yield f"{name}{jax.tree_util.keystr(path)}", np.shape(leaf), axis
 
 
 def select_mapped(items: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:

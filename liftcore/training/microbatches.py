@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import keystr
 
-from ..errors import AxisSizeError, CarryTypeError, LiftArgumentError, check_function, name_of, shown
+from ..errors import AxisSizeError, CarryTypeError, LiftArgumentError, check_function, common_size, name_of, shown
 from ..filters import Any as AnyOf
 from ..filters import DenyList, to_predicate
 from ..lift.eval_shape import eval_shape
@@ -139,8 +140,9 @@ class _Batch(NamedTuple):
     def parted(self, args: Sequence[Any], steps: int) -> tuple[list[Any], list[Any]]:
         """Return the leaves with a batch axis, with the microbatches on a new first axis, and the other leaves."""
         pairs = list(zip(jax.tree.leaves_with_path(tuple(args)), self.axes, strict=True))
-        _check_sizes([(path, leaf, axis) for (path, leaf), axis in pairs if axis is not None])
-        sliced = [_parted(path, leaf, axis, steps) for (path, leaf), axis in pairs if axis is not None]
+        named = [(f"args{keystr(path)}", leaf, axis) for (path, leaf), axis in pairs if axis is not None]
+        common_size(_WHERE, [(name, np.shape(leaf), axis) for name, leaf, axis in named])
+        sliced = [_parted(name, leaf, axis, steps) for name, leaf, axis in named]
         return sliced, [leaf for (_, leaf), axis in pairs if axis is None]
 
     def joined(self, sliced: Sequence[Any], whole: Sequence[Any]) -> Any:
@@ -154,27 +156,12 @@ def _zero(kind: Any) -> Any:
     return jnp.zeros_like(kind, dtype=accumulation_dtype(kind.dtype))
 
 
-def _check_sizes(leaves: Sequence[tuple[Any, Any, int]]) -> None:
-    """Check that leaves, each with its path and its batch axis, have this axis, and that its size is the same."""
-    sizes = {}
-    for path, leaf, axis in leaves:
-        shape, name = np.shape(leaf), f"args{jax.tree_util.keystr(path)}"
-        if not -len(shape) <= axis < len(shape):
-            fix = "Give the batch axis of each argument by `in_axes`: None for one that all microbatches share."
-            raise AxisSizeError(f"{_WHERE}, {name}", f"{shown(leaf)} has no batch axis {axis}.", fix)
-        sizes[name] = shape[axis]
-    if len(set(sizes.values())) > 1:
-        table = ", ".join(f"{name}: {size}" for name, size in sizes.items())
-        fix = "Make them equal, or give None in `in_axes` for an argument that all microbatches share."
-        raise AxisSizeError(_WHERE, f"the sizes of the batch axes disagree ({table}).", fix)
-
-
-def _parted(path: Any, leaf: Any, axis: int, steps: int) -> Any:
+def _parted(name: str, leaf: Any, axis: int, steps: int) -> Any:
     shape = np.shape(leaf)
     axis %= len(shape)
     if shape[axis] % steps:
         what = f"{shape[axis]} batch elements cannot be split into {steps} microbatches of equal size."
         fix = "Choose a value of `steps` that divides the batch size."
-        raise AxisSizeError(f"{_WHERE}, args{jax.tree_util.keystr(path)}", what, fix)
+        raise AxisSizeError(f"{_WHERE}, {name}", what, fix)
     split = jnp.reshape(leaf, (*shape[:axis], shape[axis] // steps, steps, *shape[axis + 1 :]))
     return jnp.moveaxis(split, axis + 1, 0)

@@ -380,7 +380,7 @@ class Held(eqx.Module):
         ),
         (
             lambda: eqx.filter_vmap(times, axis_size=2)({"w": X}, X),
-            "filter_vmap(times): the sizes of the mapped axes disagree (axis_size: 2, model['w']: 3, x: 3).",
+            "filter_vmap(times): the sizes of the mapped axes disagree (the size given: 2, model['w']: 3, x: 3).",
         ),
         (
             lambda: eqx.filter_vmap(lambda *xs, y: y, default=eqx.if_array(0))(X, y=jnp.ones(2)),

@@ -360,7 +360,7 @@ LIFTS: Table = {
     "vmap over another size": (
         lambda: nn.vmap(nn.Dense, **BY_LANE, axis_size=4)(3).init(KEY, X),
         AxisSizeError,
-        "vmap(Dense) at / | the sizes of the mapped axes disagree (the size given: 4, inputs: 2). | Make them equal.",
+        "vmap(Dense) at / | the sizes of the mapped axes disagree (the size given: 4, inputs: 2). | Make them equal, or give",
     ),
     "vmap with an axis too many": (
         lambda: nn.vmap(nn.Dense, **BY_LANE, in_axes=(0, 0))(3).init(KEY, X),
@@ -432,7 +432,7 @@ LIFTS: Table = {
     "a scan over another length": (
         lambda: scanned(lambda net, carry, x: (carry, None), xs=jnp.ones((3, 1))),
         AxisSizeError,
-        "scan(Loop) at / | (the size given: 2, x: 3) | Make them equal.",
+        "scan(Loop) at / | (the size given: 2, x: 3) | Make them equal, or give",
     ),
     "a scan whose carry changes its shape": (
         lambda: scanned(lambda net, carry, x: (nn.Dense(4)(carry), None)),

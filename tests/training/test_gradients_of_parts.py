@@ -127,6 +127,28 @@ def test_a_scale_keeps_small_gradients_of_microbatches() -> None:
     assert scaled.grad["params"]["w"].dtype == jnp.float32
 
 
+@pytest.mark.parametrize("has_aux", [False, True])
+def test_a_scale_changes_once_after_all_examples(has_aux: bool) -> None:
+    def fn(scope: Any, x: Any) -> Any:
+        value = 1e-9 * (scope.param("w", lambda key: jnp.ones((), jnp.float16)) * x).astype(jnp.float32)
+        return (value, 2 * x) if has_aux else value
+
+    @jax.jit
+    def run(scale: Any, x: Any) -> Any:
+        return liftcore.apply(per_example_gradients(fn, has_aux, scale=scale))(variables, x)
+
+    variables, x = {"params": {"w": jnp.ones((), jnp.float16)}}, jnp.arange(1, 4, dtype=jnp.float16)
+    assert not liftcore.apply(per_example_gradients(fn, has_aux))(variables, x)[1]["params"]["w"].any()
+    scale = DynamicScale(scale=jnp.float32(2**20), growth_interval=0)
+    found, infinite = run(scale, x), run(scale, x.at[1].set(jnp.inf))
+    values, aux = found.aux if has_aux else (found.aux, 2 * x)
+    assert jnp.allclose(values, 1e-9 * x.astype(jnp.float32), rtol=1e-3)
+    assert jnp.allclose(found.grad["params"]["w"], values, rtol=1e-3)
+    assert (aux == 2 * x).all()
+    assert (bool(found.finite), float(found.dynamic_scale.scale)) == (True, 2**21)
+    assert (bool(infinite.finite), float(infinite.dynamic_scale.scale)) == (False, 2**19)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 8])
 def test_without_statistics_and_keys_it_is_the_whole_batch(steps: int) -> None:
     y = jnp.arange(8.0)[:, None]
@@ -282,7 +304,7 @@ ERRORS = {
         lambda: accumulate_gradients(plain_loss, 3, in_axes=(0, None)),
         "8 batch elements cannot be split into 3 microbatches",
     ),
-    "axis": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 2), r"args\[1\].*has no batch axis 0"),
+    "axis": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 2), r"args\[1\] has shape \(\) and no axis 0"),
     "steps": (LiftArgumentError, lambda: accumulate_gradients(plain_loss, 0), "steps=4"),
     "no pair": (
         LiftArgumentError,
@@ -295,6 +317,16 @@ ERRORS = {
             lambda *args: (plain_loss(*args), 1, 2), 2, True, in_axes=(0, None), scale=DynamicScale()
         ),
         "it returned 3 values",
+    ),
+    "no pair of an example, scaled": (
+        LiftArgumentError,
+        lambda: per_example_gradients(plain_loss, True, in_axes=(0, None), scale=DynamicScale()),
+        r"per_example_gradients: .* it returned a float32\[\] array",
+    ),
+    "no scale": (
+        LiftArgumentError,
+        lambda: per_example_gradients(plain_loss, scale=8.0),  # type: ignore[arg-type]
+        "expected a DynamicScale, given 8.0",
     ),
     "a bool": (
         LiftArgumentError,
