@@ -7,6 +7,7 @@ gradients are compared by the tests of parity.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -58,9 +59,17 @@ def along(tree: Any) -> Any:
 
 
 def derivatives(row: Row) -> tuple[Any, Any, Any]:
-    """The derivative along the direction as a difference and by the gradient, and the result."""
+    """The derivative along the direction as a difference and by the gradient, and the result.
+
+    The variables are arguments of the program: where XLA computes them from a key, it rounds them differently in each
+    of the places that use them.
+    """
     layer, rngs, args = Layered(row), quick_sequences(), wide(row.args)
-    variables = wide(layer.init(rngs, *args)[1])
+    variables = wide(quick(layer.init)(rngs, *args)[1])
+    return quick(functools.partial(derivatives_at, layer, rngs, args))(variables)
+
+
+def derivatives_at(layer: Layered, rngs: Any, args: Any, variables: Any) -> tuple[Any, Any, Any]:
     numbers = differentiable(args)
     at = (trained_of(variables), *(args[number] for number in numbers))
     directions = along(at)
@@ -80,7 +89,7 @@ def derivatives(row: Row) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("name", WIDE)
 def test_gradient_is_the_limit_of_differences(name: str) -> None:
     with jax.enable_x64(True):
-        difference, derivative, y = quick(lambda: derivatives(WIDE[name]))()
+        difference, derivative, y = derivatives(WIDE[name])
         difference, derivative = float(difference), float(derivative)
     dtypes = {leaf.dtype for leaf in jax.tree.leaves(y) if jnp.issubdtype(leaf.dtype, jnp.floating)}
     assert dtypes <= {jnp.dtype("float64")}
