@@ -304,5 +304,6 @@ def common_size(where: str, axes: Iterable[tuple[str, Sequence[int], int]], give
         sizes.append((name, shape[axis]))
     if len({size for _, size in sizes}) > 1:
         what = f"the sizes of the mapped axes disagree ({', '.join(f'{name}: {size}' for name, size in sizes)})."
-        raise AxisSizeError(where, what, "Make them equal, or give None as the axis of a value that is the same for all.")
+        fix = "Make them equal, or give None as the axis of a value that is the same for all."
+        raise AxisSizeError(where, what, fix)
     return sizes[0][1] if sizes else None
