@@ -135,13 +135,13 @@ def train(variables: Variables, train_set: Data, test_set: Data, epochs: int, se
     state = State.create(apply_fn=Ensemble(train=True).apply, tx=optimizer, **variables)
     rng, dropout_key = np.random.default_rng(seed), jax.random.key(seed + 1)
     history = History()
-    with tqdm(total=epochs * per_epoch, desc="training", unit="step") as bar:
-        bar.set_postfix_str("compiling …")
+    with tqdm(total=epochs * per_epoch, desc="compiling …", unit="step") as bar:
         for _ in range(epochs):
             losses = []
             for rows in rng.permutation(len(labels))[: per_epoch * BATCH_SIZE].reshape(per_epoch, BATCH_SIZE):
                 state, loss = train_step(state, images[rows], labels[rows], jax.random.fold_in(dropout_key, bar.n))
                 losses.append(loss)
+                bar.set_description("training", refresh=False)
                 bar.update()
             chances = np.asarray(predict(state.variables, test_set[0])).mean(axis=0)
             test_loss = -np.log(np.maximum(chances[np.arange(len(chances)), test_set[1]], 1e-12)).mean()

@@ -118,12 +118,12 @@ def predict(state: TrainState, images: jax.Array) -> tuple[jax.Array, jax.Array]
 def train(state: TrainState, images: np.ndarray, labels: np.ndarray, epochs: int, seed: int) -> TrainState:
     """Train under a progress bar."""
     rng = np.random.default_rng(seed)
-    with tqdm(total=epochs * (len(images) // BATCH), desc="training", unit="step") as bar:
-        bar.set_postfix_str("compiling …")
+    with tqdm(total=epochs * (len(images) // BATCH), desc="compiling …", unit="step") as bar:
         for _ in range(epochs):
             order = rng.permutation(len(images))[: len(images) // BATCH * BATCH]
             for rows in order.reshape(-1, BATCH):
                 state, loss, balance = train_step(state, images[rows], labels[rows])
+                bar.set_description("training", refresh=False)
                 bar.update()
             bar.set_postfix(loss=f"{loss:.3f}", balance=f"{balance:.3f}")
     return state

@@ -13,6 +13,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {
+    "digits": ("--epochs", "1"),
     "four_styles": ("--epochs", "1"),
     "lora_finetune": ("--steps", "3"),
     "mixture_of_experts": ("--epochs", "1"),
