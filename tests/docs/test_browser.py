@@ -1,6 +1,12 @@
+"""A browser lays out every page of the site, at the widths of a phone and of a desktop.
+
+Without Chromium these tests are skipped; `LIFTCORE_REQUIRE_BROWSER=1` makes that an error.
+"""
+
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -75,7 +81,8 @@ def measured(site: Path) -> Iterator[list[dict[str, Any]]]:
     """What a browser finds of each page, at each width."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
-        pytest.skip("no Chromium is installed to lay the pages out: apt-get install chromium")
+        give_up = pytest.fail if os.environ.get("LIFTCORE_REQUIRE_BROWSER") == "1" else pytest.skip
+        give_up("no Chromium is installed to lay the pages out: apt-get install chromium")
     answers: Queue[str] = Queue()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, measured=answers, directory=str(site)))
     Thread(target=server.serve_forever, daemon=True).start()
