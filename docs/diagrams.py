@@ -50,10 +50,10 @@ svg {
 
 
 class Picture:
-    """One picture: boxes, arrows and texts, each by its place.
+    """One picture, made of boxes, arrows and texts at given places.
 
     Args:
-        title: what a reader who cannot see the picture is told.
+        title: a description for readers who cannot see the picture.
         width: of the picture, in pixels; it shrinks with the page.
         height: of the picture.
     """
@@ -68,7 +68,7 @@ class Picture:
         return self
 
     def box(self, x: int, y: int, w: int, h: int, *lines: str, kind: str = "outside") -> Picture:
-        """A box with centered lines. A line that begins with ` is code; one with * a heading."""
+        """A box with centered lines. A line that begins with ` is code, with * a heading, and with ~ small."""
         self.rect(x, y, w, h, kind)
         first = y + h / 2 - 9 * (len(lines) - 1) + 4
         for number, line in enumerate(lines):
@@ -76,7 +76,7 @@ class Picture:
         return self
 
     def frame(self, x: int, y: int, w: int, h: int, line: str, kind: str = "inside") -> Picture:
-        """A box round others, with its name at the top left."""
+        """A box around others, with its name at the top left."""
         self.rect(x, y, w, h, kind)
         return self.text(x + 12, y + 20, line)
 
@@ -197,9 +197,9 @@ def transform() -> Picture:
 def reconstruct() -> Picture:
     """Groups become scopes inside."""
     p = Picture("Reconstruct: inside the transformation the groups become live scopes", 760, 140)
-    p.box(10, 45, 170, 50, "*groups of one element", "`w: (3, 2), key", kind="value")
+    p.box(10, 45, 190, 50, "*groups of one element", "`w: (3, 2), key", kind="value")
     p.frame(280, 10, 470, 120, "*inside the transformation")
-    p.arrow((180, 70), (300, 70), label="`scope_fn").box(
+    p.arrow((200, 70), (300, 70), label="`scope_fn").box(
         300, 45, 190, 50, "*scope at /encoder", "~same path as outside"
     )
     p.arrow((490, 70), (550, 70)).box(550, 45, 180, 50, "`fn(scope, x)", "~reads, draws, writes")
@@ -308,14 +308,14 @@ def prologue() -> Picture:
 # -- what tabulate and explain show ------------------------------------------------------------------------------------
 
 LINE, PAD, LETTER = 18, 9, 7.3
-"""Of a table: the height of a line, the space beside and above a cell, and the width of a character."""
+"""Sizes in a table: the height of a line, the space around the text of a cell, and the width of a character."""
 
 TREATMENTS = {"axis": "inside", "split": "inside", "broadcast": "value", "carry": "outside"}
-"""The color of each treatment by a lift, by its first word; the others have none."""
+"""The color of each treatment by a lift, by its first word. Other treatments have no color."""
 
 
 def run_block(page: str, start: str) -> dict[str, Any]:
-    """Run the first block of a page that has some text in it, and return the names that it defines."""
+    """Run the first block of a page that contains a text, and return the names that it defines."""
     text = (DOCS / page).read_text(encoding="utf-8")
     blocks: list[str] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     names = {"__name__": "__main__", "jax": jax, "jnp": jnp, "nn": nn, "key": jax.random.key(0)}
@@ -400,7 +400,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "explain.svg": explained,
     "tabulate.svg": tabulated,
 }
-"""What draws each file of `docs/assets`."""
+"""The function that draws each file of `docs/assets`."""
 
 
 def pictures() -> dict[str, str]:

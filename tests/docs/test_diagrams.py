@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from docs.building.pictures import inlined
-from docs.diagrams import ASSETS, PICTURES, pictures
+from docs.diagrams import ASSETS, PICTURES, STYLE, pictures
 
 SVG = "{http://www.w3.org/2000/svg}"
 PAGES = [*ASSETS.parent.glob("*.md"), ASSETS.parents[1] / "README.md"]
@@ -45,6 +45,31 @@ def test_a_text_fits_in_its_box(name: str) -> None:
             around = [w for left, top, w, h in boxes if abs(left + w / 2 - x) < 1 and top < y < top + h]
             long = len(text.text or "") * WIDTHS[text.attrib["class"]]
             assert not around or long <= min(around), text.text
+
+
+def themes(style: str) -> list[dict[str, str]]:
+    """The colors of the light and of the dark theme, by name."""
+    blocks = re.findall(r"\{([^{}]*)\}", style)
+    return [found for block in blocks if (found := dict(re.findall(r"--(\w+): #(\w{6})", block)))]
+
+
+def luminance(color: str) -> float:
+    """The relative luminance of a color, as WCAG 2 defines it."""
+    parts = [int(color[start : start + 2], 16) / 255 for start in (0, 2, 4)]
+    red, green, blue = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_the_site_has_the_colors_of_the_files() -> None:
+    assert themes((ASSETS / "site.css").read_text(encoding="utf-8")) == themes(STYLE)
+
+
+@pytest.mark.parametrize("theme", themes(STYLE), ids=["light", "dark"])
+def test_texts_stand_out_from_the_boxes(theme: dict[str, str]) -> None:
+    for text in ("ink", "soft"):
+        for box in theme.keys() - {"ink", "soft", "line"}:
+            dark, light = sorted((luminance(theme[text]), luminance(theme[box])))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, box)
 
 
 def test_every_picture_is_shown() -> None:
