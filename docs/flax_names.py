@@ -1,7 +1,7 @@
 """Writes the table of flax's public names into `from-flax.md`: `python docs/flax_names.py`. It needs flax.
 
-A name that is here under the same name is found by looking. Of the others this file says what to use instead, and the
-script fails where it says too little, or speaks of a name that flax does not have.
+The script finds names that are the same in both libraries. For the others, this file says what to use instead. The
+script fails if a name is missing here, or if flax has no such name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COUNTERPARTS = {
     "flax.jax_utils": (),
     "flax.metrics": (),
 }
-"""Of each part of flax, where its names are looked for."""
+"""For each part of flax, the packages here that may have its names."""
 
 INSTEAD = {
     "flax": {
@@ -90,11 +90,11 @@ INSTEAD = {
         "unreplicate": "not needed: read replicated arrays directly",
     },
 }
-"""What to use instead of the names that are not here."""
+"""For each part of flax, what to use in place of names that are not here."""
 
 
 def shown(package: str, name: str) -> str:
-    """A name as the table has it; of a file of `flax.training` with the names that it defines."""
+    """A name as the table shows it. A file of `flax.training` is shown with the names that it defines."""
     if package != "flax.training":
         return f"`{name}`"
     held = vars(importlib.import_module(f"{package}.{name}"))
@@ -103,7 +103,7 @@ def shown(package: str, name: str) -> str:
 
 
 def public(package: str) -> list[str]:
-    """The names of a part of flax: its `__all__`, or what it defines or offers without an underscore; its files."""
+    """The public names of a part of flax: its `__all__`, or its own names without an underscore, and its files."""
     module = importlib.import_module(package)
     files = {info.name for info in pkgutil.iter_modules(getattr(module, "__path__", []))}
     names = set(getattr(module, "__all__", ())) or {name for name, value in vars(module).items() if _own(value)}
@@ -118,7 +118,7 @@ def _own(value: Any) -> bool:
 
 
 def offered(package: str, name: str) -> str | None:
-    """The module here that offers the same name."""
+    """The module here that has the same name."""
     modules = COUNTERPARTS[package]
     return next((one for one in modules if name in getattr(importlib.import_module(one), "__all__", ())), None)
 
@@ -130,7 +130,7 @@ def filed(package: str, name: str) -> str | None:
 
 
 def rows(package: str) -> Iterator[tuple[str, str]]:
-    """What is said of the names of one part of flax; those of which the same is said stand in one row."""
+    """Yields the rows for one part of flax: names, and where they are. Names with the same answer share a row."""
     said: dict[str, list[str]] = {}
     instead = dict(INSTEAD.get(package, {}))
     for name in public(package):
@@ -155,7 +155,7 @@ def table() -> str:
 
 
 def written() -> str:
-    """The tables as the page has them."""
+    """The tables that are on the page."""
     text = PAGE.read_text(encoding="utf-8")
     return text[text.index(BEGIN) : text.index(END) + len(END)]
 

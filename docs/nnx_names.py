@@ -99,7 +99,7 @@ def public() -> list[str]:
 
 
 def offered() -> set[str]:
-    """The names that are offered here."""
+    """The public names here."""
     return set(importlib.import_module(HERE).__all__)
 
 
@@ -135,7 +135,7 @@ def table() -> str:
 
 
 def written() -> str:
-    """The table as the page has it."""
+    """The table that is on the page."""
     text = PAGE.read_text(encoding="utf-8")
     return text[text.index(BEGIN) : text.index(END) + len(END)]
 

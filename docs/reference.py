@@ -1,4 +1,4 @@
-"""Writes the pages that are made from the packages, `api.md` and `error-classes.md`: `python docs/reference.py`."""
+"""Writes the pages that list public names, `api.md` and `error-classes.md`: `python docs/reference.py`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ BY_HAND = {
     "liftcore.rng.DEFAULT": (
         "`params`: the stream for a single key, and the stream to draw from if a stream was not given."
     ),
-    "liftcore.traverse_util.empty_node": "Stands for an empty dict in a flat one.",
+    "liftcore.traverse_util.empty_node": "Represents an empty dict in a flat dict.",
     "linen_like.Module.name": "Its name in the parent.",
     "linen_like.Module.parent": "The module that this is a submodule of, or the scope it was put on.",
     "linen_like.PARTITION_NAME": "Same as `liftcore.meta.PARTITION_NAME`.",
@@ -81,7 +81,7 @@ BY_HAND = {
     "linen_like.normalize": "Another name of `standardize`.",
     "linen_like.pool": "A reduction of each window; see `liftcore.nn.pool`.",
     "linen_like.swish": "Another name of `silu`.",
-    "linen_like.partitioning.LogicalRules": "Pairs of a logical name and what it lies on: axes of the mesh, or None.",
+    "linen_like.partitioning.LogicalRules": "Same as `liftcore.mesh_specs.LogicalRules`.",
     "nnx_like.Data": "In the body of a class: `name: Data[T]` does what `name: T = data()` does.",
     "nnx_like.Initializer": "Type: `(key, shape, dtype) -> array`.",
     "nnx_like.Object": "An older name of `Pytree`.",
@@ -92,32 +92,32 @@ BY_HAND = {
     "nnx_like.Variable.value": "The value, read and written with hooks.",
     "nnx_like.avg_pool": "The mean of each window; see `liftcore.nn.avg_pool`.",
     "nnx_like.checkpoint": "Another name of `remat`.",
-    "nnx_like.combine_masks": "One mask of several; see `liftcore.nn.combine_masks`.",
-    "nnx_like.filterlib.Filter": "Type: everything that `to_predicate` reads as a predicate.",
-    "nnx_like.filterlib.FilterLiteral": "Type: a filter that is not made of others.",
+    "nnx_like.combine_masks": "Combines several masks into one; see `liftcore.nn.combine_masks`.",
+    "nnx_like.filterlib.Filter": "Type: anything that `to_predicate` accepts.",
+    "nnx_like.filterlib.FilterLiteral": "Type: a filter that contains no other filters.",
     "nnx_like.filterlib.Key": "Type: one step of a path, which can be hashed and compared.",
     "nnx_like.filterlib.PathParts": "Type: a path, a tuple of keys.",
     "nnx_like.filterlib.Predicate": "Type: `(path, value) -> bool`.",
     "nnx_like.graph.Key": "Same as `nnx_like.filterlib.Key`.",
     "nnx_like.layers.initializers.Initializer": "Type: `(key, shape, dtype) -> array`.",
-    "nnx_like.make_attention_mask": "Which queries see which keys; see `liftcore.nn.make_attention_mask`.",
-    "nnx_like.make_causal_mask": "What hides later positions; see `liftcore.nn.make_causal_mask`.",
+    "nnx_like.make_attention_mask": "A mask of queries and keys; see `liftcore.nn.make_attention_mask`.",
+    "nnx_like.make_causal_mask": "A mask that hides later positions; see `liftcore.nn.make_causal_mask`.",
     "nnx_like.max_pool": "The largest value of each window; see `liftcore.nn.max_pool`.",
     "nnx_like.min_pool": "The smallest value of each window; see `liftcore.nn.min_pool`.",
     "nnx_like.pool": "A reduction of each window; see `liftcore.nn.pool`.",
     "nnx_like.pure": "Another name of `as_pure`.",
-    "nnx_like.traversals.empty_node": "Stands for an empty dict in a flat one.",
+    "nnx_like.traversals.empty_node": "Represents an empty dict in a flat dict.",
     "nnx_like.spmd.PARTITION_NAME": "The key of `transform_metadata` for the name of the axis that variables gain.",
     "nnx_like.variables": "Another name of `state`.",
 }
-"""The lines of names that have no docstring of their own."""
+"""The lines for names that have no docstring of their own."""
 
 TYPES = {
     "Array": "an array of JAX",
-    "ArrayLike": "what JAX takes for an array",
+    "ArrayLike": "anything that JAX accepts as an array",
     "Axis": "an axis, or None",
     "Collection": "the dict of one collection",
-    "Dtype": "what JAX takes for a dtype",
+    "Dtype": "anything that JAX accepts as a dtype",
     "Filter": "a predicate or one of its short forms",
     "InOutAxes": "a pytree prefix of axes",
     "Initializer": "`(key, shape, dtype) -> array`",
@@ -132,17 +132,18 @@ TYPES = {
 
 
 def api() -> str:
-    """The page of all public names."""
+    """The page that lists all public names."""
     lead = (
         "# API\n\n"
-        "Every public name, with one line. `help(name)` has the rest: arguments, what is returned and raised, and an "
-        "example. The\nsignatures are in the source, fully annotated. A test keeps this list equal to the packages.\n"
+        "Every public name, with one line. On the documentation site, each name links to its entry, which has the "
+        "signature, all\narguments, the result, the errors and an example. In Python, use `help(name)`. A test keeps "
+        "this list complete.\n"
     )
     return lead + "".join(map(_section, SECTIONS))
 
 
 def error_classes() -> str:
-    """The page of all classes of errors."""
+    """The page that lists all classes of errors."""
     lead = "All classes of errors. [Errors](errors.md) shows code that raises each of them, and its message."
     lines = ["# Classes of errors", "", lead, ""]
     for module in (liftcore.errors, linen_like.errors, equinox_like.errors, pax_like.errors, nnx_like.errors):
@@ -164,7 +165,7 @@ def _section(heading: str) -> str:
 
 
 def _lead(heading: str, owner: Any) -> str:
-    """What is said of a module or a class below its heading."""
+    """The line below the heading of a module or a class."""
     return re.split(r"(?<=[.:])\s", _first(owner))[0].rstrip(":.") + ".\n\n" if "." in heading else ""
 
 
@@ -186,7 +187,7 @@ def _names(heading: str, owner: Any) -> list[str]:
 
 
 def _line(heading: str, owner: Any, name: str) -> str:
-    """What is said of one name."""
+    """The line for one name."""
     found = getattr(owner, name) if inspect.ismodule(owner) else inspect.getattr_static(owner, name)
     found = found.fget if isinstance(found, property) else found
     home = getattr(found, "__module__", None) or ""
@@ -214,7 +215,7 @@ def _of_liftcore(heading: str, name: str, found: Any) -> str:
 
 
 def _elsewhere(heading: str, name: str, found: Any) -> str:
-    """What a name that is not ours is called where its users look for it."""
+    """The full name in JAX of something that JAX defines."""
     for module in ("jax.nn.initializers", "jax.nn", "jax.numpy", "jax.scipy.special"):
         if getattr(importlib.import_module(module), name, None) is found:
             return f"{module}.{name}"
