@@ -14,7 +14,7 @@ from ..struct import PyTreeNode, field
 from ..texts import path_text
 from ..typing import Filter, PyTree, Variables
 from .parts import check_like, inserted, taken
-from .updates import update_average
+from .updates import check_decay, update_average
 
 __all__ = ["ExponentialMovingAverage"]
 
@@ -79,12 +79,15 @@ class ExponentialMovingAverage(PyTreeNode):
         Args:
             variables: all variables, or at least the averaged ones.
             decay: another weight of the old average for this step, such as
-                `jnp.minimum(0.999, (1 + step) / (10 + step))` to follow the first steps quickly.
+                `jnp.minimum(0.999, (1 + step) / (10 + step))` to follow the first steps quickly. With 1, the averages
+                stay the same.
 
         Raises:
-            LiftArgumentError: if the filter matches other variables than the averaged ones, or a shape differs.
+            LiftArgumentError: if the filter matches other variables than the averaged ones, if a shape differs, or if
+                `decay` is not a number from 0 to 1.
         """
         kept = self.decay if decay is None else decay
+        check_decay("ExponentialMovingAverage.update, decay", kept)
         part = taken("ExponentialMovingAverage.update", variables, self.filter)
         check_like("ExponentialMovingAverage.update", part, self.averages, "Give variables like those at `create`.")
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
+from ..errors import LiftArgumentError, shown
 from ..struct import PyTreeNode
 
 __all__ = ["EarlyStopping"]
@@ -49,13 +50,26 @@ class EarlyStopping(PyTreeNode):
         """Return the state after one more metric.
 
         Args:
-            metric: a number (not a tracer); less is better.
+            metric: a number (not a tracer); less is better. NaN is never an improvement.
+
+        Raises:
+            LiftArgumentError: if the metric is not one number, or is traced.
         """
+        is_nan = math.isnan(_number(metric))
         with jax.numpy_dtype_promotion("standard"):  # metrics of different dtypes may follow each other
-            improved = math.isinf(self.best_metric) or self.best_metric - metric > self.min_delta
-        if improved:
+            is_close = self.best_metric - metric <= self.min_delta
+        if not (is_nan or is_close):
             # A float even for integers, as initially, so that a fresh object can restore it.
             floating = jnp.issubdtype(jnp.result_type(metric), jnp.floating)
             return self.replace(best_metric=metric if floating else float(metric), patience_count=0, has_improved=True)
         stop = self.should_stop or self.patience_count >= self.patience
         return self.replace(patience_count=self.patience_count + 1, should_stop=stop, has_improved=False)
+
+
+def _number(metric: Any) -> float:
+    try:
+        return math.fsum([metric])  # `float` would accept a text too
+    except (TypeError, ValueError):
+        what = f"expected one number, given {shown(metric)}."
+        fix = "Pass one, such as the mean over the batches, outside of `jax.jit`."
+        raise LiftArgumentError("EarlyStopping.update, metric", what, fix) from None

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 from ..nn.masks import broadcasts
 from ..texts import path_text
-from ..typing import Array, ArrayLike, PyTree
+from ..typing import Array, ArrayLike, PyTree, Shape
 
-__all__ = ["apply_updates", "update_average"]
+__all__ = ["apply_updates", "check_decay", "update_average"]
 
 
 def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
@@ -57,12 +57,36 @@ def update_average(average: Array, value: ArrayLike, decay: ArrayLike) -> Array:
         decay: the weight of the old average, between 0 and 1.
 
     Raises:
-        LiftArgumentError: if the shape of the value cannot be broadcast to the shape of the average.
+        LiftArgumentError: if the shape of the value cannot be broadcast to the shape of the average, or `decay` is not
+            a number from 0 to 1. The value of a JAX array is not checked.
     """
     _check_shape("update_average", "a value", value, average)
+    check_decay("update_average, decay", decay, np.shape(average))
+    average = jnp.asarray(average)
     with jax.numpy_dtype_promotion("standard"):
         value = jnp.asarray(value, jnp.result_type(average, value))  # first, or the product is rounded to value's dtype
         return jnp.asarray(decay * average + (1 - decay) * value).astype(average.dtype)
+
+
+def check_decay(where: str, decay: Any, shape: Shape = ()) -> None:
+    """Check that a weight is a number from 0 to 1, or an array of them that can be broadcast to a shape.
+
+    Args:
+        where: the place that the error names.
+        decay: the weight. The value of a JAX array is not checked: it may be traced, or may not be computed yet.
+        shape: the shape.
+
+    Raises:
+        LiftArgumentError: if it is something else.
+    """
+    try:
+        known = np.asarray(0.0 if isinstance(decay, jax.Array) else decay)
+        fits = broadcasts(np.shape(decay), shape) and bool(((known >= 0) & (known <= 1)).all())
+    except (TypeError, ValueError):  # such as a text
+        fits = False
+    if not fits:
+        what = f"expected a number from 0 to 1, given {shown(decay)}."
+        raise LiftArgumentError(where, what, "For example, `decay=0.999`.")
 
 
 def _check_shape(where: str, name: str, added: Any, kept: Any) -> None:

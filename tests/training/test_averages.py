@@ -74,6 +74,18 @@ def test_averages_are_restored_from_their_bytes() -> None:
 ERRORS = {
     "decay": (lambda: ExponentialMovingAverage.create(variables(1), 1.0), "0 <= decay < 1"),
     "decay as a text": (lambda: ExponentialMovingAverage.create(variables(1), "0.9"), "< 1, given '0.9'"),  # type: ignore[arg-type]
+    "decay of a step": (
+        lambda: ExponentialMovingAverage.create(variables(1), 0.9).update(variables(1), decay="0.9"),
+        r"update, decay: expected a number from 0 to 1, given '0.9'",
+    ),
+    "decay of a step beyond 1": (
+        lambda: ExponentialMovingAverage.create(variables(1), 0.9).update(variables(1), decay=1.5),
+        "update, decay: expected a number from 0 to 1, given 1.5",
+    ),
+    "decays of a step": (
+        lambda: ExponentialMovingAverage.create(variables(1), 0.9).update(variables(1), decay=jnp.ones(2)),
+        r"update, decay: .* given a float32\[2\] array",
+    ),
     "integers": (
         lambda: ExponentialMovingAverage.create(variables(1), 0.9, only=True),
         "stats/n: 1 is not floating-point",

@@ -1,15 +1,18 @@
-"""`EarlyStopping` in checkpoints; its numbers are compared with those of flax in `tests/parity`."""
+"""`EarlyStopping` in checkpoints, and with odd metrics; `tests/parity` compares its numbers with those of flax."""
 
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from liftcore.checkpoints import load_file, save_file
+from liftcore.errors import LiftArgumentError
 from liftcore.training import EarlyStopping
 
 
@@ -23,3 +26,24 @@ def test_a_fresh_object_restores_any_metric(metric: Any) -> None:
     restored = load_file(file, EarlyStopping())
     assert restored.best_metric == metric
     assert restored.update(metric).patience_count == 1
+
+
+def test_a_metric_that_is_nan_is_never_the_best() -> None:
+    stopping = EarlyStopping(patience=1)
+    for metric, best in ((math.nan, math.inf), (3.0, 3.0), (jnp.nan, 3.0), (-math.inf, -math.inf), (1.0, -math.inf)):
+        stopping = stopping.update(metric)
+        assert stopping.best_metric == best
+    assert not stopping.should_stop
+    assert stopping.update(math.nan).should_stop
+    assert EarlyStopping(best_metric=math.nan).update(3.0).best_metric == 3.0  # of a run that was saved earlier
+
+
+@pytest.mark.parametrize("metric", ["0.5", None, jnp.ones(2)])
+def test_a_metric_that_is_not_one_number_is_an_error(metric: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r"EarlyStopping.update, metric: expected one number, given"):
+        EarlyStopping().update(metric)
+
+
+def test_a_traced_metric_is_an_error() -> None:
+    with pytest.raises(LiftArgumentError, match=r"outside of `jax.jit`"):
+        jax.jit(EarlyStopping().update)(1.0)

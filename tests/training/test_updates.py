@@ -50,3 +50,11 @@ def test_a_sum_never_has_another_shape() -> None:
         update_average(jnp.ones(2), jnp.ones((5, 2)), 0.5)
     assert apply_updates({"w": jnp.ones((3, 2))}, {"w": jnp.ones(2)})["w"].shape == (3, 2)
     assert update_average(jnp.ones((3, 2)), 2.0, 0.5).shape == (3, 2)
+
+
+@pytest.mark.parametrize("decay", ["0.9", None, -0.1, 1.5, float("nan"), jnp.ones(3), [[0.5], [0.5, 0.5]]])
+def test_a_decay_is_a_number_from_zero_to_one(decay: Any) -> None:
+    with pytest.raises(LiftArgumentError, match="update_average, decay: expected a number from 0 to 1, given"):
+        update_average(jnp.ones(2), jnp.ones(2), decay)
+    for whole in (0, 1, jnp.float32(0.5), [0.0, 1.0]):
+        assert update_average(jnp.ones(2), jnp.ones(2), jnp.asarray(whole)).tolist() == [1, 1]
