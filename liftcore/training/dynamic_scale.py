@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..errors import LiftArgumentError, shown
 from ..runners.derivative import checked_pair
 from ..struct import PyTreeNode, field
 from ..typing import Array, PyTree
@@ -114,7 +115,13 @@ def paired(where: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def scaled(scale: DynamicScale, fun: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
-    """Return a function whose value, or the first part of it with `has_aux`, is multiplied by the scale."""
+    """Return a function whose value, or the first part of it with `has_aux`, is multiplied by the scale.
+
+    Raises:
+        LiftArgumentError: if the scale is not a `DynamicScale`.
+    """
+    if not isinstance(scale, DynamicScale):
+        raise LiftArgumentError("scale", f"expected a DynamicScale, given {shown(scale)}.", "Pass `DynamicScale()`.")
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -16,10 +16,11 @@ from ..pipeline.packing import transformation
 from ..pipeline.use import Body
 from ..scopes.lifts import Captured
 from ..typing import Filter, InOutAxes, PyTree
+from .dynamic_scale import DynamicScale, paired, scaled, unscaled
 
 __all__ = ["per_example_gradients"]
 
-_AXIS = "liftcore.training.examples"
+_WHERE, _AXIS = "per_example_gradients", "liftcore.training.examples"
 
 
 def per_example_gradients(
@@ -29,6 +30,7 @@ def per_example_gradients(
     wrt: Filter = "params",
     in_axes: InOutAxes = 0,
     axis_name: Any = _AXIS,
+    scale: DynamicScale | None = None,
 ) -> Callable[..., Any]:
     """Lift `value_and_grad` for each example of a batch: values and gradients have a first axis for the examples.
 
@@ -55,17 +57,20 @@ def per_example_gradients(
         in_axes: the batch axis of each argument after the scopes, or None for an argument that all examples share; a
             pytree prefix. For arrays passed by keyword, it is the first axis.
         axis_name: a name for the axis of the examples, for collectives such as `jax.lax.pmean` in `fn`.
+        scale: a `DynamicScale` that scales the value of each example before it is differentiated.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, which returns the values and the gradients. The names of a boxed gradient
-        begin with None, for the axis of the examples.
+        begin with None, for the axis of the examples. With `scale`, it returns a `DynamicScaleResult`, as for one step:
+        the scale changes once, and `finite` says whether the gradients of all examples are finite.
 
     Raises:
         AxisSizeError: when called, if sizes disagree or there is no batch axis.
     """
-    check_function("per_example_gradients", fn)
+    check_function(_WHERE, fn)
+    loss = fn if scale is None else scaled(scale, paired(_WHERE, fn) if has_aux else fn, has_aux)
     over_batch = vmap(
-        _averaging(value_and_grad(fn, has_aux=has_aux, wrt=wrt), axis_name),
+        _averaging(value_and_grad(loss, has_aux=has_aux, wrt=wrt), axis_name),
         in_axes,
         axis_name=axis_name,
         variable_axes={True: None},
@@ -73,8 +78,9 @@ def per_example_gradients(
     )
 
     def lifted(scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        values, grads = over_batch(scopes, *args, **kwargs)
-        return values, meta.add_axis(grads, 0, {})
+        out, grads = over_batch(scopes, *args, **kwargs)
+        grads = meta.add_axis(grads, 0, {})
+        return (out, grads) if scale is None else unscaled(scale, out, grads, has_aux)
 
     return lifted
 
