@@ -13,7 +13,7 @@ from ..filters import Everything, Nothing, WithTag, leaves_of, partition, short_
 from ..texts import path_text
 from ..typing import Filter, Predicate, PyTree, Variables
 
-__all__ = ["check_like", "check_taken", "inserted", "listed", "taken"]
+__all__ = ["check_like", "check_names", "check_taken", "inserted", "listed", "taken"]
 
 
 def taken(where: str, variables: Variables, filter: Filter) -> dict[str, Any]:
@@ -76,7 +76,21 @@ def check_like(where: str, given: PyTree, expected: PyTree, fix: str) -> None:
     Raises:
         LiftArgumentError: if paths or shapes differ.
     """
-    here, there = _shapes(given), _shapes(expected)
+    _check_equal(where, _shapes(given), _shapes(expected), fix)
+
+
+def check_names(where: str, given: PyTree, expected: PyTree, fix: str) -> None:
+    """Check that two trees of nested mappings have variables at the same paths, whatever these are.
+
+    Raises:
+        LiftArgumentError: if paths differ.
+    """
+    _check_equal(where, _names(given), _names(expected), fix)
+
+
+def _check_equal(
+    where: str, here: Mapping[str, tuple[int, ...] | None], there: Mapping[str, tuple[int, ...] | None], fix: str
+) -> None:
     missing, extra = [path for path in there if path not in here], [path for path in here if path not in there]
     wrong = [
         f"{path} of shape {shape}, not {there[path]}"
@@ -87,6 +101,10 @@ def check_like(where: str, given: PyTree, expected: PyTree, fix: str) -> None:
     if missing or extra or wrong:
         what = "; ".join(f"{text} {', '.join(names[:6])}" for text, names in problems if names)
         raise LiftArgumentError(where, f"{what}.", fix)
+
+
+def _names(tree: PyTree) -> dict[str, None]:
+    return {path_text(path[1:]) or ".": None for path, _ in leaves_of({"": tree})}
 
 
 def _shapes(tree: PyTree) -> dict[str, tuple[int, ...] | None]:

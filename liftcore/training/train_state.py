@@ -14,7 +14,8 @@ from ..filters import Any as AnyOf
 from ..filters import intersect
 from ..struct import PyTreeNode, check_fields, field
 from ..typing import Filter, PyTree
-from .parts import check_like, inserted, taken
+from .dynamic_scale import paired
+from .parts import check_like, check_names, inserted, taken
 from .updates import apply_updates
 
 __all__ = ["TrainState"]
@@ -99,7 +100,12 @@ class TrainState(PyTreeNode):
 
         Args:
             part: a tree with the structure of `trainable_params`.
+
+        Raises:
+            LiftArgumentError: if names of parameters are missing, or are not those of trainable ones.
         """
+        fix = "Pass a tree like `state.trainable_params`; to replace other parameters, write `state.replace(params=…)`."
+        check_names("TrainState.with_trainable", part, self.trainable_params, fix)
         return inserted(self.params, part)
 
     def value_and_grad(
@@ -136,20 +142,22 @@ class TrainState(PyTreeNode):
             `jax.value_and_grad`. The gradients have the structure of `trainable_params`, as `apply_gradients` expects.
 
         Raises:
-            LiftArgumentError: when the returned function is called with the parameters.
+            LiftArgumentError: when the returned function is called with the parameters; or if, with `has_aux`, the loss
+                function does not return a pair.
         """
 
         @functools.wraps(loss_fn)
         def of_part(part: PyTree, *args: Any, **kwargs: Any) -> Any:
             return loss_fn(self.with_trainable(part), *args, **kwargs)
 
-        differentiated = using(of_part, has_aux=has_aux)
+        where = "TrainState.value_and_grad"
+        differentiated = using(paired(where, of_part) if has_aux else of_part, has_aux=has_aux)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if args and args[0] is self.params:
                 what = "the parameters were passed, but they come from the state."
                 fix = "Leave them out: `state.value_and_grad(loss_fn)(batch)` calls `loss_fn(params, batch)`."
-                raise LiftArgumentError("TrainState.value_and_grad", what, fix)
+                raise LiftArgumentError(where, what, fix)
             return differentiated(self.trainable_params, *args, **kwargs)
 
         return call

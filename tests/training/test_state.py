@@ -236,9 +236,19 @@ ERRORS = {
         lambda s: s.apply_gradients(grads={"head": {"w": jnp.ones((5, 4, 1)), "b": jnp.ones(1)}}),
         r"grads: given head/w of shape \(5, 4, 1\), not \(4, 1\)",
     ),
+    "a misspelt part": (
+        lambda s: s.with_trainable({"haed": s.trainable_params["head"]}),
+        r"with_trainable: missing head/w, head/b; unexpected haed/w, haed/b",
+    ),
+    "a part of the part": (lambda s: s.with_trainable({"head": {"b": 1.0}}), "with_trainable: missing head/w"),
+    "no mapping for a part": (lambda s: s.with_trainable([1.0]), "missing head/w, head/b; unexpected ."),
     "no gradients": (lambda s: s.apply_gradients(grads=None), "grads: missing head/b, head/w"),
     "no gradient of an array": (lambda s: made(given=jnp.ones(2)).apply_gradients(grads=None), "grads: missing ."),
     "parameters given": (lambda s: s.value_and_grad(loss_fn)(s.params, X), "Leave them out"),
+    "no pair": (
+        lambda s: s.value_and_grad(loss_fn, has_aux=True)(X),
+        r"TrainState.value_and_grad: with has_aux=True, .* returned a float32\[\] array",
+    ),
     "a text": (lambda s: made("encoder"), r'PathContains\("encoder"\)'),
     "no field": (
         lambda s: made(batch_stats=1),
