@@ -57,7 +57,8 @@ class Cursor(Generic[A]):
     """A place in nested containers, with the edits below it.
 
     Items and fields of a container are cursors too; those of other values, such as arrays, are plain values. Operators
-    and comparisons apply to the edited value, so `edit["w"] += 1` is an edit.
+    and comparisons apply to the edited value, so `edit["w"] += 1` is an edit. An item that does not exist raises
+    `CursorFindError`, which lists those that do.
 
     Args:
         obj: the value at the place.
@@ -202,9 +203,20 @@ class Cursor(Generic[A]):
 
     def _child(self, step: _Step) -> Cursor[Any]:
         if step not in self._below:
-            value = getattr(self._value, step.key) if step.field else self._value[step.key]  # type: ignore[index]
-            self._below[step] = self._at(step, value, False)
+            self._below[step] = self._at(step, self._read(step), False)
         return self._below[step]
+
+    def _read(self, step: _Step) -> Any:
+        if step.field:
+            return getattr(self._value, step.key)
+        try:
+            return self._value[step.key]  # type: ignore[index]
+        except KeyError:
+            names = [repr(key) for key in self.build()]  # type: ignore[attr-defined]
+            more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+            what = f"there is no item {step.key!r} (items: {', '.join(names[:10]) or 'none'}{more})."
+            fix = f"Give one of these names, or add the item: `[{step.key!r}] = …`."
+            raise CursorFindError(self._where(), what, fix) from None
 
     def _at(self, step: _Step, value: Any, assigned: bool) -> Cursor[Any]:
         child: Cursor[Any] = Cursor.__new__(Cursor)
@@ -225,7 +237,11 @@ class Cursor(Generic[A]):
                 what = f"{shown(self._value)} has fields, not items."
                 raise LiftArgumentError(self._where(), what, f"Write `.{key}`.")
             return _Step(key, False)
-        index = range(len(self._value))[operator.index(key)]
+        try:
+            index = range(len(self._value))[operator.index(key)]
+        except (IndexError, TypeError):
+            what = f"there is no item {key!r}, but {len(self._value)} items, counted from 0."
+            raise CursorFindError(self._where(), what, "Give the index of one of them.") from None
         fields = _fields(self._value)
         return _Step(fields[index], True) if fields else _Step(index, False)
 

@@ -230,7 +230,7 @@ class LiftArgumentError(LiftError, ValueError):
 
 
 class CursorFindError(LiftError, LookupError):
-    """`find` of a cursor found no value, or more than one."""
+    """A cursor found no value at a place, or `find` found none or more than one."""
 
 
 class TooManyTracesError(LiftError, AssertionError):

@@ -150,8 +150,10 @@ def assign(target: Any, name: str) -> None:
 
 
 ERRORS = {
-    "no such key": (KeyError, lambda c: c["b"], "b"),
-    "no such index": (IndexError, lambda c: c["a"].__setitem__(2, 1), "out of range"),
+    "no such key": (CursorFindError, lambda c: c["b"], "at /: there is no item 'b' .items: 'a', 'pair', 'config', 'fr"),
+    "no such key below": (CursorFindError, lambda c: c["a"][1]["c"], r"at /a/1: .*add the item: `\['c'\] = …`"),
+    "no such index": (CursorFindError, lambda c: c["a"].__setitem__(2, 1), "at /a: there is no item 2, but 2 items"),
+    "a name in a list": (CursorFindError, lambda c: c["a"]["b"], "at /a: there is no item 'b', but 2 items"),
     "no such field": (LiftArgumentError, lambda c: assign(c["config"], "with"), "its fields: width, layers"),
     "a field of a dict": (LiftArgumentError, lambda c: assign(c, "a"), r"Write `\['a'\]`"),
     "a field that is read": (AttributeError, lambda c: c["a"].b, "has no fields"),
