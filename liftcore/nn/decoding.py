@@ -15,6 +15,7 @@ from ..errors import LiftArgumentError, ScopeVariableNotFoundError
 from ..scopes.scope import Scope
 from ..typing import Array, ArrayLike, Dtype
 from .masks import check_attention_mask
+from .sharding import gather, place, sharding_entries
 
 __all__ = ["DecodeCache", "Holder", "decode_cache"]
 
@@ -117,7 +118,7 @@ class DecodeCache:
         if lengths is not None:  # padding, like excess positions, goes to a position that does not exist
             is_padding = jnp.arange(number) >= jnp.expand_dims(count, -1)
             to, fits = jnp.where(is_padding, room, at), fits | is_padding
-        self.key.value, self.value.value = keys, values = _put(keys, key, to), _put(values, value, to)
+        self.key.value, self.value.value = keys, values = _put(keys, _whole(key), to), _put(values, _whole(value), to)
         self.index.value = self.index.value + count
         seen = jnp.expand_dims(jnp.arange(room) <= jnp.expand_dims(at, -1), -3)  # an axis for the heads
         seen = jnp.broadcast_to(seen, (*batch, 1, number, room))
@@ -220,11 +221,17 @@ def decode_cache(
             '`{"params": params, "cache": cache}` and `mutable=["cache"]`.',
         )
     batch = key.shape[:-3] if ragged else ()
-    # On a mesh with Explicit axes, the cache has the sharding of the keys and values that it is made from.
-    cached_key = scope.variable("cache", "cached_key", lambda: jnp.zeros_like(key, dtype))
-    cached_value = scope.variable("cache", "cached_value", lambda: jnp.zeros_like(value, dtype))
+    # On a mesh with Explicit axes, the cache has the sharding of the keys and values that it is made from, except along
+    # their length: positions are written one after the other.
+    cached_key = scope.variable("cache", "cached_key", lambda: jnp.zeros_like(_whole(key), dtype))
+    cached_value = scope.variable("cache", "cached_value", lambda: jnp.zeros_like(_whole(value), dtype))
     index = scope.variable("cache", "cache_index", lambda: jnp.zeros(batch, jnp.int32))
     return DecodeCache(cached_key, cached_value, index, where, casts=dtype is not None) if exists else None
+
+
+def _whole(x: Array) -> Array:
+    """Return keys or values that no mesh axis divides along their length."""
+    return gather(x, [x.ndim - 3])
 
 
 def _put(kept: Array, new: Array, at: Array) -> Array:
@@ -233,6 +240,8 @@ def _put(kept: Array, new: Array, at: Array) -> Array:
     if at.shape == (1,):
         return _put_one(kept, new, at[0])
     put: Callable[..., Array] = _put_many
+    if at.ndim > 1:
+        at = place(at, sharding_entries(kept)[: at.ndim - 1], kept)
     for _ in kept.shape[:-3]:
         put = jax.vmap(put, in_axes=(0, 0, 0 if at.ndim > 1 else None))
     return put(kept, new, at)

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 import liftcore
 from liftcore import nn
@@ -121,6 +123,20 @@ def test_a_chunk_beyond_the_room_is_what_steps_are() -> None:
     jax.tree.map(np.testing.assert_array_equal, chunk, steps)
     with pytest.raises(LiftArgumentError, match="room for 3 positions, but this would be number 5"):
         STEP(variables, INPUTS[:, :5])
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+@pytest.mark.parametrize("spec", [P("data"), P(None, "model"), P("data", None, None, "model")])
+def test_a_cache_on_a_mesh_of_explicit_axes_follows_its_inputs(spec: Any, ragged: bool) -> None:
+    devices, kinds = jax.devices()[:4], (AxisType.Explicit,) * 2
+    with jax.set_mesh(jax.make_mesh((2, 2), ("data", "model"), kinds, devices=devices)):
+        variables = empty(jax.device_put(INPUTS, spec), ragged=ragged)
+        types = jax.tree.map(jax.typeof, variables)
+        for start, stop in ((0, 4), (4, 6)):
+            y, variables = quick(STEP)(variables, jax.device_put(INPUTS[:, start:stop], spec))
+            np.testing.assert_allclose(y, EXPECTED[:, start:stop], rtol=1e-5, atol=1e-6)
+        assert jax.tree.map(jax.typeof, variables) == types  # so a loop can carry them
+    assert index(variables) == ([6, 6] if ragged else 6)
 
 
 @pytest.mark.parametrize(
