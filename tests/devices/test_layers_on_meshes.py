@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
+import linen_like as nn
 from docs.mesh_table import WORKS, by_version, outcome
+from liftcore.errors import LiftArgumentError
 from tests.devices.mesh_cases import cases
-from tests.devices.mesh_run import check
+from tests.devices.mesh_run import check, mesh_of_sizes
 from tests.devices.object_cases import OBJECTS
 from tests.devices.object_run import check_object
 
@@ -34,6 +38,19 @@ QUICK = [
 @pytest.mark.parametrize(("name", "kind"), QUICK)
 def test_a_layer_follows_its_inputs_on_an_explicit_mesh(name: str, kind: str) -> None:
     check(name, kind)
+
+
+def test_a_product_that_jax_cannot_shard_names_the_layer_and_the_line() -> None:
+    layer = nn.Dense(8, dot_general=lambda x, y, dims, **_: jax.lax.dot_general(x, y, dims))
+    x, mesh = jnp.ones((2, 8)), mesh_of_sizes({"model": 4})
+    variables = layer.init(jax.random.key(0), x)
+    with jax.set_mesh(mesh):
+        variables["params"]["kernel"] = jax.device_put(variables["params"]["kernel"], P("model"))
+        with pytest.raises(LiftArgumentError) as caught:
+            jax.jit(layer.apply)(variables, jax.device_put(x, P(None, "model")))
+    assert caught.value.where == "dense at /"
+    assert "inputs P(None, 'model'), kernel P('model', None)" in caught.value.what
+    assert "`out_sharding=P(…)`" in caught.value.fix
 
 
 @pytest.mark.rest
