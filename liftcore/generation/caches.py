@@ -73,10 +73,11 @@ def _check_number(cache: Mapping[str, Any], given: ArrayLike) -> None:
             f"expected how many positions to move back, given {shown(given)}.",
             "Pass an integer, 0 or more, or one for each example.",
         )
-    if not any(True for _ in all_counts(cache, number.shape)):
+    if not isinstance(cache, Mapping) or not any(True for _ in all_counts(cache, number.shape)):
+        has = f"it has {sorted(map(str, cache))}" if isinstance(cache, Mapping) else f"given {shown(cache)}"
         raise LiftArgumentError(
             "rewind",
-            f"there is no `{_INDEX}` in the cache; it has {sorted(map(str, cache))}.",
+            f"there is no `{_INDEX}` in the cache; {has}.",
             'Pass the collection itself: `rewind(variables["cache"], number)`.',
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..errors import LiftArgumentError, shown
@@ -61,7 +62,8 @@ def generate(
         module: an unbound module whose layers decode, or another object with such a method `apply`; or a function of a
             scope. It maps tokens, `(batch, length)`, to logits, `(batch, length, vocabulary)`. To fix other arguments,
             pass `functools.partial(module, train=False)`. Models that are equal by value share one program.
-        variables: the variables of the module. A collection `cache` is ignored; `generate` creates an empty one.
+        variables: the variables of the module; they and the key may be traced. A collection `cache` is ignored:
+            `generate` creates an empty one.
         prompt: integers of shape `(batch, length)`, or a list of sequences of integers, whose lengths may differ.
         max_new_tokens: the greatest number of new tokens, `(batch,)` or one number for all.
         lengths: the number of tokens of each prompt, `(batch,)`, if `prompt` is an array that is padded on the right.
@@ -82,8 +84,7 @@ def generate(
         The new tokens, their number for each example, and the logarithms of their probabilities.
 
     Raises:
-        LiftArgumentError: if prompts or options are not valid; if prompts and new tokens exceed `max_length`; if the
-            module has no cache; or if prompts differ in length and the cache has no index for each example.
+        LiftArgumentError: if prompts or options are not valid, the cache does not fit them, or known logits are NaN.
     """
     where = "generate"
     _check_model(where, module, variables)
@@ -108,17 +109,18 @@ def generate(
     variables = {name: collection for name, collection in variables.items() if name != "cache"}
     _check_cache(where, empty_cache.eval_shape(model, variables, batch, room), prompts)  # type: ignore[no-untyped-call]
     found, is_nan = run(model, variables, prompts, options, room, size)
-    if is_nan:
-        raise _no_number(where, padded, room)
+    if not isinstance(is_nan, jax.core.Tracer) and is_nan:
+        raise _no_number(where, prompts, room)
     return found  # type: ignore[no-any-return]
 
 
-def _no_number(where: str, bucket: int, room: int) -> LiftArgumentError:
+def _no_number(where: str, prompts: Prompts, room: int) -> LiftArgumentError:
     return LiftArgumentError(
         where,
-        f"the logits of the model are NaN. Prompts were padded to {bucket} tokens, and the cache has {room} positions.",
-        "If the model has fewer positions than that, pass their number: `max_length=…`. Otherwise, look for NaN in the "
-        "variables.",
+        f"the logits of the model are NaN. Prompts were padded to {prompts.tokens.shape[1]} tokens, the cache has "
+        f"{room} positions, and the greatest token of a prompt is {prompts.tokens.max()}.",
+        "If the model has fewer positions than that, pass their number: `max_length=…`. If its vocabulary has no such "
+        "token, pass other prompts. Otherwise, look for NaN in the variables.",
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 
 __all__ = ["check_temperature", "check_top_k", "check_top_p", "check_values"]
 
@@ -76,4 +77,7 @@ def check_values(where: str, name: str, given: Any, is_right: Any, expected: str
 def _check_known(where: str, name: str, given: Any, is_right: Any, expected: str, example: str) -> None:
     if not isinstance(given, jax.core.Tracer):
         numbers = np.atleast_1d(np.asarray(given))
+        if not jnp.issubdtype(numbers.dtype, jnp.number):
+            what = f"{name} is {shown(given)}, but must be {expected}."
+            raise LiftArgumentError(where, what, f"Pass a value such as `{name}={example}`.")
         check_values(where, name, numbers, is_right(numbers), expected, example)

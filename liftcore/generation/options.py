@@ -114,7 +114,8 @@ def _each(where: str, name: str, given: Any, batch: int, dtype: Any) -> np.ndarr
     """Return an array with one number for each example."""
     try:
         found = np.asarray(given)
-        exact = np.issubdtype(found.dtype, np.integer) or (dtype == np.float32 and found.dtype.kind == "f")
+        kinds = (np.integer,) if dtype == np.int32 else (np.integer, np.floating)  # for JAX, bfloat16 is one of these
+        exact = any(jnp.issubdtype(found.dtype, kind) for kind in kinds)
     except (TypeError, ValueError, jax.errors.TracerArrayConversionError):
         found, exact = np.asarray(0), False
     if not exact or found.shape not in ((), (batch,)):
@@ -165,7 +166,10 @@ def _is_key(key: Any) -> bool:
 
 
 def _stops(where: str, stop_tokens: Any) -> np.ndarray[Any, Any]:
-    found = np.asarray(list(stop_tokens) if np.ndim(stop_tokens) else [stop_tokens])
+    try:
+        found = np.asarray(list(stop_tokens) if np.ndim(stop_tokens) else [stop_tokens])
+    except (ValueError, jax.errors.TracerArrayConversionError):
+        found = np.asarray([None])
     if found.size and (found.ndim != 1 or found.dtype.kind not in "iu" or found.min() < 0 or found.max() > _ALL):
         raise LiftArgumentError(
             where,

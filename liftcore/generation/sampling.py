@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from ..errors import LiftArgumentError
-from ..typing import Array, ArrayLike, Key
+from ..errors import LiftArgumentError, shown
+from ..nn.masks import broadcasts
+from ..typing import Array, ArrayLike, Key, Shape
 from .limits import check_temperature, check_top_k, check_top_p
 
 __all__ = ["filter_logits", "sample_tokens"]
@@ -34,10 +38,12 @@ def filter_logits(logits: ArrayLike, top_k: ArrayLike | None = None, top_p: Arra
             At least one token is kept; with 1, the default, all.
 
     Raises:
-        LiftArgumentError: if a limit is known and out of range: `top_k` below 1, `top_p` not above 0 and at most 1.
+        LiftArgumentError: if a limit is known and out of range: `top_k` below 1, `top_p` not above 0 and at most 1; or
+            if its shape does not fit the logits.
     """
     logits = jnp.asarray(logits)
     _check_limits("filter_logits", top_k, top_p)
+    _check_shapes("filter_logits", logits.shape[:-1], top_k=top_k, top_p=top_p)
     order = jnp.argsort(logits, axis=-1, stable=True, descending=True)
     ranked = jnp.take_along_axis(_wide(logits), order, -1)
     first = jnp.arange(logits.shape[-1]) == 0
@@ -84,7 +90,8 @@ def sample_tokens(
         Integers of shape `(batch,)`.
 
     Raises:
-        LiftArgumentError: if the logits have another number of dimensions, or a known limit is out of range.
+        LiftArgumentError: if the logits have another number of dimensions, if there is not a key for each example, or
+            if a limit has another shape, or is known and out of range.
     """
     logits = jnp.asarray(logits)
     check_temperature("sample_tokens", temperature)
@@ -96,6 +103,10 @@ def sample_tokens(
             "Pass the logits of one position: `logits[:, -1]`.",
         )
     batch, vocabulary = logits.shape
+    if np.shape(keys)[:1] != (batch,):
+        what = f"expected a key for each of {batch} examples, given {shown(keys)}."
+        raise LiftArgumentError("sample_tokens", what, f"Pass `jax.random.split(key, {batch})`.")
+    _check_shapes("sample_tokens", (batch,), temperature=temperature, top_k=top_k, top_p=top_p)
     temperature, top_k, top_p = (
         jnp.broadcast_to(jnp.asarray(default if one is None else one), (batch,))
         for one, default in ((temperature, 1.0), (top_k, vocabulary), (top_p, 1.0))
@@ -119,6 +130,14 @@ def _check_limits(where: str, top_k: ArrayLike | None, top_p: ArrayLike | None) 
         check_top_k(where, top_k)
     if top_p is not None:
         check_top_p(where, top_p)
+
+
+def _check_shapes(where: str, batch: Shape, **limits: Any) -> None:
+    """Check that each limit is one number, or one for each example."""
+    for name, given in limits.items():
+        if given is not None and not broadcasts(np.shape(given), batch):
+            what = f"expected one number as {name}, or an array of shape {tuple(batch)}, given {shown(given)}."
+            raise LiftArgumentError(where, what, "Pass one number, or one for each example.")
 
 
 def _wide(logits: Array) -> Array:

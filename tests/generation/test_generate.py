@@ -241,6 +241,8 @@ def test_numbers_beyond_32_bits_and_rooms_for_one_position(variables: Any) -> No
     same(generate(MODEL, variables, [[1]], top_k=2**32, **some), generate(MODEL, variables, [[1]], **some))
     whole = generate(MODEL, variables, [[1]], max_new_tokens=1)
     same(generate(MODEL, variables, [[1]], max_new_tokens=1, max_length=1), whole)
+    half = jnp.bfloat16(0.5)
+    same(*(generate(MODEL, variables, [[1]], temperature=one, **some) for one in (half, 0.5)))
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -274,6 +276,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"key": 3}, "expected a key, or one for each of 2 examples, given 3"),
     ({"key": jax.random.split(KEY, 3)}, "`jax.random.split(key, 2)`"),
     ({"stop_tokens": ["a"]}, "expected tokens, integers from 0 to 2147483647, as stop_tokens"),
+    ({"stop_tokens": [[1], [1, 2]]}, "as stop_tokens, given [[1], [1, 2]]"),
     ({"stop_tokens": [-1]}, "as stop_tokens, given [-1]"),
     ({"stop_tokens": [2**32]}, "as stop_tokens, given [4294967296]"),
     (
@@ -296,6 +299,16 @@ def test_what_does_not_fit_is_refused(variables: Any, change: Any, message: str)
 def test_prompts_that_are_traced_are_refused(variables: Any) -> None:
     with pytest.raises(LiftArgumentError, match=r"the prompts are traced, .* Call it outside `jax.jit`"):
         jax.jit(lambda prompt: generate(MODEL, variables, prompt, max_new_tokens=1))(np.ones((1, 2), np.int32))
+
+
+def test_variables_and_keys_may_be_traced(variables: Any) -> None:
+    def drawn(variables: Any, key: Any) -> Any:
+        return generate(MODEL, variables, PROMPTS[:2], max_new_tokens=3, key=key)
+
+    keys = jax.random.split(KEY, 2)
+    found = jax.jit(jax.vmap(drawn, (None, 0)))(variables, keys)
+    for i in range(2):
+        same(jax.tree.map(lambda x, i=i: x[i], found), drawn(variables, keys[i]))
 
 
 def test_a_model_of_other_outputs_is_refused(variables: Any) -> None:
@@ -341,6 +354,7 @@ def test_an_index_of_all_examples_cannot_be_taken_back_for_each() -> None:
         ({"cache_index": jnp.array([5, 1])}, np.array([0, 2]), r"position \[5, 1\], so it cannot move back \[0, 2\]"),
         ({"cache_index": jnp.array(2)}, 1.5, r"expected how many positions to move back, given .*1.5"),
         ({"cache_index": jnp.array(2)}, -1, r"expected how many positions to move back"),
+        ([1], 1, r"there is no `cache_index` in the cache; given \[1\]"),
         ({"kernel": jnp.ones(2)}, 1, r"there is no `cache_index` in the cache; it has \['kernel'\]"),
     ],
 )
@@ -378,5 +392,7 @@ def test_padding_beyond_the_positions_of_a_model_is_an_error(variables: Any) -> 
     prompt = [list(range(9)) + list(range(8))]
     with pytest.raises(LiftArgumentError, match=r"logits of the model are NaN\. Prompts were padded to 32 tokens"):
         generate(model, limited, prompt, max_new_tokens=3)
+    with pytest.raises(LiftArgumentError, match=r"the greatest token of a prompt is 11\. .* vocabulary has no such"):
+        generate(model, limited, [[1, 11]], max_new_tokens=3, max_length=20)
     found = generate(model, limited, prompt, max_new_tokens=3, max_length=20)
     assert np.isfinite(found.log_probs).all()

@@ -102,7 +102,10 @@ def test_logits_of_many_positions_are_refused() -> None:
         ({"top_k": 0}, "top_k is 0, but must be 1 or more"),
         ({"top_p": np.array([0.5, 0.0, 1.0, 1.0])}, "top_p is 0.0, but must be more than 0, and at most 1"),
         ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"top_p": "most"}, "top_p is 'most', but must be more than 0"),
+        ({"top_k": np.ones(3, int)}, r"expected one number as top_k, or an array of shape \(4,\), given a int64\[3\]"),
         ({"temperature": -1.0}, "temperature is -1.0, but must be 0 or a positive number"),
+        ({"temperature": np.ones(3)}, "expected one number as temperature, or"),
     ],
 )
 def test_limits_out_of_range_are_refused(options: Any, message: str) -> None:
@@ -111,6 +114,12 @@ def test_limits_out_of_range_are_refused(options: Any, message: str) -> None:
     if "temperature" not in options:
         with pytest.raises(LiftArgumentError, match=message):
             filter_logits(LOGITS, **options)
+
+
+@pytest.mark.parametrize("keys", [KEYS[0], KEYS[:3]])
+def test_a_key_for_each_example_is_required(keys: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r"a key for each of 4 .* Pass `jax.random.split\(key, 4\)`"):
+        sample_tokens(LOGITS, keys)
 
 
 def test_traced_limits_keep_at_least_one_token() -> None:
