@@ -11,10 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 from ..typing import Filter, PyTree
 from .disk import FileLock, make_folder
 from .files import Transform, load_file, save_file
+from .streams import check_path
 
 __all__ = ["Checkpoints", "no_such_step"]
 
@@ -48,10 +49,11 @@ class Checkpoints:
         keep: the number of steps to keep, counted from the last; `None` keeps all.
 
     Raises:
-        LiftArgumentError: if `keep` is not a positive integer.
+        LiftArgumentError: if `folder` is not a path, or if `keep` is not a positive integer.
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int | None = 3) -> None:
+        check_path("Checkpoints(folder)", folder)
         if keep is not None and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 1):
             what = f"`keep` is {keep!r}."
             raise LiftArgumentError(f'Checkpoints("{folder}")', what, "Give a number of steps, or None to keep all.")
@@ -182,5 +184,5 @@ def _index(where: str, step: SupportsIndex) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < 10**18 or isinstance(step, bool):
-        raise LiftArgumentError(where, f"the step is {step!r}.", "Give an integer of 0 or more.")
+        raise LiftArgumentError(where, f"the step is {shown(step)}.", "Give an integer of 0 or more.")
     return number

@@ -24,6 +24,7 @@ from .orbax_arrays import require_orbax, restore_args, restored
 from .orbax_foreign import load_orbax
 from .orbax_items import parted, rest_in, stored
 from .placing import Stored
+from .streams import check_path
 
 __all__ = ["OrbaxCheckpoints"]
 
@@ -34,9 +35,10 @@ _UNREADABLE = (KeyError, OSError, RuntimeError, TypeError, ValueError)
 class OrbaxCheckpoints:
     """A folder of checkpoints that orbax writes: in the background, with each host writing its part.
 
-    It has the methods of `Checkpoints`, and accepts the same trees. `save` returns as soon as the arrays are copied off
-    the devices. Each host writes the data that it holds, and no host ever holds a whole sharded array. A step is
-    complete or does not exist.
+    It has the methods of `Checkpoints`, and accepts the same trees, except a single leaf. `save` returns as soon as the
+    arrays are copied off the devices. Each host writes the data that it holds, and no host ever holds a whole sharded
+    array. A step is complete or does not exist, and is saved only once. Unlike `Checkpoints`, it has no checksums, and
+    no lock against a second writer.
 
     With several processes, each of them must call the same methods in the same order.
 
@@ -61,7 +63,7 @@ class OrbaxCheckpoints:
             `with` block.
 
     Raises:
-        LiftArgumentError: if `keep`, `best` or `mode` has another value.
+        LiftArgumentError: if `folder` is not a path, or if `keep`, `best` or `mode` has another value.
         ImportError: if orbax is not installed.
     """
 
@@ -76,6 +78,7 @@ class OrbaxCheckpoints:
         asynchronous: bool = True,
     ) -> None:
         self._ocp = require_orbax()
+        check_path("OrbaxCheckpoints(folder)", folder)
         text = os.fspath(folder)
         self.folder = text if "://" in text else os.path.abspath(text)
         where = f'OrbaxCheckpoints("{text}")'
@@ -119,10 +122,11 @@ class OrbaxCheckpoints:
         Args:
             step: the step, greater than all saved ones.
             tree: anything that `to_state_dict` accepts. You may change or donate its arrays as soon as this returns.
-            metrics: numbers by name. A step whose metric is missing or NaN is never one of the best.
+            metrics: numbers by name. A step without metrics, or whose metric is NaN, is never one of the best.
 
         Raises:
-            LiftArgumentError: if the step, or a later one, is saved already, or a metric is not a number.
+            LiftArgumentError: if the step, or a later one, is saved already; if a metric is not a number; or if the
+                best steps are kept, and the one that decides is missing among the metrics.
             SerializationError: if the tree holds something that cannot be written.
             Exception: an error of the background since the last call, such as `OSError` for a full disk.
         """
@@ -134,6 +138,11 @@ class OrbaxCheckpoints:
             raise LiftArgumentError(where, what, f"Continue after step {last}, or write to another folder.")
         arrays, rest = parted(where, tree)
         numbers = _numbers(f"{where}, metrics", metrics)
+        if self._best and numbers and self._metric not in numbers:
+            what = f"{self._metric!r} decides which steps are the best, but the metrics are {list(numbers)}."
+            raise LiftArgumentError(
+                f"{where}, metrics", what, "Give it too, or another `metric` to `OrbaxCheckpoints`."
+            )
         args = self._ocp.args
         items = {"rest": args.JsonSave(rest)} | ({"state": args.PyTreeSave(arrays)} if arrays else {})
         manager = self._open(writes=True)
@@ -350,7 +359,7 @@ def _index(where: str, step: SupportsIndex) -> int:
     except TypeError:
         number = -1
     if number < 0 or isinstance(step, bool):
-        raise LiftArgumentError(where, f"the step is {step!r}.", "Give an integer of 0 or more.")
+        raise LiftArgumentError(where, f"the step is {shown(step)}.", "Give an integer of 0 or more.")
     return number
 
 

@@ -23,6 +23,7 @@ from .files import Transform
 from .matching import compare
 from .orbax_arrays import require_orbax, restore_args, restored
 from .placing import Stored
+from .streams import check_path
 
 __all__ = ["load_orbax"]
 
@@ -75,9 +76,11 @@ def load_orbax(
     Raises:
         SerializationError: if the folder holds no such tree, or several; if something does not fit or cannot be read.
         FileNotFoundError: if there is no such folder.
-        LiftArgumentError: if a sharding does not fit a shape; or if an option needs a target and there is none.
+        LiftArgumentError: if `path` is not a path; if a sharding does not fit a shape; or if an option needs a target
+            and there is none.
         ImportError: if orbax is not installed.
     """
+    check_path("load_orbax(path, target)", path)
     where = f'"{os.fspath(path)}"'
     if target is None and not (filter is True and strict and not cast):
         what = "`filter`, `strict` and `cast` need a target, and `target` is None."

@@ -180,7 +180,7 @@ def number_of(leaf: Any) -> Any:
     """
     if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array) or not leaf.weak_type or leaf.shape:
         return leaf
-    if not leaf.is_fully_replicated or not leaf.addressable_shards:
+    if leaf.is_deleted() or not leaf.is_fully_replicated or not leaf.addressable_shards:
         return leaf
     number = np.asarray(leaf).item()
     return number if jnp.asarray(number).dtype == leaf.dtype else leaf

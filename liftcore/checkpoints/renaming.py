@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, check_function
 
 __all__ = ["each_holding"]
 
@@ -28,7 +28,11 @@ def each_holding(name: str, fn: Callable[[dict[str, Any]], Any]) -> Callable[[An
 
     Returns:
         A function from a state to a new state. It raises `LiftArgumentError` if no dict has the name.
+
+    Raises:
+        LiftArgumentError: if `fn` is not a function.
     """
+    check_function(f'each_holding("{name}")', fn)
 
     def transform(state: Any) -> Any:
         changed, count = _changed(state, name, fn)

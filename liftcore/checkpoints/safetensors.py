@@ -87,12 +87,13 @@ def save_safetensors(
     Raises:
         SerializationError: if a leaf is not an array, if the format lacks its dtype, or if a name contains the
             separator (one error lists all such leaves), or if metadata are not texts.
-        LiftArgumentError: if `path` is not a path.
+        LiftArgumentError: if `path` is not a path, or `separator` is not a text.
         CheckpointInUseError: if another writer is writing this file.
         OSError: if the system cannot write, for instance because the disk is full.
     """
     check_path("save_safetensors(path, variables)", path)
     where = f'save_safetensors("{os.fspath(path)}")'
+    _check_separator(where, separator)
     to_state_dict(variables)  # before `unbox`: it has the better error for a tree that contains itself
     flat = flatten_dict(to_state_dict({"": unbox(variables)}))
     arrays = {names[1:]: _array(leaf) for names, leaf in flat.items()}
@@ -105,8 +106,17 @@ def save_safetensors(
     replace_file(Path(path), _parts({separator.join(names): array for names, array in arrays.items()}, header))
 
 
+def _check_separator(where: str, separator: Any) -> None:
+    if not isinstance(separator, str) or not separator:
+        what = f"expected the text that joins names, given {shown(separator)}."
+        raise LiftArgumentError(f"{where}, separator", what, 'Write `separator="."`, or leave it out for slashes.')
+
+
 def _checked_metadata(where: str, metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata, after checking that it consists of texts."""
+    if not isinstance(metadata, Mapping):
+        what = f"expected texts by name, given {shown(metadata)}."
+        raise SerializationError(where, what, 'Write `metadata={"format": "np"}`.')
     for item in metadata.items():
         for text in item:
             if not isinstance(text, str) or unwritable(text):
@@ -194,7 +204,8 @@ def load_safetensors(
 
     Raises:
         SerializationError: if it is not a safetensors file, has a dtype that NumPy lacks, or does not fit.
-        LiftArgumentError: if `path` is not a path, or an option needs a target and there is none.
+        LiftArgumentError: if `path` is not a path, or `separator` is not a text; or if an option needs a target and
+            there is none.
         FileNotFoundError: if there is no such file.
         ImportError: if safetensors is not installed.
     """
@@ -203,6 +214,8 @@ def load_safetensors(
     if target is None and not (filter is True and strict and not cast):
         what = "`filter`, `strict` and `cast` need a target, and `target` is None."
         raise LiftArgumentError(f"load_safetensors({where})", what, "Pass the tree to restore into.")
+    if separator is not None:
+        _check_separator(f"load_safetensors({where})", separator)
     with _opened(path) as file:
         flat = {name: _stored(path, file, name) for name in file.keys()}  # noqa: SIM118  # `file` is not a mapping
         if target is None:

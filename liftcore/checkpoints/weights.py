@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LiftArgumentError, SerializationError
+from ..errors import LiftArgumentError, SerializationError, shown
 from ..meta import replace_boxed, unbox
 from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
@@ -58,20 +58,24 @@ def load_weights(
 
     Raises:
         SerializationError: if something is left over or does not fit.
-        LiftArgumentError: if two names or two rules have the same path, one path is below another, or a rule is not a
-            `WeightRule`.
+        LiftArgumentError: if two names or two rules have the same path, one path is below another, a rule is not a
+            `WeightRule`, or the target is a single leaf.
     """
     where = "load_weights"
     groups, unused, problems = grouped(where, foreign, rules)
     _check_paths(where, groups)
     bare = unbox(target)
-    shapes = {"/".join(path): np.shape(leaf) for path, leaf in flatten_dict(to_state_dict(bare)).items()}
+    expected = to_state_dict(bare)
+    if not isinstance(expected, Mapping):
+        fix = "Write `load_weights(foreign, target, rules)`."
+        raise LiftArgumentError(f"{where}, target", f"expected variables, given {shown(target)}.", fix)
+    shapes = {"/".join(path): np.shape(leaf) for path, leaf in flatten_dict(expected).items()}
     problems += [f"{name}: no rule matches it" for name in unused] if strict else []
     state: dict[str, Any] = {}
     for group in groups:
         try:
             state |= {path: _fitted(array, shapes.get(path)) for path, array in _made(group, foreign).items()}
-        except (TypeError, ValueError) as error:
+        except (IndexError, TypeError, ValueError) as error:
             problems.append(f"{', '.join(group.paths)} ({group.rule}): {error}")
     hints = _hints(groups, state, shapes)
     try:
@@ -127,7 +131,7 @@ def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[W
             continue
         try:
             new |= _unmade(group, like, flat)
-        except (TypeError, ValueError) as error:
+        except (IndexError, TypeError, ValueError) as error:
             problems.append(f"{', '.join(group.paths)} ({group.rule}): {error}")
     if problems:
         what = f"the variables do not match the names:{_lines(problems)}"

@@ -97,6 +97,8 @@ class WeightRule:
             yield f"no path has the fields {self.stacked}.", "Leave out only one field, along which arrays are stacked."
         if not (self.change is None or callable(self.change) or self.change in _NAMED):
             yield f"`change` is {self.change!r}.", f"Give one of {_NAMED}, or a function."
+        if not isinstance(self.axis, int | None):
+            yield f"`axis` is {shown(self.axis)}.", "Give the number of an axis, or None."
         if self.sizes is not None and (len(self.path) < 2 or len(self.sizes) != len(self.path)):
             yield f"`sizes` is {self.sizes}, but there is {len(self.path)} path(s).", "Give a size for each of several."
 
@@ -122,8 +124,12 @@ class WeightRule:
         return f'rule for "{", ".join(self.foreign)}"'
 
 
-def _texts(value: str | Iterable[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _texts(value: Any) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    for text in texts:
+        if not isinstance(text, str):
+            raise LiftArgumentError("WeightRule", f"expected a template, given {shown(text)}.", "Give a text.")
+    return texts
 
 
 def _fields(template: str) -> dict[str, None]:

@@ -53,6 +53,8 @@ def unwritable(value: Any) -> tuple[str, str] | None:
     if isinstance(value, jax.core.Tracer):
         fix = "Return it from the traced function, and save what that returned."
         return f"this is {TRACER}.", fix
+    if isinstance(value, jax.Array) and value.is_deleted():
+        return "this array was deleted, probably donated to a compiled function.", "Save what that function returned."
     if isinstance(value, str) and printable(value) != value:
         return f"{_SURROGATE}.", 'Replace it, with `text.encode("utf-8", "replace").decode()`.'
     return None

@@ -304,3 +304,5 @@ def test_each_holding_finds_modules_in_optimizer_states():
     assert "Block_0" in state["params"]["encoder"]
     with pytest.raises(LiftArgumentError, match=r"no dict in the state has this name \(at the top: \['opt_state'"):
         each_holding("Block", stack)(state)
+    with pytest.raises(LiftArgumentError, match="expected a function"):
+        each_holding("Block_0", "Block_1")

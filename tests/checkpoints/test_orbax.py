@@ -278,3 +278,10 @@ def test_metrics_are_numbers_by_name(metrics: Any, tmp_path: Path) -> None:
         ):
             checkpoints.save(0, {"w": np.ones(2)}, metrics=metrics)
         assert checkpoints.steps() == []
+
+
+def test_the_metric_that_decides_which_steps_are_kept_must_be_there(tmp_path: Path) -> None:
+    with OrbaxCheckpoints(tmp_path, best=1, metric="accuracy", mode="max") as checkpoints:
+        with pytest.raises(LiftArgumentError, match=r"'accuracy' decides .* metrics are \['acc', 'loss'\]"):
+            checkpoints.save(0, {"w": np.ones(2)}, metrics={"acc": 0.5, "loss": 1.0})
+        checkpoints.save(0, {"w": np.ones(2)})  # a step may have none

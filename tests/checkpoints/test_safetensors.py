@@ -76,6 +76,17 @@ def test_what_a_killed_writer_left_is_overwritten(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["model"]
 
 
+@pytest.mark.parametrize("separator", ["", None, 3])
+def test_a_separator_is_a_text(tmp_path: Path, separator: Any) -> None:
+    with pytest.raises(LiftArgumentError, match="separator: expected the text that joins names"):
+        save_safetensors(tmp_path / "model", {"w": np.ones(2)}, separator=separator)
+    if separator is not None:
+        with pytest.raises(LiftArgumentError, match="separator: expected the text that joins names"):
+            load_safetensors(tmp_path / "model", separator=separator)
+    with pytest.raises(SerializationError, match="metadata: expected texts by name, given 'np'"):
+        save_safetensors(tmp_path / "model", {"w": np.ones(2)}, "np")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("metadata", [{"step": 3}, {3: "step"}, {"text": "\ud800"}])
 def test_metadata_are_texts(tmp_path: Path, metadata: Any) -> None:
     with pytest.raises(SerializationError, match=r"metadata: .* must be texts, given"):

@@ -10,7 +10,15 @@ import tempfile
 import numpy as np
 import pytest
 
-from liftcore.checkpoints import load_file, load_safetensors, save_file, save_safetensors
+from liftcore.checkpoints import (
+    Checkpoints,
+    OrbaxCheckpoints,
+    load_file,
+    load_orbax,
+    load_safetensors,
+    save_file,
+    save_safetensors,
+)
 from liftcore.errors import LiftArgumentError, SerializationError
 
 TREE = {"kernel": np.arange(6.0).reshape(2, 3), "flags": np.array([True, False]), "step": 3, "text": "ü" * 40}
@@ -118,6 +126,14 @@ def test_errors_about_open_files(path):
         load_file(io.BytesIO(damaged))
     with pytest.raises(SerializationError, match="BytesIO"):
         load_file(io.BytesIO(data.getvalue()[:-1]))
+
+
+@pytest.mark.parametrize("call", [Checkpoints, OrbaxCheckpoints, load_orbax])
+def test_a_folder_is_a_path(call):
+    if call is not Checkpoints:
+        pytest.importorskip("orbax.checkpoint")
+    with pytest.raises(LiftArgumentError, match=rf"{call.__name__}\(\w+.*\): expected a path first, given None"):
+        call(None)
 
 
 @pytest.mark.parametrize("call", [save_file, load_file, save_safetensors, load_safetensors])

@@ -66,6 +66,14 @@ def test_a_tracer_is_named(tmp_path: Path, write: Write, trace: Any) -> None:
     trace(traced)(jnp.ones(3))
 
 
+def test_a_donated_array_is_named(tmp_path: Path, write: Write) -> None:
+    for array in (jnp.ones(3), jnp.asarray(1.1)):  # the second is weakly typed, and saved as a number
+        array.delete()
+        text = message(write, tmp_path / "file", {"a": {"w": array}})
+        assert "a/w: this array was deleted, probably donated" in text
+        assert "Save what that function returned" in text
+
+
 def test_a_tree_that_contains_itself_is_named(tmp_path: Path, write: Write) -> None:
     tree: dict[str, Any] = {"w": np.ones(2), "a": {"n": 3}}
     tree["a"]["b"] = [0, tree["a"]]

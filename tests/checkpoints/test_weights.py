@@ -199,7 +199,7 @@ def test_boxes_stay_round_what_is_loaded() -> None:
 
 def test_all_that_is_left_over_or_does_not_fit_is_listed_at_once() -> None:
     foreign = {"a.weight": np.zeros((3, 2), F), "b.weight": np.zeros(3), "c": np.zeros(2), "l.0.w": QKV, "l.2.w": QKV}
-    foreign |= {"typo": np.zeros(3), "q": QKV, "odd": np.zeros(5)}
+    foreign |= {"typo": np.zeros(3), "q": QKV, "odd": np.zeros(5), "far": np.zeros(4)}
     target = {
         "a": {"kernel": np.zeros((2, 3), F), "bias": np.zeros(3)},
         "b": np.zeros(3, F),
@@ -215,6 +215,7 @@ def test_all_that_is_left_over_or_does_not_fit_is_listed_at_once() -> None:
         WeightRule("typo", "typo"),
         WeightRule(("q", "k"), "qk"),
         WeightRule("odd", ("x", "y")),
+        WeightRule("far", ("u", "v"), axis=5),
     ]
     with pytest.raises(SerializationError) as caught:
         load_weights(foreign, target, rules)
@@ -227,6 +228,7 @@ def test_all_that_is_left_over_or_does_not_fit_is_listed_at_once() -> None:
         'l (rule for "l.{i}.w"): no layer 1, but a layer 2',
         "typos: missing, float64[3] in the target; closest: typo",
         'qk (rule for "q, k"): q without k',
+        'u, v (rule for "far"): tuple index out of range',
         'x, y (rule for "odd"): array split does not result in an equal division',
     ):
         assert text in caught.value.what, text
@@ -273,6 +275,9 @@ def test_variables_that_do_not_fit_the_names_cannot_be_exported() -> None:
     ("make", "text"),
     [
         (lambda: WeightRule((), "a"), "no foreign name"),
+        (lambda: WeightRule(3, "a"), "expected a template, given 3"),
+        (lambda: WeightRule("a", ["b", None]), "expected a template, given None"),
+        (lambda: WeightRule("a", ("b", "c"), axis="0"), "`axis` is '0'"),
         (lambda: WeightRule(("{a}.w", "{b}.w"), "{a}"), "different fields"),
         (lambda: WeightRule(("a", "b"), ("c", "d")), "several names go to several paths"),
         (lambda: WeightRule("{a}", "{b}"), "lacks"),
@@ -294,5 +299,7 @@ def test_rules_of_another_class_are_an_error(rules: Any) -> None:
     for call in (load_weights, export_weights):
         with pytest.raises(LiftArgumentError, match=rf"{call.__name__}, rules: expected .*Write a list of rules"):
             call(arrays, arrays, rules)
+    with pytest.raises(LiftArgumentError, match="load_weights, target: expected variables, given None"):
+        load_weights(arrays, None, [WeightRule("a", "a")])
     with pytest.raises(LiftArgumentError, match="expected arrays by name, given 3"):
         load_weights(3, arrays, [WeightRule("a", "a")])  # type: ignore[arg-type]
