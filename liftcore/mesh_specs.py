@@ -237,7 +237,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _check_pairs(rules: LogicalRules) -> None:
     is_sequence = isinstance(rules, Sequence) and not isinstance(rules, str)
-    if is_sequence and all(isinstance(one, tuple | list) and len(one) == 2 for one in rules):
+    if is_sequence and all(isinstance(one, tuple | list) and len(one) == 2 and _is_axis(one[1]) for one in rules):
         return
     given = list(rules.items()) if isinstance(rules, Mapping) else [("embed", None), ("mlp", "model")]
     raise LiftArgumentError(
@@ -245,6 +245,11 @@ def _check_pairs(rules: LogicalRules) -> None:
         f"expected pairs of a logical name and a mesh axis, given {shown(rules)}.",
         f"Write a list of pairs: `{given}`.",
     )
+
+
+def _is_axis(entry: Any) -> bool:
+    names = entry if isinstance(entry, tuple | list) else [entry]
+    return entry in (None, PartitionSpec.UNCONSTRAINED) or all(isinstance(name, str) for name in names)
 
 
 def _twice(names: Sequence[str]) -> list[str]:

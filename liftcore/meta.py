@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from . import struct
-from .errors import LiftArgumentError
+from .errors import LiftArgumentError, shown
 from .texts import path_text
 from .typing import PyTree
 
@@ -358,11 +358,15 @@ def get_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | None = None) ->
             box with its own rules follows those. Without rules, the names are names of mesh axes.
 
     Raises:
-        LiftArgumentError: if a name is neither in the rules nor an axis of the mesh, a mesh axis shards two dimensions
-            of an array, or its size does not divide that of a dimension. One error lists all variables.
+        LiftArgumentError: if `mesh` is not a mesh, or `rules` are not pairs; if a name is neither in the rules nor an
+            axis of the mesh, a mesh axis shards two dimensions of an array, or its size does not divide that of a
+            dimension. One error lists all variables.
     """
     from .mesh_specs import check_rules, raise_misfits, spec_on_mesh  # imported here: most models have no mesh
 
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        fix = 'Pass the mesh second: `get_sharding(variables, jax.make_mesh((8,), ("data",)), rules)`.'
+        raise LiftArgumentError("get_sharding", f"expected a jax.sharding.Mesh, given {shown(mesh)}.", fix)
     rules, found = (None, []) if rules is None else check_rules(rules, mesh)
 
     def sharding(path: Any, leaf: Any) -> Sharding | None:

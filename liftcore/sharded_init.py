@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .errors import LiftArgumentError, check_function, shown
-from .mesh_specs import LogicalRules
+from .mesh_specs import LogicalRules, check_rules
 from .meta import get_sharding
 from .pipeline.equations import cut, evaluate, needed, opened, steps_of
 from .portions import bytes_per_process, portions, return_memory
@@ -58,12 +58,15 @@ def init_sharded(init_fn: Callable[..., Any], mesh: Mesh, rules: LogicalRules | 
         zeros that are never allocated, and other values are static. Its method `eval_shape` computes nothing.
 
     Raises:
-        LiftArgumentError: if `mesh` is not a mesh; when called, if names and mesh do not match, see `get_sharding`.
+        LiftArgumentError: if `mesh` is not a mesh, or `rules` are not pairs; when called, if names and mesh do not
+            match, see `get_sharding`.
     """
     check_function("init_sharded", init_fn)
     if not isinstance(mesh, Mesh):
         fix = 'Pass the mesh second: `init_sharded(model, jax.make_mesh((8,), ("data",)), rules)`.'
         raise LiftArgumentError("init_sharded", f"expected a jax.sharding.Mesh, given {shown(mesh)}.", fix)
+    if rules is not None:
+        check_rules(rules, mesh)
     return ShardedInit(init_fn, mesh, rules)
 
 

@@ -193,6 +193,9 @@ def test_arrays_of_another_rank_than_their_names_and_of_size_one_are_replicated(
     ("use", "what"),
     [
         (lambda: nn.init_sharded(MODEL, RULES), r"expected a jax.sharding.Mesh, given"),
+        (lambda: get_sharding({}, RULES), r"get_sharding: expected a jax.sharding.Mesh, given"),
+        (lambda: nn.init_sharded(MODEL, mesh_of(), dict(RULES)), r"Write a list of pairs: `\[\('embed', 'data'\), "),
+        (lambda: get_sharding({}, mesh_of(), [("embed", 0)]), r"rules: expected pairs .* given \[\('embed', 0\)\]"),
         (lambda: nn.init_sharded(3, mesh_of()), r"expected a module or a function, given 3"),
         (
             lambda: nn.init_sharded(MODEL, mesh_of(), RULES)(jax.eval_shape(lambda: KEY), TOKENS),
