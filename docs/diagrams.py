@@ -385,6 +385,40 @@ def _explained(p: Picture, lift: ExplainedLift, x: int, top: int) -> int:
     return bottom
 
 
+# -- the examples ------------------------------------------------------------------------------------------------------
+
+
+def four_styles() -> Picture:
+    """The model of `examples/four_styles.py`."""
+    p = Picture("One model in four styles: a function of a scope, a Linen-style module, an object, a pytree", 760, 216)
+    p.box(10, 52, 150, 70, "*stem", "~a function of a scope", "`liftcore")
+    p.arrow((160, 87), (196, 87))
+    p.frame(196, 16, 370, 120, "`nn.scan(nn.remat(Block), length=4)")
+    p.box(210, 52, 160, 70, "*dense", "~a Linen-style module", "`linen_like")
+    p.arrow((370, 87), (392, 87)).box(392, 52, 160, 70, "*residual", "~an object", "`nnx_like")
+    p.arrow((566, 87), (600, 87)).box(600, 52, 150, 70, "*head", "~a pytree", "`equinox_like")
+    p.text(10, 24, "~The lift in_bfloat16").text(10, 40, "~is around all four parts.")
+    for x in (85, 290, 472, 675):
+        p.arrow((x, 122), (x, 166))
+    return p.box(10, 166, 740, 40, "*one checkpoint", kind="value")
+
+
+def shards() -> Picture:
+    """A kernel of `examples/sharded_training.py` on two meshes."""
+    p = Picture("A kernel on a mesh of 4 x 2 devices, and the same kernel on a mesh of 2 x 4 devices", 760, 236)
+    for left, rows, columns, what in ((90, 4, 2, "trained"), (470, 2, 4, "restored")):
+        width, height = 280 // columns, 176 // rows
+        p.text(left + 140, 18, f"*{what} on data {rows} x model {columns}", "middle")
+        p.text(left + 140, 40, "~mlp, 64: over model", "middle")
+        p.text(left - 8, 134, "~embed, 32:", "end").text(left - 8, 150, "~over data", "end")
+        for place in range(rows * columns):
+            row, column = divmod(place, columns)
+            shard = f"`{32 // rows} x {64 // columns}"
+            kind = ("value", "inside")[(row + column) % 2]
+            p.box(left + width * column, 50 + height * row, width, height, shard, kind=kind)
+    return p
+
+
 PICTURES: dict[str, Callable[[], Picture]] = {
     "lift-stages.svg": stages,
     "lift-1-dedupe.svg": dedupe,
@@ -398,6 +432,8 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "lift-created.svg": created,
     "lift-prologue.svg": prologue,
     "explain.svg": explained,
+    "four-styles.svg": four_styles,
+    "shards.svg": shards,
     "tabulate.svg": tabulated,
 }
 """The function that draws each file of `docs/assets`."""
