@@ -1,4 +1,4 @@
-"""Files that others than Python read: the forms for issues, the workflow, the citation."""
+"""Files that others than Python read: the forms for issues, the workflow, the citation, the manifest."""
 
 from __future__ import annotations
 
@@ -44,3 +44,9 @@ def test_the_citation_and_the_package_agree() -> None:
     assert citation["cff-version"] == "1.2.0"
     assert metadata["version"].removesuffix(".dev0") == str(citation["version"])
     assert [citation["title"], citation["license"]] == [metadata["name"], metadata["license"]]
+
+
+def test_the_source_distribution_carries_the_files_that_tests_read() -> None:
+    carried = set((ROOT / "MANIFEST.in").read_text(encoding="utf-8").split()) | {"README.md"}  # setuptools adds it
+    files = {path.name for path in ROOT.iterdir() if path.suffix in (".cff", ".md", ".yml")}
+    assert files | {".github"} <= carried
