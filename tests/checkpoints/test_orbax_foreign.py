@@ -273,6 +273,18 @@ def test_checkpoints_go_on_from_steps_that_a_manager_wrote(tmp_path: Path, optio
         assert checkpoints.restore(blank(tree), step=10)["n"] == 3
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of flax, in favor of orbax
+def test_a_training_state_that_flax_saved_is_loaded(tmp_path: Path) -> None:
+    checkpoints = pytest.importorskip("flax.training.checkpoints")
+    params, tx = {"kernel": jnp.arange(6.0).reshape(2, 3)}, optax.adam(0.1)
+    theirs = pytest.importorskip("flax.training.train_state").TrainState.create(apply_fn=len, params=params, tx=tx)
+    theirs = theirs.apply_gradients(grads=params)
+    path = checkpoints.save_checkpoint(tmp_path, theirs, step=5)
+    found = load_orbax(path, TrainState.create(apply_fn=len, params={"kernel": jnp.zeros((2, 3))}, tx=tx))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 # --- folders that are broken ------------------------------------------------------------------------------------------
 
 
