@@ -58,8 +58,8 @@ def init_sharded(init_fn: Callable[..., Any], mesh: Mesh, rules: LogicalRules | 
         zeros that are never allocated, and other values are static. Its method `eval_shape` computes nothing.
 
     Raises:
-        LiftArgumentError: if `mesh` is not a mesh, or `rules` are not pairs; when called, if names and mesh do not
-            match, see `get_sharding`.
+        LiftArgumentError: if `mesh` is not a mesh, or `rules` are not pairs; when called, if an argument is traced, or
+            if names and mesh do not match, see `get_sharding`.
     """
     check_function("init_sharded", init_fn)
     if not isinstance(mesh, Mesh):
@@ -145,6 +145,9 @@ class _Flat:
     def __init__(self, fn: Callable[..., Any], mesh: Mesh, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.fn, self.mesh = fn, _on_auto_axes(mesh)
         self.given, self.treedef = jax.tree.flatten((args, kwargs))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in self.given):
+            what = "an argument is traced, but this function compiles its programs itself."
+            raise LiftArgumentError("init_sharded", what, "Call it outside of `jax.jit`.")
         self.places = [place for place, leaf in enumerate(self.given) if isinstance(leaf, jax.Array | np.ndarray)]
         self.arrays = [self._moved(self.given[place]) for place in self.places]
 
