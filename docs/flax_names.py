@@ -41,7 +41,7 @@ INSTEAD = {
         "jax_utils": "JAX itself, see below",
         "linen": "`linen_like`, see below",
         "metrics": "see below",
-        "nnx": "`nnx_like`, see [Coming from NNX](from-nnx.md)",
+        "nnx": "`nnx_like`, see [From NNX](from-nnx.md)",
         "testing": "left out",
         "traceback_util": "not needed: JAX filters tracebacks by itself, see `JAX_TRACEBACK_FILTERING`",
         "version": '`importlib.metadata.version("liftcore")`',

@@ -1,8 +1,9 @@
-"""Files that others than Python read: the forms for issues, the workflow, the citation, the manifest."""
+"""Files that others than Python read: the forms for issues, the workflow, the citation, the manifest, the site."""
 
 from __future__ import annotations
 
 import configparser
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,11 @@ def test_the_source_distribution_carries_the_files_that_tests_read() -> None:
     carried = set((ROOT / "MANIFEST.in").read_text(encoding="utf-8").split()) | {"README.md"}  # setuptools adds it
     files = {path.name for path in ROOT.iterdir() if path.suffix in (".cff", ".md", ".yml")}
     assert files | {".github"} <= carried
+
+
+def test_a_page_has_its_title_in_the_navigation() -> None:
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    titles = {page: f"# {title}" for title, page in re.findall(r"^ +- (.+): ([\w-]+\.md)$", config, re.MULTILINE)}
+    titles.pop("index.md")  # "Home" is the name of the library there
+    texts = {page: (ROOT / "docs" / page).read_text(encoding="utf-8") for page in titles}
+    assert {page: text.partition("\n")[0].replace("`", "") for page, text in texts.items()} == titles
