@@ -57,7 +57,8 @@ class Undescribed(TypeError):
 
     def __init__(self, value: Any, place: str = "") -> None:
         where = f" at {place}" if place else ""
-        super().__init__(f"a {type(value).__name__}{where} has no key: it may change unnoticed. {_fix(value)}")
+        what = f"a {type(value).__name__}{where} cannot be compared by its contents: it may change unnoticed."
+        super().__init__(f"{what} {_fix(value)}")
         self.value, self.place = value, place
 
 
@@ -164,8 +165,9 @@ def warn_not_shared(where: str, error: Undescribed) -> str:
     if place not in _warned:
         _warned.add(place)
         warnings.warn(
-            f"{place} is {shown(error.value)}, which has no key: it may change from one call to the next. So a lifted "
-            f"`jit` does not keep what it compiles for it, and each call compiles again. {_fix(error.value)}",
+            f"{place} is {shown(error.value)}, which cannot be compared by its contents: it may change from one call "
+            f"to the next. So a lifted `jit` does not keep what it compiles for it, and each call compiles again. "
+            f"{_fix(error.value)}",
             NotSharedWarning,
             stacklevel=2,
         )
