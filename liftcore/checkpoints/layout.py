@@ -141,7 +141,7 @@ def _sums(tokens: _FileTokens, count: int) -> list[int]:
         raise damaged("the last checksum is missing.")
     found = tokens.checksum()
     if found != int.from_bytes(tokens.bytes(4), "big"):
-        raise damaged("names, shapes or numbers are not those that were written: their checksum differs.")
+        raise damaged("names, shapes or numbers differ from those that were written (checksum mismatch).")
     return sums
 
 
@@ -267,7 +267,7 @@ def _read(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple[s
 
 def _check(data: bytes | memoryview, expected: int | None, path: tuple[str, ...]) -> None:
     if expected is not None and zlib.crc32(data) != expected:
-        error = damaged("the bytes here are not those that were written: their checksum differs.")
+        error = damaged("the bytes differ from those that were written (checksum mismatch).")
         raise StateError(error.what, error.fix, path)
 
 
