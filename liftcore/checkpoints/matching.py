@@ -174,17 +174,15 @@ class _Fix(NamedTuple):
 
 _FIXES = (
     _Fix(
+        lambda text: text.startswith(("missing", "unexpected", "shape", "expected")),
+        "Restore into a target like the saved one, rename or convert saved entries with `transform=`, or {part}.",
+    ),
+    _Fix(
         lambda text: text.startswith(("missing", "unexpected")),
-        "Rename saved entries with `transform=`, {part}, or pass `strict=False` to keep the target's "
-        "value for missing entries and to ignore unexpected ones.",
+        "`strict=False` keeps the target's value for missing entries, and ignores unexpected ones.",
     ),
     _Fix(lambda text: text.startswith(TRACER), "Restore outside of the traced function, and pass the result to it."),
     _Fix(lambda text: text.startswith("dtype"), "Pass `cast=True` to convert to the dtypes of the target."),
-    _Fix(
-        lambda text: text.startswith(("shape", "expected")),
-        "Restore into a target like the saved one, exclude these entries with `filter=`, or convert them with "
-        "`transform=`.",
-    ),
 )
 
 
