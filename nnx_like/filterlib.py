@@ -368,4 +368,4 @@ def _unmatched(
     more = f" and {len(missed) - 5} more" if len(missed) > 5 else ""
     given = ", ".join(map(core.short_form, predicates)) or "none"
     what = f"no filter matches {shown}{more} (filters given: {given})."
-    return UnmatchedFilterError(where, what, "Add a filter for them, or ... as the last filter to match the rest.")
+    return UnmatchedFilterError(where, what, "Add a filter that does, or `...` as the last filter to take the rest.")

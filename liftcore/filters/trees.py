@@ -114,7 +114,7 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
     shown = ", ".join(missed[:5]) + (f" and {len(missed) - 5} more" if len(missed) > 5 else "")
     given = ", ".join(short_form(to_predicate(f)) for f in filters) or "none"
     what = f"no filter matches {shown} (filters given: {given})."
-    raise UnmatchedFilterError("split", what, "Add a filter for them, or `...` as the last filter to take the rest.")
+    raise UnmatchedFilterError("split", what, "Add a filter that does, or `...` as the last filter to take the rest.")
 
 
 def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:

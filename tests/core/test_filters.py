@@ -365,7 +365,7 @@ def test_split_names_what_no_filter_matched():
         split(variables, "params", Box)
     assert str(error.value) == (
         "split: no filter matches /cache/step, /cache/size (filters given: 'params', Box). "
-        "Add a filter for them, or `...` as the last filter to take the rest."
+        "Add a filter that does, or `...` as the last filter to take the rest."
     )
 
 
