@@ -37,7 +37,8 @@ class Described:
             kind = type(self).__name__
             raise TraceContextError(
                 f"a {kind}",
-                "it is changed under another JAX trace than the one it was created in, and would keep a traced value.",
+                "it is changed under a different JAX trace from the one in which it was created, and would keep a "
+                "traced value.",
                 f"Pass the {kind}, or the object that holds it, as an argument of the transformed function.",
             )
 
