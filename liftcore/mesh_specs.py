@@ -88,7 +88,7 @@ def _axes(entry: Any) -> tuple[str, ...]:
 
 
 def meant(name: str, known: Iterable[Any]) -> str:
-    """Return a question that suggests a similar known name, or an empty string if there is none.
+    """Return a question, after a space, that suggests a similar known name; an empty string if there is none.
 
     Args:
         name: the unknown name.
@@ -97,7 +97,7 @@ def meant(name: str, known: Iterable[Any]) -> str:
     import difflib  # imported here: only errors need it
 
     near = difflib.get_close_matches(name, [str(one) for one in known], 1)
-    return f"Did you mean {near[0]!r}? " if near else ""
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def follow_rules(names: Sequence[Any], rules: LogicalRules) -> dict[int, Any]:
@@ -147,8 +147,8 @@ def check_rules(rules: LogicalRules, mesh: Any) -> tuple[LogicalRules, list[Misf
     return kept, [
         Misfit(
             f"rule {name, axis!r}",
-            f"the mesh has no axis {one!r} (axes: {known}).",
-            f"{meant(one, known)}Name an axis of the mesh, or None for an axis that is not sharded.",
+            f"the mesh has no axis {one!r} (axes: {known}).{meant(one, known)}",
+            "Name an axis of the mesh, or None for an axis that is not sharded.",
         )
         for name, axis in rules
         for one in _axes(axis)
@@ -200,18 +200,16 @@ def _unknown(where: str, entries: Sequence[Any], mesh: Any, rules: LogicalRules 
     if not unknown:
         return []
     if rules is None:
+        what = f"the mesh has no axis {_listed(unknown)} (axes: {axes}).{meant(unknown[0], axes)}"
         advice = "Name an axis of the mesh. To use logical names, pass rules, or apply them with `logical_to_mesh`."
-        return [
-            Misfit(
-                where, f"the mesh has no axis {_listed(unknown)} (axes: {axes}).", f"{meant(unknown[0], axes)}{advice}"
-            )
-        ]
+        return [Misfit(where, what, advice)]
     known = [*dict.fromkeys(name for name, _ in rules)]
     return [
         Misfit(
             where,
-            f"{name!r} has no rule (rules for: {known}) and is not an axis of the mesh (axes: {axes}).",
-            f'{meant(name, [*known, *axes])}Add a rule, such as `("{name}", None)` for an axis that is not sharded.',
+            f"{name!r} has no rule (rules for: {known}) and is not an axis of the mesh (axes: {axes})."
+            f"{meant(name, [*known, *axes])}",
+            f'Add a rule, such as `("{name}", None)` for an axis that is not sharded.',
         )
         for name in dict.fromkeys(unknown)
     ]

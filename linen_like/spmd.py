@@ -205,8 +205,8 @@ def with_logical_constraint(
             asked = "" if lost[0] in known else meant(lost[0], known)
             raise LiftArgumentError(
                 _where(names),
-                f"no rule could be followed for {lost} (rules: {list(rules)}).",
-                f'{asked}Add one, such as `("{lost[0]}", None)` for an axis that is not split.',
+                f"no rule could be followed for {lost} (rules: {list(rules)}).{asked}",
+                f'Add one, such as `("{lost[0]}", None)` for an axis that is not split.',
             )
         if axes is None or (_UNASSIGNED in axes and fallback is RulesFallback.NO_CONSTRAINT):
             return part

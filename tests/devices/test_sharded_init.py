@@ -154,12 +154,11 @@ def test_all_that_does_not_fit_is_listed_at_once() -> None:
         nn.init_sharded(MODEL, mesh_of(), rules)(KEY, TOKENS)
     assert str(caught.value).splitlines() == [
         "shardings on a mesh of {'data': 2, 'model': 4}: ",
-        "  rule ('mlp', 'modle'): the mesh has no axis 'modle' (axes: ['data', 'model']).",
+        "  rule ('mlp', 'modle'): the mesh has no axis 'modle' (axes: ['data', 'model']). Did you mean 'model'?",
         '  "params/Embed_0/embedding", "params/ScanBlock_0/Dense_0/kernel", "params/ScanBlock_0/Dense_1/kernel": '
         "'embed' has no rule (rules for: ['embd', 'mlp', 'vocab', 'layers']) and is not an axis of the mesh "
-        "(axes: ['data', 'model']).",
-        " Did you mean 'model'? Name an axis of the mesh, or None for an axis that is not sharded. Did you mean "
-        "'embd'? "
+        "(axes: ['data', 'model']). Did you mean 'embd'?",
+        " Name an axis of the mesh, or None for an axis that is not sharded. "
         'Add a rule, such as `("embed", None)` for an axis that is not sharded.',
     ]
 
