@@ -84,10 +84,11 @@ def load_weights(
     except SerializationError as error:
         also = "; `cast=True` converts dtypes" if "cast=True" in error.fix else ""
         fix = f"Change the rules. `strict=False` ignores what is left over{also}."
-        raise SerializationError(where, error.what.rstrip() + (_lines([*hints, *problems]) or "\n"), fix) from None
+        what = error.what.rstrip() + (_lines(hints) or "\n") + _unusable(problems)
+        raise SerializationError(where, what, fix) from None
     if problems:
         fix = "Write a rule for each name (with the path None, to ignore it), or pass `strict=False`."
-        raise SerializationError(where, f"not all names could be used:{_lines(problems)}", fix)
+        raise SerializationError(where, _unusable(problems), fix)
     return replace_boxed(target, found)
 
 
@@ -137,6 +138,10 @@ def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[W
         what = f"the variables do not match the names:{_lines(problems)}"
         raise SerializationError(where, what, "Give the rules and names with which the variables were loaded.")
     return {name: new.get(name, leaf) for name, leaf in like.items()}
+
+
+def _unusable(problems: Sequence[str]) -> str:
+    return f"not all names could be used:{_lines(problems)}" if problems else ""
 
 
 def _lines(problems: Sequence[str]) -> str:

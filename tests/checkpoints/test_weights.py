@@ -224,6 +224,7 @@ def test_all_that_is_left_over_or_does_not_fit_is_listed_at_once() -> None:
         'a/kernel: it would fit if the rule for "a.weight" had the change "linear"',
         "a/bias: missing",
         "b: dtype float64, not float32 as in the target",
+        "\nnot all names could be used:\n",
         "c: no rule matches it",
         'l (rule for "l.{i}.w"): no layer 1, but a layer 2',
         "typos: missing, float64[3] in the target; closest: typo",
