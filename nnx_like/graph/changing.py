@@ -37,11 +37,12 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         states: more states.
 
     Raises:
-        LiftArgumentError: if a path leads to something that cannot hold variables.
+        LiftArgumentError: if a path leads to something that cannot hold variables, or a leaf is a variable of another
+            library.
         TraceContextError: inside a transformation to which the graph was not passed.
     """
     here = dict(listed(node)[1])
-    writes = [(path, leaf, here.get(path)) for path, leaf in pairs_of_states((state, *states))]
+    writes = [(path, leaf, here.get(path)) for path, leaf in pairs_of_states("update", (state, *states))]
     for path, _, found in writes:
         if isinstance(found, Variable):
             found.check_live()

@@ -238,7 +238,8 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables
         New objects, as the definition describes them.
 
     Raises:
-        LiftArgumentError: if a value is missing, or the graph has no such path.
+        LiftArgumentError: if a value is missing, the graph has no such path, or a leaf is a variable of another
+            library.
     """
     if isinstance(graphdef, GraphState):
         others = [one for one in states if not isinstance(one, GraphState) or one._graphdef != graphdef._graphdef]
@@ -253,7 +254,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables
         raise LiftArgumentError(
             "merge", f"expected a GraphDef, given a {type(graphdef).__name__}.", "Write `merge(graphdef, state)`."
         )
-    leaves = dict(pairs_of_states(states))
+    leaves = dict(pairs_of_states("merge", states))
     _check_complete(graphdef, leaves)
     return _Merger(leaves, copy, recreate_variables).build(graphdef.definition)
 
@@ -294,8 +295,28 @@ def _check_complete(graphdef: GraphDef[Any], leaves: Mapping[Path, Any]) -> None
         )
 
 
-def pairs_of_states(states: Iterable[Any]) -> Iterable[tuple[Path, Any]]:
-    """Return the leaves of states, flat states and nested mappings with their paths; or a single leaf."""
+def pairs_of_states(where: str, states: Iterable[Any]) -> Iterable[tuple[Path, Any]]:
+    """Return the leaves of states, flat states and nested mappings with their paths; or a single leaf.
+
+    Args:
+        where: the name of the caller, for the error.
+        states: the states.
+
+    Raises:
+        LiftArgumentError: if a leaf is a variable of another library, such as flax.
+    """
+    for path, leaf in _pairs(states):
+        if not isinstance(leaf, Variable) and hasattr(type(leaf), "raw_value"):
+            kind = type(leaf)
+            raise LiftArgumentError(
+                where,
+                f"the value for {path_text(path)} is a variable of another library, {kind.__module__}.{kind.__name__}.",
+                f"Pass plain values: `{where}(…, flax.nnx.to_pure_dict(state))`.",
+            )
+        yield path, leaf
+
+
+def _pairs(states: Iterable[Any]) -> Iterable[tuple[Path, Any]]:
     for one in states:
         if isinstance(one, FlatState):
             yield from one

@@ -33,6 +33,12 @@ def deep() -> Any:
     return first
 
 
+class Theirs:
+    """A stand-in for a variable of another library, such as flax."""
+
+    raw_value = 1.0
+
+
 AXES = nnx.StateAxes({...: 0})
 
 MISUSES: dict[str, tuple[Any, str]] = {
@@ -96,6 +102,14 @@ MISUSES: dict[str, tuple[Any, str]] = {
     "objects in objects in objects": (
         lambda: nnx.jit(nothing)(deep()),
         "objects are nested deeper than Python's recursion limit",
+    ),
+    "a state of another library": (
+        lambda: nnx.update(Layer(), {"w": Theirs()}),
+        r"update: the value for w is a variable of another library, .*\.Theirs\. .*flax\.nnx\.to_pure_dict\(state\)",
+    ),
+    "a graph from a state of another library": (
+        lambda: nnx.merge(nnx.graphdef(Layer()), {"w": Theirs(), "mean": 0}),
+        r"merge: the value for w is a variable of another library, .*\.Theirs\.",
     ),
     "no branches": (lambda: nnx.switch(0, [], Layer()), "switch: there is no branch. Give at least one function"),
 }
