@@ -160,7 +160,7 @@ def error_classes() -> str:
 def _section(heading: str) -> str:
     owner = _named(heading)
     lead = _lead(heading, owner)
-    lines = (f"- `{name}`: {_line(heading, owner, name)}\n" for name in sorted(_names(heading, owner)))
+    lines = (f"- `{name}`: {_line(heading, owner, name)}\n" for name in _names(heading, owner))
     return f"\n## {heading}\n\n{lead}{''.join(lines)}"
 
 
@@ -176,6 +176,11 @@ def _named(heading: str) -> Any:
 
 
 def _names(heading: str, owner: Any) -> list[str]:
+    """The public names, as an index sorts them: capitals do not come first."""
+    return sorted(_public(heading, owner), key=lambda name: (name.lower(), name))
+
+
+def _public(heading: str, owner: Any) -> list[str]:
     if inspect.isclass(owner):
         if owner is liftcore.Scope:
             return [name for name in dir(owner) if name in OF_SCOPE]

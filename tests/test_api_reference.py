@@ -58,6 +58,11 @@ def public_names(value: Any) -> set[str]:
     }
 
 
+def in_order(names: set[str]) -> list[str]:
+    """As in an index, where capitals do not come first."""
+    return sorted(names, key=lambda name: (name.lower(), name))
+
+
 @pytest.mark.parametrize("heading", SECTIONS)
 def test_a_section_lists_the_public_names_in_order(heading: str) -> None:
     items = [line for line in SECTIONS[heading] if line.startswith("- ")]
@@ -65,9 +70,9 @@ def test_a_section_lists_the_public_names_in_order(heading: str) -> None:
     assert len(names) == len(items)
     owner = named(heading)
     if inspect.ismodule(owner):
-        assert names == sorted(public_names(owner))
+        assert names == in_order(public_names(owner))
     else:  # of a class, what its users need
-        assert names == sorted(names)
+        assert names == in_order(set(names))
         assert all(hasattr(owner, name) for name in names)
 
 

@@ -167,7 +167,7 @@ def _line_of(path: str) -> str:
 
 def _text(section: str) -> str:
     owner = reference._named(section)
-    names = sorted(reference._names(section, owner))
+    names = reference._names(section, owner)
     if inspect.isclass(owner):
         options: dict[str, bool | int] = {"heading_level": 1, "show_root_full_path": True, "inherited_members": True}
         return _directive(section, [*names, "__call__"], options)
