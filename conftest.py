@@ -1,39 +1,29 @@
 """All tests run on eight simulated CPU devices, and compile in little time rather than well, each program once.
 
-Workers share what they have compiled, and the next run finds it again, in `.pytest_cache`. XLA's older emitters take a
-third of the time of its newer ones, and no part of a program is so large that it should be compiled on a thread of its
-own. Which cases run is told in `tests/sample.py`.
+Workers share what they have compiled, and the next run finds it again, in `.pytest_cache`. `tests/sample.py` says which
+cases run.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import importlib.metadata
 import os
 import shutil
 import tempfile
+
+from tests.quick_xla import QUICK
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Each of eight devices may wait in several collectives at once: with as many threads as devices, they wait for ever.
 os.environ.setdefault("NPROC", "64")
 os.environ.setdefault("PJRT_NPROC", "64")
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        "--xla_force_host_platform_device_count=8",
-        "--xla_cpu_parallel_codegen_split_count=1",
-        # Later releases have no older emitters, and do not begin with a flag that they do not know.
-        "--xla_cpu_use_fusion_emitters=false"
-        if importlib.metadata.version("jaxlib").startswith(("0.8.", "0.9.", "0.10."))
-        else "",
-        os.environ.get("XLA_FLAGS", ""),
-    ]
-)
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {QUICK} {os.environ.get('XLA_FLAGS', '')}"
 
 import jax
 import pytest
 
-from tests.sample import SHARE, in_sample, tree_seed
+from tests.sample import MOST, SHARE, parts, place, tree_seed
 
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -46,8 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Which cases run, and which sample of them."""
     group = parser.getgroup("cases", "which cases of the tests run; those of what is named run all")
     group.addoption("--sample", action="store_true", help="a sample of the cases, of what is named too")
-    group.addoption("--rest", action="store_true", help="the cases that the sample leaves out")
+    group.addoption("--rest", action="store_true", help=f"the cases after the sample, about {MOST} of each test")
     group.addoption("--full", action="store_true", help="all cases")
+    group.addoption("--tests", type=float, default=1.0, help="run this share of the tests, such as 0.3")
     group.addoption("--seed", type=int, help="the sample of an earlier run, which printed it")
 
 
@@ -79,18 +70,24 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     options = config.option
     if not (options.sample or options.rest):
         return None
-    what = f"the first case of each test, and {SHARE:.0%} of the others"
-    return f"cases: {'all but ' if options.rest else ''}{what} (--seed {options.seed}); --full runs all"
+    what = f"after the sample, about {MOST}" if options.rest else f"the first, and {SHARE:.0%} of the others,"
+    which = "each test" if options.tests == 1 else f"{options.tests:.0%} of the tests"
+    return f"cases: {what} of {which} (--seed {options.seed}); --full runs all"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what is not asked for."""
-    if config.option.sample or config.option.rest:
-        chosen = in_sample([item.nodeid for item in items], config.option.seed)
-        chosen = [one and not item.get_closest_marker("rest") for one, item in zip(chosen, items, strict=True)]
-        pairs = list(zip(items, chosen, strict=True))
-        config.hook.pytest_deselected(items=[item for item, one in pairs if one == config.option.rest])
-        items[:] = [item for item, one in pairs if one != config.option.rest]
+    options = config.option
+    if not (options.sample or options.rest):
+        return
+    chosen, others = [], []
+    for item, part in zip(items, parts([item.nodeid for item in items], options.seed), strict=True):
+        late = part == "rest" or (part == "sample" and bool(item.get_closest_marker("rest")))
+        asked = late if options.rest else part == "sample" and not late
+        asked = asked and place(item.nodeid.partition("[")[0], options.seed) < options.tests
+        (chosen if asked else others).append(item)
+    config.hook.pytest_deselected(items=others)
+    items[:] = chosen
 
 
 def pytest_collection_finish() -> None:

@@ -1,19 +1,24 @@
-"""Which cases of the tests run: a sample, what the sample leaves out, or all of them.
+"""Which cases of the tests run: a sample, the rest of what CI asks, or all of them.
 
-A test that is parametrised is asked with its first case always, and with a part of its other cases, which depends on
-a seed. Each commit has a seed of its own, so cases that are left out today are run by another change.
+A parametrized test always runs its first case in the sample. Each of its other cases has a place between 0 and 1, which
+depends on the case and on a seed: the sample has those below `SHARE`, and CI goes on to a place that gives it about
+`MOST` cases of each test. Each commit has a seed of its own, so cases that one change leaves out are run by another.
 """
 
 from __future__ import annotations
 
 import subprocess
 import zlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 
-__all__ = ["SHARE", "in_sample", "tree_seed"]
+__all__ = ["MOST", "SHARE", "parts", "place", "tree_seed"]
 
-SHARE = 0.07
-"""The part of the cases beyond the first that is in a sample."""
+SHARE = 0.04
+"""The part of the cases beyond the first that is in the sample."""
+
+MOST = 60
+"""How many more cases of one test CI runs, more or less."""
 
 
 def tree_seed() -> int:
@@ -22,12 +27,22 @@ def tree_seed() -> int:
     return zlib.crc32(found.stdout.strip().encode()) if found.returncode == 0 else 0
 
 
-def in_sample(nodeids: Iterable[str], seed: int, share: float = SHARE) -> list[bool]:
-    """Says for each test, by its identifier, whether it is in a sample; the order is that of collection."""
-    known: set[str] = set()
-    answers = []
-    for nodeid in nodeids:
-        function = nodeid.partition("[")[0]
-        answers.append(function not in known or zlib.crc32(f"{seed} {nodeid}".encode()) < share * 2**32)
-        known.add(function)
-    return answers
+def place(nodeid: str, seed: int) -> float:
+    """The place of a case, or of a test, between 0 and 1."""
+    return zlib.crc32(f"{seed} {nodeid}".encode()) / 2**32
+
+
+def parts(nodeids: Sequence[str], seed: int) -> list[str]:
+    """Says for each case, by its identifier, which part it belongs to: "sample", "rest" or "full".
+
+    The order is that of collection.
+    """
+    tests = [nodeid.partition("[")[0] for nodeid in nodeids]
+    sizes, known, found = Counter(tests), set[str](), []
+    for nodeid, test in zip(nodeids, tests, strict=True):
+        at = place(nodeid, seed)
+        found.append(
+            "sample" if test not in known or at < SHARE else "rest" if at < SHARE + MOST / sizes[test] else "full"
+        )
+        known.add(test)
+    return found
