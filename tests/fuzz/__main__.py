@@ -12,8 +12,10 @@ import os
 import sys
 import time
 
+from tests.quick_xla import QUICK
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1 --xla_allow_excess_precision=false")
+os.environ.setdefault("XLA_FLAGS", f"{QUICK} --xla_allow_excess_precision=false")
 
 from tests.fuzz.generate import FEATURES
 from tests.fuzz.runs import attempt

@@ -360,7 +360,7 @@ LIFTS: Table = {
     "vmap over another size": (
         lambda: nn.vmap(nn.Dense, **BY_LANE, axis_size=4)(3).init(KEY, X),
         AxisSizeError,
-        "vmap(Dense) at / | the sizes of the mapped axes disagree (the size given: 4, inputs: 2). | Make them equal, or give",
+        "vmap(Dense) at / | the sizes of the mapped axes disagree (the size given: 4, inputs: 2). | Make them equal",
     ),
     "vmap with an axis too many": (
         lambda: nn.vmap(nn.Dense, **BY_LANE, in_axes=(0, 0))(3).init(KEY, X),
