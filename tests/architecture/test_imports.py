@@ -89,6 +89,7 @@ def test_all_names_together_bring_nothing_that_is_installed_beside() -> None:
 # -- names that are loaded at their first use --------------------------------------------------------------------------
 
 
+@pytest.mark.rest
 def test_each_name_is_the_right_one_whatever_was_imported_before() -> None:
     run = subprocess.run([sys.executable, "-m", "tests.architecture.orders"], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stdout.strip()) == (0, ""), run.stderr
@@ -150,6 +151,7 @@ print(len(found), all(one[name] is getattr(nn, name) for one in found for name i
     assert run.stdout.split() == ["8", "True"]
 
 
+@pytest.mark.rest
 def test_loading_computes_nothing_so_that_it_may_happen_inside_a_trace() -> None:
     code = """
 import importlib, jax

@@ -12,6 +12,7 @@ from tests.devices.model import mesh_of, run
 from tests.devices.pairs import run_pair
 
 
+@pytest.mark.rest
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     file = tmp_path / "found.npz"
     run_pair("tests.devices.worker", str(file))

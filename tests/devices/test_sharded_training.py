@@ -38,6 +38,7 @@ def losses(module: Any, devices: list[Any], kind: AxisType) -> list[float]:
         return module.train(state, mesh, data, 3)[1]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_the_losses_on_eight_devices_are_those_on_one(kind: AxisType, capsys: pytest.CaptureFixture[str]) -> None:
     module = example()

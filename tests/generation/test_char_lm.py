@@ -61,6 +61,7 @@ def kill(out: Path) -> None:
     assert child.wait() == -signal.SIGKILL
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("how", ["interrupted", "killed"])
 def test_a_run_that_is_broken_off_ends_with_the_bytes_of_an_unbroken_one(
     how: str, example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -86,6 +87,7 @@ def test_a_run_that_is_broken_off_ends_with_the_bytes_of_an_unbroken_one(
     assert (broken / "losses.png").stat().st_size > 1000
 
 
+@pytest.mark.rest
 def test_what_it_writes_is_what_single_steps_write(example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(example, "HALF", jnp.float32)  # in which all orders of a sum give the most probable character
     model = example.GPT(2, 8, 2)

@@ -84,6 +84,7 @@ def test_law_11_an_initial_value_reads_what_was_made_before_it(name: str, around
     assert_equals_the_loop(nested(names, "lifted"), nested(names, "plain"), refused(set(names) & TABLE.keys()))
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("inner", MIXED)
 @pytest.mark.parametrize("outer", ["scan", "scan, shared"])
 def test_law_11_two_deep_in_a_scan(inner: str, outer: str) -> None:

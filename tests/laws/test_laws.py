@@ -312,6 +312,7 @@ def test_law_3_transparent_adds_no_equation(name: str, mutable: list[str]) -> No
 # -- 4. fresh ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rest
 @generated
 @given(programs(FRESH))
 def test_law_4_no_key_is_drawn_twice(program: Any) -> None:
@@ -711,6 +712,7 @@ def test_law_9_a_dictionary_may_gain_keys_and_lose_them(name: str) -> None:
     assert jax.tree.map(lambda leaf: 0, mutated["state"]["cache"]) == {"new": {"deep": 0}}
 
 
+@pytest.mark.rest
 @generated
 @given(programs(depth=1, size=4))
 def test_law_9_programs_equal_the_loop(program: Any) -> None:
@@ -726,6 +728,7 @@ def test_law_10_every_lift_nests_in_every_other(name: str, inner: str) -> None:
     assert_equals_the_loop(nested(names, body), nested(names, body, "plain"), refused(names))
 
 
+@pytest.mark.rest
 @generated
 @given(programs(depth=2, size=2))
 def test_law_10_nested_programs_equal_the_loop(program: Any) -> None:
@@ -744,6 +747,7 @@ def test_law_10_deep_nests_equal_the_loop(names: tuple[str, ...]) -> None:
     assert_equals_the_loop(nested(names, small), nested(names, small, "plain"))
 
 
+@pytest.mark.rest
 @generated
 @given(inside_a_row())
 def test_law_1_and_2_hold_for_programs_inside_every_lift(drawn: tuple[str, Any]) -> None:

@@ -350,6 +350,7 @@ def test_second_derivatives_flow_through_no_other_variable() -> None:
         assert not mixed["state"]["n"].any()
 
 
+@pytest.mark.rest
 def test_second_derivatives_are_those_of_the_rule() -> None:
     def ours(params: Any, x: Any) -> Any:
         return total(result(ruled(layer), ["state"], x, given={**VARIABLES, "params": params}))

@@ -131,6 +131,7 @@ def test_sequences_are_split_over_the_axes_named(make: Callable[..., Any], split
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.rest
 def test_collectives_see_all_shards_with_gradients() -> None:
     def tensor_parallel(scope: Scope, x: Any) -> Any:
         w = scope.param("w", uniform, (x.shape[-1], 3))
@@ -160,6 +161,7 @@ def test_collectives_see_all_shards_with_gradients() -> None:
         assert_same(ours_now, grads(lambda w, x: x @ w))
 
 
+@pytest.mark.rest
 def test_sown_values_have_one_entry_for_each_shard() -> None:
     def sower(scope: Scope, x: Any) -> Any:
         scope.sow("intermediates", "index", jax.lax.axis_index(("x", "y")))

@@ -345,6 +345,7 @@ def test_jacobians_are_those_of_jax(name: str) -> None:
     assert_close((one, aux), ({"y": expected[1]}, X))
 
 
+@pytest.mark.rest
 def test_hessians_are_those_of_jax() -> None:
     def run(mdl: Any, x: Any) -> Any:
         return (

@@ -58,6 +58,7 @@ TOKENS = jnp.array([[0, 1, 6, 3]])
 MODELS = {"params": Words(), "lora": Words(lifted=BOTH)}
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("collection", MODELS)
 def test_model_of_all_kinds_of_layers_is_tuned_merged_and_told_apart(collection: str) -> None:
     model, words, options = (

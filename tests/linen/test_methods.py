@@ -120,6 +120,7 @@ def test_a_module_that_was_changed_has_another_method() -> None:
     assert module.apply != before
 
 
+@pytest.mark.rest
 def test_what_a_module_holds_goes_with_it() -> None:
     def use() -> weakref.ref[Any]:
         array = np.ones(3)

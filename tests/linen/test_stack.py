@@ -176,6 +176,7 @@ def test_draws_differ_between_layers_and_can_be_shared(mode: str) -> None:
 # -- how often the block runs ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(("mode", "runs"), [("scan", (1, 1, 1, 1)), ("loop", (1, 4, 4, 4)), ("jit", (1, 1, 0, 1))])
 @pytest.mark.parametrize("remat", [False, True])
 def test_the_block_runs_once_in_a_scan_once_a_layer_in_a_loop_and_is_compiled_once(
@@ -482,6 +483,7 @@ def test_boxes_gain_the_name_of_the_axis(mode: str) -> None:
 # -- places ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rest
 def test_stacks_nest() -> None:
     class Model(nn.Module):
         stack: Stack

@@ -320,6 +320,7 @@ def test_reading_calls_of_one_bound_module_give_what_one_thread_gives() -> None:
         assert list(bound.variables) == list(READS)
 
 
+@pytest.mark.rest
 def test_parts_of_one_bound_module_are_read_in_many_threads() -> None:
     reads: list[Callable[[Any], Any]] = [
         lambda model: model.shared(X),
