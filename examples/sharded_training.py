@@ -124,11 +124,11 @@ def train(state: TrainState, mesh: Mesh, data: list[np.ndarray], steps: int) -> 
 
 def show_shards(params: Any) -> None:
     """Print how each kernel is sharded, and what one device holds of it."""
-    print(f"{'kernel':<53}{'shape':<16}{'sharded over':<32}on a device")
+    print(f"{'shape':<15}{'sharded over':<32}{'on a device':<15}kernel")
     for path, leaf in jax.tree.leaves_with_path(nn.unbox(params)):
         name, shard = jax.tree_util.keystr(path, simple=True, separator="/"), leaf.addressable_shards[0].data.shape
         if name.endswith("kernel"):
-            print(f"{name:<53}{leaf.shape!s:<16}{tuple(leaf.sharding.spec)!s:<32}{shard}")
+            print(f"{leaf.shape!s:<15}{tuple(leaf.sharding.spec)!s:<32}{shard!s:<15}{name}")
 
 
 def run(args: argparse.Namespace) -> None:
