@@ -14,6 +14,14 @@ def test_the_report_has_what_a_bug_report_needs() -> None:
     assert {"python", "liftcore", "jaxlib", "backend", "optional", "environment"} <= set(facts)
 
 
+def test_further_packages_are_told_of_only_if_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: "1.2" if name in ("optax", "libtpu") else None)
+    facts = dict(doctor.report())
+    assert facts["optional"] == "optax 1.2, libtpu 1.2"
+    assert "equinox" in facts["missing"]
+    assert "tqdm" not in facts["missing"]
+
+
 def test_a_failed_self_test_is_in_the_exit_status(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert doctor.main() == 0
     monkeypatch.setattr(doctor.nn, "dense", lambda scope, x, features: x)
