@@ -27,7 +27,7 @@ class Block(nn.Module):
         return nn.LayerNorm()(shared(nn.relu(shared(x))))
 
 
-BASE = Block().init(jax.random.key(1), X)
+BASE = jax.jit(Block().init)(jax.random.key(1), X)
 
 
 def shapes(tree: Any) -> Any:

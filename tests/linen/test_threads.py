@@ -306,7 +306,7 @@ class Reads(nn.Module):
         return self.named(nn.jit(nn.Dense)(3)(nn.Dropout(0.5)(x, deterministic=True)))
 
 
-READS = Reads().init(KEY, X)
+READS = jax.jit(Reads().init)(KEY, X)
 
 
 def test_reading_calls_of_one_bound_module_give_what_one_thread_gives() -> None:

@@ -33,7 +33,7 @@ class Model(nn.Module):
 
 
 MODEL = Model()
-VARIABLES = MODEL.init({"params": jax.random.key(0), "dropout": jax.random.key(0)}, X)
+VARIABLES = jax.jit(MODEL.init)({"params": jax.random.key(0), "dropout": jax.random.key(0)}, X)
 
 
 def loss(scope: Any, x: Any) -> Any:
@@ -84,7 +84,7 @@ def test_examples_are_a_loop_whose_statistics_are_averaged(jit: Any) -> None:
 
 
 PLAIN = Model(plain=True)
-PARAMS = PLAIN.init(jax.random.key(0), X)
+PARAMS = jax.jit(PLAIN.init)(jax.random.key(0), X)
 
 
 def plain_loss(scope: Any, x: Any, y: Any, scale: Any = 1.0) -> Any:
