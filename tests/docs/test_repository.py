@@ -38,10 +38,24 @@ def test_the_workflow_runs_what_every_change_must_pass() -> None:
     assert any(".ci/run" in step.get("run", "") for step in steps)
 
 
-def test_the_citation_and_the_package_agree() -> None:
+def test_the_workflow_of_releases_waits_for_that_of_changes() -> None:
+    changes, release = (read(ROOT / ".github" / "workflows" / name) for name in ("ci.yml", "release.yml"))
+    assert release[True]["workflow_run"]["workflows"] == [changes["name"]]  # to YAML, `on` is a bool
+
+
+def package() -> Any:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    citation, metadata = read(ROOT / "CITATION.cff"), setup["metadata"]
+    return setup["metadata"]
+
+
+def test_the_changelog_has_a_section_for_the_version() -> None:
+    version = package()["version"].removesuffix(".dev0")
+    assert re.search(rf"^## \[{version}\] - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_the_citation_and_the_package_agree() -> None:
+    citation, metadata = read(ROOT / "CITATION.cff"), package()
     assert citation["cff-version"] == "1.2.0"
     assert metadata["version"].removesuffix(".dev0") == str(citation["version"])
     assert [citation["title"], citation["license"]] == [metadata["name"], metadata["license"]]
