@@ -20,7 +20,7 @@ from ..scopes.scope import Scope
 from ..texts import aval_of, path_text, type_text
 
 __all__ = [
-    "WITHOUT_KEY",
+    "NOT_COMPARABLE",
     "Facts",
     "differing",
     "of_call",
@@ -33,8 +33,8 @@ __all__ = [
 Facts: TypeAlias = dict[str, str]
 """Maps the name of each fact, such as `argument x`, to its text."""
 
-WITHOUT_KEY = "without a key"
-"""The name of the fact about a value without a key, which prevents compiled functions from being kept."""
+NOT_COMPARABLE = "not comparable by its contents"
+"""The name of the fact about a value that may change unnoticed, which prevents compiled functions from being kept."""
 
 _DEPTH = 8
 """The depth to which a value is described in parts; deeper values are described by their `repr`."""

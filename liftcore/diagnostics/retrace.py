@@ -22,7 +22,7 @@ from ..scopes.observers import observing
 from ..scopes.scope import Scope
 from ..typing import Filter
 from . import facts
-from .facts import WITHOUT_KEY, Facts
+from .facts import NOT_COMPARABLE, Facts
 from .signature import facts_of
 
 __all__ = [
@@ -177,8 +177,8 @@ class Retraces:
 def _differences(before: Known, now: Known) -> Iterator[Difference]:
     for what in facts.differing(before.facts, now.facts):
         yield Difference(what, before.facts.get(what), now.facts.get(what))
-    if before.cache is not now.cache and WITHOUT_KEY in now.facts:
-        yield Difference(WITHOUT_KEY, before.facts.get(WITHOUT_KEY), now.facts[WITHOUT_KEY])
+    if before.cache is not now.cache and NOT_COMPARABLE in now.facts:
+        yield Difference(NOT_COMPARABLE, before.facts.get(NOT_COMPARABLE), now.facts[NOT_COMPARABLE])
     elif before.cache is not now.cache:
         yield Difference("wrapper", "another one", _UNSHARED)
 

@@ -12,7 +12,7 @@ from ..pipeline.stages import Layout
 from ..runners.arguments import parameter_names
 from ..runners.compiled import Program, Signature
 from . import facts
-from .facts import WITHOUT_KEY, Facts
+from .facts import NOT_COMPARABLE, Facts
 
 __all__ = ["facts_of"]
 
@@ -26,7 +26,7 @@ def facts_of(program: Program, trace: Signature) -> Facts:
     for name, key, value in program.fixed:
         told |= facts.of_value(f"static argument {_shown(names, name)}", value)
         if type(key) is object:
-            told[WITHOUT_KEY] = f"static argument {_shown(names, name)}"
+            told[NOT_COMPARABLE] = f"static argument {_shown(names, name)}"
     for name, value in {**gone.arguments, **kept}.items():
         told |= facts.of_tree(f"argument {_shown(names, name)}", value)
     for what, groups in (("variable", gone.joined(variable_groups)), ("stream", rng_groups)):

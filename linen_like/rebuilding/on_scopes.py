@@ -261,7 +261,7 @@ class Call:
         parts, states = self.plan[:2]
         modules = {f"module {number}": _shown(one) for number, one in enumerate(parts.templates) if one is not None}
         found = {"function": self.__name__, **modules, "defining": [state.defines for state in states]}
-        return found if self.without_key is None else {**found, "without a key": self.without_key}
+        return found if self.without_key is None else {**found, "not comparable by its contents": self.without_key}
 
 
 class EqualCall(Call):

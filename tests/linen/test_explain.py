@@ -156,7 +156,7 @@ def test_a_field_that_cannot_be_compared_is_told() -> None:
         with pytest.warns(NotSharedWarning, match=r"^Table\.table is a float32"):
             nn.jit(Table)(jnp.ones(3)).apply({}, X)
         nn.jit(Table)(jnp.zeros(3)).apply({}, X)
-    assert [one.what for one in found.records[1].differences] == ["without a key"]
+    assert [one.what for one in found.records[1].differences] == ["not comparable by its contents"]
 
 
 def test_an_applied_module_tells_its_fields() -> None:

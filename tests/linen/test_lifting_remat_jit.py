@@ -495,7 +495,7 @@ def test_an_object_that_may_change_is_never_served_a_trace_and_is_named() -> Non
             assert scaled.apply({}, 2.0) == 6.0
         settings.by = 5.0
         assert scaled.apply({}, 2.0) == 10.0  # and warns no more
-    assert "without a key: 'Scaled.cfg'" in str(found)
+    assert "not comparable by its contents: 'Scaled.cfg'" in str(found)
 
 
 def test_partials_in_fields_are_compared_by_value() -> None:
