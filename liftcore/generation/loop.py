@@ -109,9 +109,9 @@ def _step(model: Model, variables: Any, keys: Array, options: Options, state: _S
         jnp.where(ended, lengths, step + 1),
         log_probs.at[:, step].set(jnp.where(ended, 0, log_prob)),
     )
-    last = jnp.where(ended, last, token)  # not the padding, which may be outside of the vocabulary
     ended = ended | (token[:, None] == options.stops).any(-1) | (step + 1 >= options.limits)
-    return _State(step + 1, last, written["cache"], ended, found)
+    # The next input is the token, also of an example that has ended: the padding may be outside of the vocabulary.
+    return _State(step + 1, token, written["cache"], ended, found)
 
 
 def _of_last(logits: Any, batch: int) -> Array:

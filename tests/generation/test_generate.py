@@ -13,7 +13,7 @@ import liftcore
 import linen_like as nn
 from benchmarks.counts import compiled
 from liftcore.errors import LiftArgumentError
-from liftcore.generation import generate, rewind
+from liftcore.generation import generate, rewind, sample_tokens
 from liftcore.generation.loop import run
 from tests.generation.models import LanguageModel, by_hand, variables_of
 
@@ -63,6 +63,19 @@ def test_draws_depend_on_the_key_of_an_example_and_on_nothing_else(variables: An
     same(one, generate(MODEL, variables, PROMPTS, max_new_tokens=8, key=folded, **options))
     same(one, generate(MODEL, variables, PROMPTS, max_new_tokens=8, key=jax.random.key_data(KEY), **options))
     assert (one.tokens != found.tokens).any()
+
+
+def test_each_token_is_drawn_with_its_own_key_and_has_its_probability_before_the_temperature(variables: Any) -> None:
+    options, number = {"temperature": 2.0, "top_k": 5, "top_p": 0.9}, 6
+    found = generate(MODEL, variables, PROMPTS[:1], max_new_tokens=number, key=KEY, **options)
+    forward, tokens = jax.jit(MODEL.clone(decode=False).apply), np.array([[*PROMPTS[0], *[0] * number]])
+    for n in range(number):
+        logits = forward(variables, tokens)[:, len(PROMPTS[0]) + n - 1]
+        key = jax.random.fold_in(jax.random.fold_in(KEY, 0), n)
+        token = int(sample_tokens(logits, key[None], **options)[0])
+        assert found.tokens[0, n] == token
+        np.testing.assert_allclose(found.log_probs[0, n], jax.nn.log_softmax(logits)[0, token], rtol=1e-4, atol=1e-4)
+        tokens[0, len(PROMPTS[0]) + n] = token
 
 
 def test_options_may_differ_between_examples(variables: Any) -> None:

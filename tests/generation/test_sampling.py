@@ -42,6 +42,10 @@ def test_limits_may_differ_between_examples_and_be_left_out() -> None:
     np.testing.assert_array_equal(filter_logits(LOGITS), LOGITS)
 
 
+def test_tokens_that_sum_to_top_p_are_enough() -> None:
+    np.testing.assert_array_equal(filter_logits(jnp.zeros(2), top_p=0.5), [0, -np.inf])
+
+
 def test_a_sum_that_is_rounded_to_one_keeps_all_tokens() -> None:
     logits = jnp.concatenate([jnp.full(2000, 1.0), jnp.full(500, -30.0)])
     assert jnp.isfinite(filter_logits(logits, top_p=1.0)).all()
