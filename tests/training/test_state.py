@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from liftcore.errors import LiftArgumentError
-from liftcore.filters import DenyList, OfType, PathContains
+from liftcore.filters import DenyList, OfType, PathContains, to_predicate
 from liftcore.frozen_dict import FrozenDict
 from liftcore.meta import Partitioned
 from liftcore.serialization import from_bytes, to_bytes, to_state_dict
@@ -120,6 +120,13 @@ def test_a_filter_sees_what_is_in_the_params_with_their_boxes() -> None:
     given["head"]["w"] = Partitioned(given["head"]["w"], (None, None))
     state = made(OfType(Partitioned), given=given)
     assert set(state.trainable_params["head"]) == {"w"}
+
+
+@pytest.mark.parametrize("trainable", [True, HEAD])
+def test_the_filter_of_a_state_takes_no_other_collection(trainable: Any) -> None:
+    takes = to_predicate(made(trainable).trainable)
+    assert takes(("params", "head", "w"), 1.0)
+    assert not takes(("batch_stats", "head", "w"), 1.0)
 
 
 def test_params_may_be_any_pytree_if_all_are_trained() -> None:
