@@ -217,6 +217,22 @@ def test_a_run_that_diverges_keeps_its_best_step(tmp_path: Path, mode: Any, best
         assert (checkpoints.steps(), checkpoints.best_step()) == ([best, 5], best)
 
 
+def test_of_equal_metrics_the_last_is_the_best(tmp_path: Path) -> None:
+    with OrbaxCheckpoints(tmp_path, best=1, asynchronous=False) as checkpoints:
+        for step, loss in enumerate([2.0, 1.0, 1.0]):
+            checkpoints.save(step, {"a": np.ones(1)}, metrics={"loss": loss})
+        assert checkpoints.best_step() == 2
+
+
+def test_only_a_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    left = tmp_path / "7.orbax-checkpoint-tmp"
+    (left / "state").mkdir(parents=True)
+    with OrbaxCheckpoints(tmp_path, asynchronous=False) as checkpoints:
+        assert (checkpoints.latest(), checkpoints.best_step(), left.exists()) == (None, None, True)
+        checkpoints.save(1, {"a": np.ones(1)})
+        assert (checkpoints.steps(), left.exists()) == ([1], False)
+
+
 def test_steps_that_cannot_be_saved_or_are_not_there(tmp_path: Path) -> None:
     checkpoints = OrbaxCheckpoints(tmp_path / "new")
     assert (checkpoints.steps(), checkpoints.latest(), checkpoints.best_step()) == ([], None, None)
