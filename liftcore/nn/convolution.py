@@ -24,7 +24,7 @@ from .kernels import (
     with_bias,
 )
 from .params import param_for
-from .sharding import place, reshape
+from .sharding import check_out_sharding, place, reshape
 from .windows import (
     PaddingLike,
     Window,
@@ -190,6 +190,7 @@ def conv_local(
         ScopeParamShapeError: if the stored parameters are for inputs of another size, which includes spatial sizes.
     """
     where = f"conv_local at {scope.path_text}"
+    check_out_sharding(where, out_sharding)
     window = to_window(where, kernel_size, strides, padding, input_dilation, kernel_dilation)
     x, batch = flatten_batch(where, inputs, len(window.size))
     x, window = pad(where, x, window)

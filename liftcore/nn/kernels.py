@@ -14,6 +14,7 @@ from ..typing import Array, Dtype
 from .sharding import (
     Entry,
     align,
+    check_out_sharding,
     distinct,
     is_sharded,
     is_sharding_error,
@@ -86,8 +87,9 @@ def convolve(
         where: the layer, for errors.
 
     Raises:
-        LiftArgumentError: if inputs, kernel, window and groups do not match.
+        LiftArgumentError: if inputs, kernel, window and groups do not match, or `out_sharding` does not match the mesh.
     """
+    check_out_sharding(where, out_sharding)
     run = functools.partial(
         _convolve,
         strides=strides,
@@ -256,8 +258,10 @@ def convolve_transpose(
         where: the layer, for errors.
 
     Raises:
-        LiftArgumentError: if inputs, kernel and window do not match, or the padding is an unknown word.
+        LiftArgumentError: if inputs, kernel and window do not match, the padding is an unknown word, or `out_sharding`
+            does not match the mesh.
     """
+    check_out_sharding(where, out_sharding)
     run = functools.partial(
         _convolve_transpose,
         strides=strides,

@@ -19,7 +19,7 @@ from .axes import normalize_axes, to_tuple
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .equation import to_equation
 from .params import param_for
-from .sharding import Labels, agree, align, explained, product_sharding, reshape
+from .sharding import Labels, agree, align, check_out_sharding, explained, product_sharding, reshape
 
 __all__ = ["affine", "affine_einsum", "dense", "dense_general", "einsum"]
 
@@ -264,8 +264,9 @@ def affine(
 
     Raises:
         LiftArgumentError: if an axis does not exist, or the kernel does not match the inputs, or the bias does not
-            match both.
+            match both, or `out_sharding` does not match the mesh.
     """
+    check_out_sharding(where, out_sharding)
     shape, sizes = jnp.shape(inputs), jnp.shape(kernel)
     axes = normalize_axes(where, "axis", axis, len(shape))
     batch = normalize_axes(where, "batch_dims", batch_dims, len(shape))
@@ -336,8 +337,10 @@ def affine_einsum(
         where: the layer, for errors.
 
     Raises:
-        LiftArgumentError: if the equation does not have this form, or the arrays do not match it.
+        LiftArgumentError: if the equation does not have this form, or the arrays do not match it, or `out_sharding`
+            does not match the mesh.
     """
+    check_out_sharding(where, out_sharding)
     shape = jnp.shape(kernel)
     equation = to_equation(where, einsum_str, jnp.shape(inputs), shape)
     inputs, kernel = agree(inputs, kernel, equation)

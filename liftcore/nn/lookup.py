@@ -12,7 +12,7 @@ from ..scopes.scope import Scope
 from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
 from .dtypes import PromoteDtypeFn, promote_dtype
-from .sharding import on_auto_axes, product_sharding, sharding_entries, to_spec
+from .sharding import check_out_sharding, on_auto_axes, product_sharding, sharding_entries, to_spec
 
 __all__ = ["Embedding", "embedding"]
 
@@ -55,8 +55,9 @@ class Embedding:
                 By default it follows from the indices and, for the features, from the table.
 
         Raises:
-            LiftArgumentError: if the indices are not integers.
+            LiftArgumentError: if the indices are not integers, or `out_sharding` does not match the mesh.
         """
+        check_out_sharding(self.where, out_sharding)
         indices = jnp.asarray(indices)
         if not jnp.issubdtype(indices.dtype, jnp.integer):
             raise LiftArgumentError(
@@ -79,8 +80,10 @@ class Embedding:
                 By default it follows from the query and, for the new axis, from the table.
 
         Raises:
-            LiftArgumentError: if the last axis of the query does not have size `features`.
+            LiftArgumentError: if the last axis of the query does not have size `features`, or `out_sharding` does not
+                match the mesh.
         """
+        check_out_sharding(f"attend of {self.where}", out_sharding)
         features = self.table.shape[-1]
         if jnp.shape(query)[-1:] != (features,):
             raise LiftArgumentError(

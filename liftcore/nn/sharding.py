@@ -19,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .._compat import auto_axes
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 from ..typing import Array, ArrayLike, Shape
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Labels",
     "agree",
     "align",
+    "check_out_sharding",
     "distinct",
     "explained",
     "gather",
@@ -350,6 +351,37 @@ def sharding_with(entries: Sequence[Entry], *arrays: Any) -> NamedSharding | Non
         *arrays: arrays, of which one is sharded if an entry is not None.
     """
     return NamedSharding(_mesh_of(*arrays), to_spec(*entries)) if any(entries) else None
+
+
+def check_out_sharding(where: str, out_sharding: Any) -> None:
+    """Check that the sharding that a user requested for a result names Explicit axes of the mesh.
+
+    Example:
+        >>> check_out_sharding("dense at /", None)
+
+    Args:
+        where: the layer.
+        out_sharding: a `PartitionSpec`, a `NamedSharding`, or None.
+
+    Raises:
+        LiftArgumentError: if it is something else, if there is no mesh, or if the mesh has no such Explicit axis.
+    """
+    if out_sharding is None:
+        return
+    if not isinstance(out_sharding, P | NamedSharding):
+        what = f"expected a PartitionSpec or a NamedSharding as `out_sharding`, given {shown(out_sharding)}."
+        raise LiftArgumentError(where, what, 'For example, `out_sharding=PartitionSpec("data")`.')
+    spec: Any = getattr(out_sharding, "spec", out_sharding)
+    mesh: Any = getattr(out_sharding, "mesh", None) or jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        fix = "Call the layer in a block `with jax.set_mesh(mesh):`, or pass a `NamedSharding`."
+        raise LiftArgumentError(where, "`out_sharding` is a PartitionSpec, but there is no mesh.", fix)
+    known = _explicit(mesh)
+    wrong = [name for entry in spec for name in _names(entry) if name not in known]
+    if wrong:
+        what = f"`out_sharding` names the axis {wrong[0]!r}, but the Explicit axes of the mesh are {list(known)}."
+        fix = "Name one of these, or leave it out. All axes are Auto while `init_sharded` runs a module: write "
+        raise LiftArgumentError(where, what, f"{fix}`out_sharding=None if self.is_initializing() else …`.")
 
 
 def is_sharding_error(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import linen_like as nn
@@ -51,6 +51,37 @@ def test_a_product_that_jax_cannot_shard_names_the_layer_and_the_line() -> None:
     assert caught.value.where == "dense at /"
     assert "inputs P(None, 'model'), kernel P('model', None)" in caught.value.what
     assert "`out_sharding=P(…)`" in caught.value.fix
+
+
+WITH_SHARDING: dict[str, Any] = {
+    "dense": lambda to: nn.Dense(8, out_sharding=to),
+    "einsum": lambda to: nn.Einsum((8, 8), "bta,ac->btc", out_sharding=to),
+    "conv": lambda to: nn.Conv(8, (3,), out_sharding=to),
+    "conv_transpose": lambda to: nn.ConvTranspose(8, (3,), out_sharding=to),
+    "conv_local": lambda to: nn.ConvLocal(8, (3,), out_sharding=to),
+    "embedding": lambda to: nn.Embed(8, 8, out_sharding=to),
+}
+
+
+@pytest.mark.parametrize("name", WITH_SHARDING)
+def test_a_requested_sharding_that_the_mesh_lacks_names_the_layer(name: str) -> None:
+    x, mesh = jnp.ones((2, 8, 8)), mesh_of_sizes({"data": 2})
+    x, make = x[..., 0].astype(int) if name == "embedding" else x, WITH_SHARDING[name]
+
+    def refused(to: Any, text: str) -> None:
+        with pytest.raises(LiftArgumentError, match=rf"^{name} at /: .*{text}"):
+            jax.eval_shape(make(to).init, jax.random.key(0), x)
+
+    refused(P("data"), r"there is no mesh\. .* `with jax.set_mesh\(mesh\):`")
+    with jax.set_mesh(mesh_of_sizes({"data": 2}, AxisType.Auto)):
+        refused(P("data"), r"names the axis 'data', but the Explicit axes of the mesh are \[\]")
+    with jax.set_mesh(mesh):
+        refused(P(None, ("data", "modle")), r"names the axis 'modle', but .* are \['data'\]")
+        refused("data", r"expected a PartitionSpec or a NamedSharding as `out_sharding`, given 'data'")
+        y, _ = jax.eval_shape(make(NamedSharding(mesh, P("data"))).init_with_output, jax.random.key(0), x)
+        assert y.shape == (2, 8, 8)
+    with pytest.raises(LiftArgumentError, match=r"runs a module: write `out_sharding=None if self.is_initializing\(\)"):
+        nn.init_sharded(make(P("data")), mesh)(jax.random.key(0), x)
 
 
 @pytest.mark.rest
