@@ -23,7 +23,7 @@ os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {QUICK} {os
 import jax
 import pytest
 
-from tests.sample import MOST, SHARE, parts, place, tree_seed
+from tests.sample import CASES, MOST, TESTS, parts, tree_seed
 
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -36,9 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Which cases run, and which sample of them."""
     group = parser.getgroup("cases", "which cases of the tests run; those of what is named run all")
     group.addoption("--sample", action="store_true", help="a sample of the cases, of what is named too")
-    group.addoption("--rest", action="store_true", help=f"the cases after the sample, about {MOST} of each test")
+    group.addoption("--rest", action="store_true", help=f"the other tests, and about {MOST} more cases of each")
     group.addoption("--full", action="store_true", help="all cases")
-    group.addoption("--tests", type=float, default=1.0, help="run this share of the tests, such as 0.3")
     group.addoption("--seed", type=int, help="the sample of an earlier run, which printed it")
 
 
@@ -70,9 +69,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     options = config.option
     if not (options.sample or options.rest):
         return None
-    what = f"after the sample, about {MOST}" if options.rest else f"the first, and {SHARE:.0%} of the others,"
-    which = "each test" if options.tests == 1 else f"{options.tests:.0%} of the tests"
-    return f"cases: {what} of {which} (--seed {options.seed}); --full runs all"
+    sample = f"the first of {TESTS:.0%} of the tests, and {CASES:.0%} of the others"
+    what = f"the first of the other tests, and about {MOST} more of each" if options.rest else sample
+    return f"cases: {what} (--seed {options.seed}); --full runs all"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -84,7 +83,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, part in zip(items, parts([item.nodeid for item in items], options.seed), strict=True):
         late = part == "rest" or (part == "sample" and bool(item.get_closest_marker("rest")))
         asked = late if options.rest else part == "sample" and not late
-        asked = asked and place(item.nodeid.partition("[")[0], options.seed) < options.tests
         (chosen if asked else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = chosen
