@@ -121,12 +121,15 @@ def override_named_call(enable: bool = True) -> Iterator[None]:
     Args:
         enable: whether they carry it.
     """
-    before = context.names_calls
+    before = vars(context).get("names_calls")  # None if this thread does as all others do
     context.names_calls = enable
     try:
         yield
     finally:
-        context.names_calls = before
+        if before is None:
+            del context.names_calls
+        else:
+            context.names_calls = before
 
 
 def enable_named_call() -> None:

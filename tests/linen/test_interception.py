@@ -185,6 +185,7 @@ def test_names_in_profiles_can_be_switched_off_for_all_threads() -> None:
             assert not pool.submit(is_named).result()
         with nn.override_named_call(True):
             assert is_named()
+        assert not is_named()  # the override is over
     finally:
         nn.enable_named_call()
     assert is_named()
