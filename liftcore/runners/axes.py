@@ -29,6 +29,7 @@ __all__ = [
     "VariableAxes",
     "broadcast",
     "flatten_axes",
+    "keyword_axes",
     "replace_mapped",
     "select_mapped",
     "slice_type",
@@ -204,7 +205,7 @@ class Arguments:
         """Take the arguments of a call to a function whose first `skip` parameters are not among them."""
         self._body, self._skip, self._args, self._kwargs = body, skip, tuple(args), dict(kwargs)
         self._arg_axes = flatten_axes(f"{body.where}, in_axes", in_axes, self._args)
-        self._kwarg_axes = _keyword_axes(kw_axes, kwargs)
+        self._kwarg_axes = keyword_axes(kw_axes, kwargs)
         self._leaves, self._treedef = jax.tree.flatten((self._args, self._kwargs))
         self._axes = [*self._arg_axes, *self._kwarg_axes]
         self.axes = [axis for axis in self._axes if axis is not None]
@@ -302,7 +303,7 @@ def slice_type(leaf: Any, axis: int) -> Any:
     return mapped_aval(np.shape(leaf)[axis], axis % np.ndim(leaf), jax.typeof(leaf))
 
 
-def _keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
+def keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
     """Return one axis for each leaf of the keyword arguments; Python values that are not arrays have none."""
     if not kwargs and isinstance(kw_axes, int):
         return []

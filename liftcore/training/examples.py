@@ -29,6 +29,7 @@ def per_example_gradients(
     *,
     wrt: Filter = "params",
     in_axes: InOutAxes = 0,
+    kw_axes: InOutAxes = 0,
     axis_name: Any = _AXIS,
     scale: DynamicScale | None = None,
 ) -> Callable[..., Any]:
@@ -55,7 +56,9 @@ def per_example_gradients(
             over the examples.
         wrt: a filter of the variables to differentiate with respect to, such as the `trainable` of a `TrainState`.
         in_axes: the batch axis of each argument after the scopes, or None for an argument that all examples share; a
-            pytree prefix. For arrays passed by keyword, it is the first axis.
+            pytree prefix.
+        kw_axes: the same for keyword arguments, as a pytree prefix of their dict. Values that are not arrays are
+            shared.
         axis_name: a name for the axis of the examples, for collectives such as `jax.lax.pmean` in `fn`.
         scale: a `DynamicScale` that scales the value of each example before it is differentiated.
 
@@ -72,6 +75,7 @@ def per_example_gradients(
     over_batch = vmap(
         _averaging(value_and_grad(loss, has_aux=has_aux, wrt=wrt), axis_name),
         in_axes,
+        kw_axes=kw_axes,
         axis_name=axis_name,
         variable_axes={True: None},
         split_rngs={"params": False, ...: True},

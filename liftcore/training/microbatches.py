@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from ..lift.eval_shape import eval_shape
 from ..lift.grad import value_and_grad
 from ..lift.scan import scan
 from ..nn.dtypes import accumulation_dtype
-from ..runners.axes import Out, broadcast, flatten_axes
+from ..runners.axes import Out, broadcast, flatten_axes, keyword_axes
 from ..typing import Filter, InOutAxes, PyTree
 from .dynamic_scale import DynamicScale, paired, scaled, unscaled
 
@@ -33,6 +33,7 @@ def accumulate_gradients(
     *,
     wrt: Filter = "params",
     in_axes: InOutAxes = 0,
+    kw_axes: InOutAxes = 0,
     stacked: Filter = "intermediates",
     scale: DynamicScale | None = None,
 ) -> Callable[..., Any]:
@@ -63,7 +64,9 @@ def accumulate_gradients(
         wrt: a filter of the variables to differentiate with respect to, such as the `trainable` of a `TrainState`.
         in_axes: the batch axis of each argument after the scopes, or None for an argument that all microbatches share;
             a pytree prefix. Microbatch `i` has the batch elements `i`, `i + steps`, `i + 2 * steps`, …. So if a batch
-            is sharded, each device keeps its part of every microbatch. Keyword arguments are shared.
+            is sharded, each device keeps its part of every microbatch.
+        kw_axes: the same for keyword arguments, as a pytree prefix of their dict. Values that are not arrays are
+            shared.
         stacked: a filter of variables that each microbatch creates anew, such as sown values. They are returned stacked
             on a new first axis.
         scale: a `DynamicScale` that scales the value of each microbatch before it is differentiated.
@@ -84,20 +87,21 @@ def accumulate_gradients(
     loss = loss if scale is None else scaled(scale, loss, has_aux)
     differentiated = value_and_grad(loss, has_aux=has_aux, wrt=wrt)
 
-    def part(scopes: Any, batch: _Batch, sliced: Any, whole: Any, kwargs: Any) -> tuple[PyTree, Any]:
-        value, grads = differentiated(scopes, *batch.joined(sliced, whole), **kwargs)
+    def part(scopes: Any, batch: _Batch, sliced: Any, whole: Any) -> tuple[PyTree, Any]:
+        args, kwargs = batch.joined(sliced, whole)
+        value, grads = differentiated(scopes, *args, **kwargs)
         value, aux = value if has_aux else (value, None)
         return (value, grads), aux
 
-    def add(scopes: Any, sums: PyTree, sliced: Any, batch: _Batch, whole: Any, kwargs: Any) -> tuple[PyTree, Any]:
-        now, aux = part(scopes, batch, sliced, whole, kwargs)
+    def add(scopes: Any, sums: PyTree, sliced: Any, batch: _Batch, whole: Any) -> tuple[PyTree, Any]:
+        now, aux = part(scopes, batch, sliced, whole)
         return jax.tree.map(lambda total, one: total + one.astype(total.dtype), sums, now), aux
 
     part.__name__ = add.__name__ = name_of(fn)  # for the paths in errors and profiles
     over_all = scan(
         add,
         length=steps,
-        in_axes=(0, broadcast, broadcast, broadcast),
+        in_axes=(0, broadcast, broadcast),
         variable_broadcast=AnyOf("params", wrt),
         variable_carry=DenyList(stacked),
         variable_axes={to_predicate(stacked): Out(0)},
@@ -105,12 +109,12 @@ def accumulate_gradients(
     )
 
     def lifted(scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = _Batch.of(args, in_axes)
-        sliced, whole = batch.parted(args, steps)
-        types, _ = eval_shape(part)(scopes, batch, [leaf[0] for leaf in sliced], whole, kwargs)
+        batch = _Batch.of(args, kwargs, in_axes, kw_axes)
+        sliced, whole = batch.parted(args, kwargs, steps)
+        types, _ = eval_shape(part)(scopes, batch, [leaf[0] for leaf in sliced], whole)
         zero = jax.tree.map(_zero, types)
         try:
-            sums, aux = over_all(scopes, zero, sliced, batch, whole, kwargs)
+            sums, aux = over_all(scopes, zero, sliced, batch, whole)
         except CarryTypeError as error:
             error.add_note("To stack what microbatches create, write `accumulate_gradients(…, stacked=collection)`.")
             raise
@@ -133,22 +137,28 @@ class _Batch(NamedTuple):
     axes: tuple[int | None, ...]
 
     @classmethod
-    def of(cls, args: Sequence[Any], in_axes: InOutAxes) -> _Batch:
-        axes = flatten_axes(f"{_WHERE}, in_axes", in_axes, tuple(args))
-        return cls(jax.tree.structure(tuple(args)), tuple(axes))
+    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any], in_axes: InOutAxes, kw_axes: InOutAxes) -> _Batch:
+        axes = (*flatten_axes(f"{_WHERE}, in_axes", in_axes, tuple(args)), *keyword_axes(kw_axes, kwargs))
+        return cls(jax.tree.structure((tuple(args), dict(kwargs))), axes)
 
-    def parted(self, args: Sequence[Any], steps: int) -> tuple[list[Any], list[Any]]:
+    def parted(self, args: Sequence[Any], kwargs: Mapping[str, Any], steps: int) -> tuple[list[Any], list[Any]]:
         """Return the leaves with a batch axis, with the microbatches on a new first axis, and the other leaves."""
-        pairs = list(zip(jax.tree.leaves_with_path(tuple(args)), self.axes, strict=True))
-        named = [(f"args{keystr(path)}", leaf, axis) for (path, leaf), axis in pairs if axis is not None]
+        pairs = list(zip(jax.tree.leaves_with_path((tuple(args), dict(kwargs))), self.axes, strict=True))
+        named = [(_name(path), leaf, axis) for (path, leaf), axis in pairs if axis is not None]
         common_size(_WHERE, [(name, np.shape(leaf), axis) for name, leaf, axis in named])
         sliced = [_parted(name, leaf, axis, steps) for name, leaf, axis in named]
         return sliced, [leaf for (_, leaf), axis in pairs if axis is None]
 
-    def joined(self, sliced: Sequence[Any], whole: Sequence[Any]) -> Any:
-        """Return the arguments of one microbatch."""
+    def joined(self, sliced: Sequence[Any], whole: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the positional and the keyword arguments of one microbatch."""
         ones, others = iter(sliced), iter(whole)
-        return self.treedef.unflatten([next(others) if axis is None else next(ones) for axis in self.axes])
+        args, kwargs = self.treedef.unflatten([next(others) if axis is None else next(ones) for axis in self.axes])
+        return args, kwargs
+
+
+def _name(path: Any) -> str:
+    """Return the name of an argument, given its path in the pair of positional and keyword arguments."""
+    return f"{('args', 'kwargs')[path[0].idx]}{keystr(path[1:])}"
 
 
 def _zero(kind: Any) -> Any:

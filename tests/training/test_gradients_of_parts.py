@@ -161,10 +161,25 @@ def test_without_statistics_and_keys_it_is_the_whole_batch(steps: int) -> None:
 def test_arguments_have_their_axes_or_are_shared() -> None:
     wide, y = X[:, :, None].swapaxes(0, 2)[0], jnp.float32(0.5)
     shared = accumulate_gradients(lambda scope, x, y, **kw: plain_loss(scope, x.T, y, **kw), 2, in_axes=(1, None))
-    found = liftcore.apply(shared)(PARAMS, wide, y, scale=jnp.float32(3))
+    found = liftcore.apply(shared)(PARAMS, wide, y, scale=3.0)
     assert close(found, liftcore.apply(liftcore.value_and_grad(plain_loss))(PARAMS, X, y, scale=3.0))
     each = per_example_gradients(plain_loss, in_axes=(0, None))
     assert liftcore.apply(each)(PARAMS, X, y)[0].shape == (8,)
+
+
+@pytest.mark.parametrize("lift", [functools.partial(accumulate_gradients, steps=4), per_example_gradients])
+def test_keyword_arguments_have_their_axes_or_are_shared(lift: Any) -> None:
+    def weighted(scope: Any, x: Any, y: Any, weights: Any, train: bool) -> Any:
+        assert train
+        return jnp.mean((PLAIN.clone(parent=scope)(x) - y) ** 2 * weights)
+
+    y, weights = jnp.arange(8.0)[:, None], jnp.float32(0.5)
+    values = liftcore.apply(lift(weighted, kw_axes={"y": 0, "weights": None, "train": None}))(
+        PARAMS, X, y=y, weights=weights, train=True
+    )[0]
+    assert close(jnp.mean(values), liftcore.apply(weighted)(PARAMS, X, y, weights, True))
+    with pytest.raises(AxisSizeError, match=r"weights'?\]? has shape \(\) and no axis 0"):
+        liftcore.apply(lift(weighted))(PARAMS, X, y=y, weights=weights, train=True)
 
 
 def test_flags_and_trees_pass_through() -> None:
