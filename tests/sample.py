@@ -18,10 +18,10 @@ __all__ = ["CASES", "MOST", "TESTS", "parts", "tree_seed"]
 TESTS = 0.5
 """The part of the tests whose first case is in the sample."""
 
-CASES = 0.04
+CASES = 0.02
 """The part of the cases beyond the first that is in the sample."""
 
-MOST = 20
+MOST = 8
 """How many more cases of one test CI runs, more or less."""
 
 
