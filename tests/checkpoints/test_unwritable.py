@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,16 @@ def test_a_tree_that_contains_itself_is_named(tmp_path: Path, write: Write) -> N
     )
 
 
+@pytest.fixture
+def usual_depth() -> Iterator[None]:
+    """Python's own limit of recursion, which Hypothesis and others raise for the whole process."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("usual_depth")
 def test_a_tree_that_is_too_deep_is_no_error_of_python(tmp_path: Path, write: Write) -> None:
     assert "more than 128 levels deep" in message(write, tmp_path / "file", deep(3000))
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import CursorFindError, LiftArgumentError
 from liftcore.traverse_util import ModelParamTraversal, t_identity
 
 
@@ -57,7 +57,7 @@ def test_parameters_are_chosen_by_path() -> None:
     [
         (LiftArgumentError, lambda: t_identity["b"].each().set([1], TREE), "there are 1 values for 2 places"),
         (LiftArgumentError, lambda: t_identity.each().update(abs, 5), r"write `.tree\(\)`"),
-        (KeyError, lambda: t_identity["d"].update(abs, TREE), "d"),
+        (CursorFindError, lambda: t_identity["d"].update(abs, TREE), "no item 'd'"),
         (AttributeError, lambda: t_identity["c"].third.update(abs, TREE), "third"),
     ],
 )
