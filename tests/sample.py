@@ -8,6 +8,7 @@ change leaves out is run by another.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import zlib
 from collections import Counter
@@ -26,7 +27,12 @@ MOST = 8
 
 
 def tree_seed() -> int:
-    """A seed from the tree of the commit: each change is tried with other cases, each run of it with the same."""
+    """A seed from the tree of the commit: each change is tried with other cases, each run of it with the same.
+
+    It is 0 where there is no commit to ask for, or no git.
+    """
+    if shutil.which("git") is None:
+        return 0
     found = subprocess.run(["git", "rev-parse", "HEAD^{tree}"], capture_output=True, text=True, check=False)
     return zlib.crc32(found.stdout.strip().encode()) if found.returncode == 0 else 0
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib
 import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -84,6 +85,56 @@ def test_all_names_together_bring_nothing_that_is_installed_beside() -> None:
     known = {"jax", "msgpack", "_cython_3_3_0"} | set(sys.stdlib_module_names)
     assert {name.partition(".")[0] for name in foreign} <= known
     assert len(foreign) <= 20
+
+
+# -- what the tests and the examples import ----------------------------------------------------------------------------
+
+OTHER_NAMES = {"orbax-checkpoint": "orbax", "pytest-xdist": "xdist", "pyyaml": "yaml", "scikit-learn": "sklearn"}
+"""Packages that are imported under another name than the one they are installed by."""
+
+
+def extras(*names: str) -> set[str]:
+    """What `pip install .[names]` brings, by the names under which it is imported."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    lines = setup["options"]["install_requires"].split("\n")
+    for name in names:
+        lines += setup["options.extras_require"][name].split("\n")
+    found = set[str]()
+    for line in filter(None, lines):
+        if more := re.fullmatch(r"liftcore\[(.*)\]", line):
+            found |= extras(*more[1].split(","))
+        elif not line.startswith("#"):
+            package = re.split("[<=>;]", line)[0].strip()
+            found.add(OTHER_NAMES.get(package, package))
+    return found
+
+
+def imported_at_once(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The packages that a file needs before any function of it runs."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+        elif not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from imported_at_once(ast.iter_child_nodes(node))
+
+
+def test_files_that_the_readme_runs_import_only_what_it_installs() -> None:
+    """Otherwise the tests run only where the peers, or what the site needs, happen to be installed."""
+    files = [
+        ROOT / "conftest.py",
+        *(path for folder in ("tests", "examples") for path in (ROOT / folder).rglob("*.py")),
+    ]
+    known = {"tests", "benchmarks", "docs", *PACKAGES, *extras("test"), *sys.stdlib_module_names}
+    known |= {"ml_dtypes", *(path.stem for path in (ROOT / "examples").glob("*.py"))}  # the first comes with jaxlib
+    missing = {
+        str(path.relative_to(ROOT)): needed
+        for path in files
+        if (needed := set(imported_at_once(ast.parse(path.read_text(encoding="utf-8")).body)) - known)
+    }
+    assert not missing
 
 
 # -- names that are loaded at their first use --------------------------------------------------------------------------
