@@ -215,10 +215,12 @@ def _sole(saved: Any, value: Any, dtype: Any) -> Any:
 
 def _number(target: Any, value: Any) -> Any:
     kind: Any = number_type(target)
-    if is_number(value):
-        return kind(value)
-    if _kind(value) is not kind:
-        return kind(value.item())
+    if is_number(value) or _kind(value) is not kind:
+        number = kind(value if is_number(value) else value.item())
+        try:
+            return type(target)(number)
+        except (TypeError, ValueError):  # a class of JAX that takes a dtype too, or an enumeration without this number
+            return number
     return value if isinstance(value, jax.Array) else _in_jax(np.asarray(value))
 
 

@@ -20,7 +20,7 @@ def check_pred(where: str, pred: Any) -> None:
     Raises:
         LiftArgumentError: if it is not a scalar bool or number.
     """
-    kinds = jnp.bool_, jnp.number
+    kinds = jnp.bool_, jnp.integer, jnp.floating
     fix = f"{_REDUCE}; to choose for each element, use `jnp.where`; for each batch element, `vmap` the function."
     _check(where, "one bool as its predicate", pred, kinds, fix)
 
