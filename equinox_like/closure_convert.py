@@ -11,8 +11,9 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from liftcore import Rest, is_array
+from liftcore import Rest
 from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.leaves import is_array_or_struct
 
 from .formatting import tree_pformat
 from .keyed import KeyedTree, split_keyed
@@ -117,7 +118,7 @@ class ConvertedFunction:
 
 def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyedTree:
     leaves = jax.tree.leaves((args, kwargs))
-    return split_keyed((args, kwargs), [is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves])
+    return split_keyed((args, kwargs), [is_array_or_struct(leaf) for leaf in leaves])
 
 
 def _texts(rest: Rest, types: tuple[Any, ...]) -> str:

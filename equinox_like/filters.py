@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from liftcore import is_array
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.leaves import is_array, is_array_like, number_type
 
 from .prefixes import is_prefix
 
@@ -23,21 +23,6 @@ __all__ = [
     "is_inexact_array_like",
     "partition",
 ]
-
-_NUMBERS = (bool, int, float, complex, np.generic)
-
-
-def is_array_like(element: Any) -> bool:
-    """Return whether a leaf is an array or a number.
-
-    Example:
-        >>> [is_array_like(leaf) for leaf in (jax.numpy.ones(2), 1.0, True, "text")]
-        [True, True, True, False]
-
-    Args:
-        element: the leaf.
-    """
-    return is_array(element) or isinstance(element, _NUMBERS)
 
 
 def is_inexact_array(element: Any) -> bool:
@@ -63,7 +48,7 @@ def is_inexact_array_like(element: Any) -> bool:
     Args:
         element: the leaf.
     """
-    return is_inexact_array(element) or isinstance(element, float | complex)
+    return is_inexact_array(element) or number_type(element) in (float, complex)
 
 
 def filter(

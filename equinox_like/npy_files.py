@@ -12,6 +12,7 @@ import numpy as np
 
 from liftcore.checkpoints import Stored, match_state
 from liftcore.errors import SerializationError
+from liftcore.leaves import is_number
 from liftcore.serialization import to_state_dict
 
 __all__ = ["begins_with_npy", "load_npy"]
@@ -82,7 +83,7 @@ def _next(file: Any, leaf: Any) -> Any:
         raise ValueError(f"its dtype is {dtype}")
     start = file.tell()
     read = functools.partial(_read, file, start, shape, is_transposed, dtype)
-    if shape == () and isinstance(leaf, bool | int | float | complex):
+    if shape == () and is_number(leaf):
         return read().item()
     file.seek(start + math.prod(shape) * dtype.itemsize)
     return Stored(shape, dtype, read)

@@ -84,7 +84,7 @@ def _equal(one: Any, other: Any, typematch: bool, rtol: Any, atol: Any) -> Any:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     exact = not jnp.issubdtype(one.dtype, jnp.inexact) or (isinstance(rtol, float) and rtol == atol == 0)
-    numpy: Any = np if all(isinstance(leaf, np.ndarray | np.generic) for leaf in (one, other)) else jnp
+    numpy: Any = np if not any(isinstance(leaf, jax.Array) for leaf in (one, other)) else jnp
     return (one == other).all() if exact else numpy.isclose(one, other, rtol=rtol, atol=atol).all()
 
 

@@ -6,6 +6,7 @@ from . import (
     frozen_dict,
     generation,
     lazy,
+    leaves,
     mesh_specs,
     meta,
     nn,
@@ -23,6 +24,7 @@ from .diagnostics.retrace import Difference, Retrace, Retraces, assert_max_trace
 from .entry import apply, bind, init, lazy_init
 from .filters import DenyList
 from .frozen_dict import FrozenDict, copy, freeze, pop, pretty_repr, unfreeze
+from .leaves import is_array
 from .lift.associative_scan import associative_scan
 from .lift.checkify import checkify
 from .lift.cond import cond, switch
@@ -58,7 +60,7 @@ from .pipeline.outlining import outline
 from .pipeline.packing import lifter_of, pack, transformation
 from .pipeline.splitting import Prologue, Split
 from .pipeline.use import Body, Use
-from .rest import Rest, flatten_static, is_array, join_static, split_static
+from .rest import Rest, flatten_static, join_static, split_static
 from .runners.ahead import CompiledJit, Jitted, LoweredJit
 from .runners.axes import NO_AXES, In, InOut, Out, broadcast
 from .runners.loop import Loop
@@ -142,6 +144,7 @@ __all__ = [
     "jvp",
     "lazy",
     "lazy_init",
+    "leaves",
     "lifter_of",
     "linearize",
     "map",

@@ -29,6 +29,7 @@ import numpy as np
 
 from .errors import SerializationError
 from .frozen_dict import FrozenDict
+from .leaves import is_number, is_numpy
 from .meta import AxisMetadata
 from .saving.encoding import decode, encode
 from .saving.problems import StateError
@@ -179,7 +180,7 @@ def _rule(target: Any) -> _Rule | None:
     cls = type(target)
     if cls in _RULES:
         return _RULES[cls]
-    if isinstance(target, _LEAVES) or target is None or cls is jax.ShapeDtypeStruct:
+    if _is_leaf(target) or target is None or cls is jax.ShapeDtypeStruct:
         return _KEY if _is_typed_key(target) else None
     return None if jax.tree_util.all_leaves([target]) else _pytree_rule(target)
 
@@ -331,13 +332,15 @@ _SAME_STRUCTURE = (
     "register_serialization_state."
 )
 _KINDS = ("an array or number", "a string", "bytes")
-_NUMBERS = (np.generic, bool, int, float, complex)
-_LEAVES = (jax.Array, np.ndarray, *_NUMBERS, str, bytes)
+
+
+def _is_leaf(value: Any) -> bool:
+    return is_number(value) or is_numpy(value) or isinstance(value, jax.Array | np.generic | str | bytes)
 
 
 def _kind(value: Any) -> str:
     """Return which of `_KINDS` a leaf is, or its type; leaves of different kinds do not match."""
-    if (hasattr(value, "shape") and hasattr(value, "dtype")) or isinstance(value, _NUMBERS):
+    if (hasattr(value, "shape") and hasattr(value, "dtype")) or is_number(value):
         return _KINDS[0]
     if isinstance(value, str):
         return _KINDS[1]

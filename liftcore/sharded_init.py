@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .errors import LiftArgumentError, check_function, shown
+from .leaves import is_numpy
 from .mesh_specs import LogicalRules, check_rules
 from .meta import get_sharding
 from .pipeline.equations import cut, evaluate, needed, opened, steps_of
@@ -148,7 +148,7 @@ class _Flat:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in self.given):
             what = "an argument is traced, but this function compiles its programs itself."
             raise LiftArgumentError("init_sharded", what, "Call it outside of `jax.jit`.")
-        self.places = [place for place, leaf in enumerate(self.given) if isinstance(leaf, jax.Array | np.ndarray)]
+        self.places = [place for place, leaf in enumerate(self.given) if isinstance(leaf, jax.Array) or is_numpy(leaf)]
         self.arrays = [self._moved(self.given[place]) for place in self.places]
 
     def _moved(self, array: Any) -> Any:

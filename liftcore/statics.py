@@ -22,6 +22,7 @@ import numpy as np
 from ._compat import NUMPY_ARRAYS
 from .errors import NotSharedWarning, shown
 from .frozen_dict import FrozenDict
+from .leaves import is_numpy
 
 __all__ = ["Undescribed", "snapshot", "static_key", "surroundings", "surrounds", "warn_not_shared"]
 
@@ -102,8 +103,8 @@ def snapshot(value: Any) -> Any:
     kind: Any = type(value)
     if kind in _UNCHANGING:
         return value
-    if kind is np.ndarray:
-        return value.copy()
+    if is_numpy(value):
+        return value.copy() if isinstance(value, np.ndarray) else np.array(value)
     if kind in (list, tuple, set, frozenset):
         return kind(map(snapshot, value))
     if kind in (dict, FrozenDict):
@@ -188,7 +189,7 @@ def _key(value: Any, above: tuple[int, ...]) -> Any:
     if kind in _UNCHANGING:
         return kind, value
     if isinstance(value, float | complex):
-        return kind, value.real.hex(), value.imag.hex()
+        return kind, getattr(value, "dtype", None), value.real.hex(), value.imag.hex()
     if isinstance(value, _THEMSELVES):
         return kind, value
     if isinstance(value, NUMPY_ARRAYS):

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-
-from liftcore import is_array, trace_state
+from liftcore import trace_state
+from liftcore.leaves import is_array_or_struct, is_number
 
 from . import problems
 from .kinds import PaxKind
 from .structure import Structured, is_module, leaves_and_modules
 
 __all__ = ["check_changeable", "check_kind", "check_one_module", "check_value"]
-
-_NUMBERS = (bool, int, float, complex)
 
 
 def check_changeable(module: Structured, name: str) -> None:
@@ -50,8 +47,8 @@ def check_value(module: Structured, name: str, value: Any, kind: PaxKind) -> Non
 def _fits(leaf: Any, kind: PaxKind) -> bool:
     if kind is PaxKind.MODULE:
         return is_module(leaf)
-    is_data = is_array(leaf) or is_module(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
-    return not is_data if kind is PaxKind.OTHERS else is_data or type(leaf) in _NUMBERS
+    is_data = is_module(leaf) or is_array_or_struct(leaf)
+    return not is_data if kind is PaxKind.OTHERS else is_data or is_number(leaf)
 
 
 def _is_ours(kind: Any, name: str) -> bool:

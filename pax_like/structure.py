@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import jax
-import numpy as np
 
 from liftcore import Rest, trace_state
+from liftcore.leaves import is_numpy
 from liftcore.statics import Undescribed
 
 from . import problems
@@ -182,5 +182,5 @@ def _check_others(module: Structured, others: Mapping[str, Any]) -> None:
     """Check that attributes that are not children hold no arrays and no modules."""
     for name, value in others.items():
         for one in leaves_and_modules(value):
-            if is_module(one) or isinstance(one, jax.Array | np.ndarray):
+            if is_module(one) or isinstance(one, jax.Array) or is_numpy(one):
                 raise problems.no_kind(module, name, one)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from liftcore import is_array
 from liftcore.errors import LiftArgumentError
+from liftcore.leaves import is_array, is_array_or_struct
 
 from .kinds import PaxKind
 from .structure import is_module, leaves_and_modules
@@ -102,7 +102,7 @@ def _lines(module: Any, above: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _type(leaf: Any) -> str:
-    if is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct):
+    if is_array_or_struct(leaf):
         return f"{leaf.dtype.name}[{','.join(map(str, leaf.shape))}]"
     return repr(leaf)
 

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from ..errors import SerializationError
+from ..leaves import is_numpy, number_type
 from ..saving.dtypes import DTYPES
 from ..saving.problems import printable, unwritable
 from ..serialization import msgpack_restore, msgpack_serialize, to_state_dict
@@ -60,7 +61,7 @@ def _check_writable(where: str, flat: Mapping[Path, Any]) -> None:
 
 
 def _is_for_orbax(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray) and math.prod(leaf.shape) > 0 and leaf.dtype.name in _TAKEN
+    return (isinstance(leaf, jax.Array) or is_numpy(leaf)) and math.prod(leaf.shape) > 0 and leaf.dtype.name in _TAKEN
 
 
 _TAKEN = DTYPES.keys() - {"uint2", "uint4", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3"}
@@ -70,10 +71,10 @@ _TAKEN = DTYPES.keys() - {"uint2", "uint4", "float6_e2m3fn", "float6_e3m2fn", "f
 def _whole_or_parts(leaf: Any) -> Any:
     """Return an array in the form that orbax expects.
 
-    With several processes, arrays that a process holds in full become NumPy arrays.
+    With several processes, arrays that a process holds in full become NumPy arrays. Those of NumPy lose their subclass.
     """
     local = isinstance(leaf, jax.Array) and jax.process_count() > 1 and leaf.is_fully_addressable
-    return np.asarray(leaf) if local else leaf
+    return np.asarray(leaf) if local or is_numpy(leaf) else leaf
 
 
 def _check_names(where: str, paths: Iterable[Path]) -> None:
@@ -87,8 +88,11 @@ def _check_names(where: str, paths: Iterable[Path]) -> None:
 
 
 def _as_json(where: str, path: Path, leaf: Any) -> Any:
-    if leaf is None or type(leaf) in (bool, int, float, str):
+    kind = number_type(leaf)
+    if leaf is None or type(leaf) is str:
         return leaf
+    if kind in (bool, int, float):
+        return kind(leaf)
     try:
         data = msgpack_serialize(leaf)
     except SerializationError as error:

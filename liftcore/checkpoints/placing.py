@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..leaves import is_number, number_type
 from ..saving.problems import TRACER
 
 __all__ = ["KeyTarget", "SavedKey", "Stored", "converted", "misfit", "number_of", "shown_type", "unmarked"]
@@ -49,9 +50,6 @@ def unmarked(leaf: Any) -> Any:
     return leaf.key if isinstance(leaf, KeyTarget) else leaf
 
 
-_NUMBERS = (bool, int, float, complex)
-
-
 def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
@@ -68,7 +66,7 @@ def shown_type(value: Any) -> str:
         return f"a random key of impl {value.impl!r}"
     if _is_array(value):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    return "None" if value is None else type(value).__name__
+    return "None" if value is None else (number_type(value) or type(value)).__name__
 
 
 # --- whether it fits --------------------------------------------------------------------------------------------------
@@ -80,7 +78,7 @@ def misfit(target: Any, saved: Any, cast: bool) -> str | None:
         return TRACER
     if isinstance(target, KeyTarget):
         return _key_misfit(target.key, saved)
-    if _is_array(target) or isinstance(target, _NUMBERS):
+    if _is_array(target) or is_number(target):
         return _array_misfit(target, saved, cast)
     if (target is None or isinstance(target, str | bytes)) and type(target) is not type(saved):
         return f"expected {shown_type(target)}, found {shown_type(saved)}"
@@ -88,18 +86,18 @@ def misfit(target: Any, saved: Any, cast: bool) -> str | None:
 
 
 def _array_misfit(target: Any, saved: Any, cast: bool) -> str | None:
-    if not _is_array(saved) and not isinstance(saved, _NUMBERS):
+    if not _is_array(saved) and not is_number(saved):
         return f"expected {shown_type(target)}, found {shown_type(saved)}"
     if np.shape(target) != np.shape(saved):
         return f"shape {np.shape(saved)}, not {np.shape(target)} as in the target"
-    loose = isinstance(target, _NUMBERS) or isinstance(saved, _NUMBERS)
+    loose = is_number(target) or is_number(saved)
     if _same(target, saved, loose):
         return None
     if not _castable(target, saved):
         return f"expected {shown_type(target)}, found {shown_type(saved)}{_out_of_range(target, saved)}"
     if cast:
         return None
-    names = [value.dtype if _is_array(value) else type(value).__name__ for value in (saved, target)]
+    names = [value.dtype if _is_array(value) else shown_type(value) for value in (saved, target)]
     return f"dtype {names[0]}, not {names[1]} as in the target"
 
 
@@ -119,6 +117,8 @@ _KINDS = ((bool, np.bool_), (int, np.integer), (float, np.floating), (complex, n
 
 
 def _kind(value: Any) -> type | None:
+    if is_number(value):
+        return number_type(value)
     if not _is_array(value):
         return type(value)
     return next((kind for kind, group in _KINDS if jnp.issubdtype(value.dtype, group)), None)
@@ -195,7 +195,7 @@ def converted(target: Any, saved: Any) -> Any:
         key = jax.random.wrap_key_data(jnp.asarray(_read(saved.data)), impl=saved.impl)
         return _on_devices(target.key, key)
     value = _read(saved)
-    if isinstance(target, _NUMBERS):
+    if is_number(target):
         return _number(target, value)
     if not _is_array(target):
         return value
@@ -214,15 +214,18 @@ def _sole(saved: Any, value: Any, dtype: Any) -> Any:
 
 
 def _number(target: Any, value: Any) -> Any:
-    if not _is_array(value):
-        return type(target)(value)
-    if _kind(value) is not type(target):
-        return type(target)(value.item())
+    kind: Any = number_type(target)
+    if is_number(value) or _kind(value) is not kind:
+        number = kind(value if is_number(value) else value.item())
+        try:
+            return type(target)(number)
+        except (TypeError, ValueError):  # a class of JAX that takes a dtype too, or an enumeration without this number
+            return number
     return value if isinstance(value, jax.Array) else _in_jax(np.asarray(value))
 
 
 def _is_weak(value: Any) -> bool:
-    return bool(getattr(value, "weak_type", False)) or (isinstance(value, _NUMBERS) and not _is_array(value))
+    return bool(getattr(value, "weak_type", False)) or is_number(value)
 
 
 def _weak(value: Any, dtype: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LiftArgumentError, SerializationError, shown
+from ..leaves import is_number
 from ..meta import replace_boxed, unbox
 from ..saving.dtypes import DTYPES
 from ..saving.problems import printable, unwritable
@@ -153,7 +154,7 @@ def _parts(arrays: Mapping[str, np.ndarray[Any, Any]], metadata: Mapping[str, st
 def _array(leaf: Any) -> Any:
     """Return a leaf as a NumPy array, if it is a number or an array with a value."""
     is_array = hasattr(leaf, "dtype") and not unwritable(leaf)
-    return np.asarray(leaf) if is_array or isinstance(leaf, bool | int | float | complex) else leaf
+    return np.asarray(leaf) if is_array or is_number(leaf) else leaf
 
 
 def _problem(names: tuple[str, ...], leaf: Any, separator: str) -> str | None:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import jax
-import numpy as np
 
 from ..filters import short_form
+from ..leaves import is_numpy
 from ..runners.arguments import parameter_names
 from ..scopes.scope import Scope
 from ..texts import aval_of, path_text, type_text
@@ -133,7 +133,7 @@ def of_value(what: str, value: Any, depth: int = _DEPTH) -> Told:
         yield what, type(value).__qualname__
         for name, below in members:
             yield from of_value(f"{what}{name}", below, depth - 1)
-    elif isinstance(value, np.ndarray | jax.Array | jax.ShapeDtypeStruct):
+    elif is_numpy(value) or isinstance(value, jax.Array | jax.ShapeDtypeStruct):
         yield what, _type(value)
     elif callable(value) and hasattr(value, "__qualname__"):
         yield what, value.__qualname__

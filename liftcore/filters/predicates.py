@@ -21,6 +21,7 @@ __all__ = [
     "PathContains",
     "SubtreePredicate",
     "WithTag",
+    "asking_further",
     "decide",
     "matches_collection",
     "matches_stream",
@@ -324,6 +325,27 @@ def matches_collection(filter: Filter, collection: str, prefix: Path = ()) -> bo
         `True` if all values in it match, `False` if none can match, `None` if it depends on their paths or values.
     """
     return decide(to_predicate(filter), (collection, *prefix))
+
+
+def asking_further(filter: Filter) -> Predicate | None:
+    """Return the part of a filter that asks about paths or values, which RNG streams lack; None if there is none.
+
+    Example:
+        >>> asking_further(("params", DenyList(PathContains("head"))))
+        PathContains('head')
+
+    Args:
+        filter: the filter, or a short form of one. Your own predicates may ask about the name alone.
+    """
+    predicate = to_predicate(filter)
+    if isinstance(predicate, OfType | PathContains):
+        return predicate
+    parts: tuple[Predicate, ...] = ()
+    if isinstance(predicate, Not):
+        parts = (predicate.filter,)
+    elif isinstance(predicate, _Several):
+        parts = predicate.filters
+    return next((found for found in map(asking_further, parts) if found is not None), None)
 
 
 def matches_stream(filter: Filter, name: str) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, check_function, name_of
-from ..rest import Rest, is_array, split_static
+from ..leaves import is_array
+from ..rest import Rest, split_static
 from ..statics import Undescribed
 from ..typing import PyTree
 

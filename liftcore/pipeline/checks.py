@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from ..errors import LiftArgumentError, misfit, name_of, shown
-from ..scopes.lifts import Captured
-from ..typing import PyTree
+from ..filters import asking_further, short_form
+from ..scopes.lifts import Captured, Lift
+from ..scopes.scope import Scope
+from ..typing import Predicate, PyTree
 from .changes import Changes
 
 if TYPE_CHECKING:
     from .use import Use
 
-__all__ = ["check_call", "check_filters", "check_given", "checked_output", "missing_arguments"]
+__all__ = ["check_call", "check_filters", "check_given", "check_stream_names", "checked_output", "missing_arguments"]
 
 
 def check_filters(name: str, **filters: Sequence[Any]) -> None:
@@ -29,6 +31,61 @@ def check_filters(name: str, **filters: Sequence[Any]) -> None:
             )
         if any(isinstance(one, Captured) for one in (given[:-1] if what == "out_variable_filters" else given)):
             raise LiftArgumentError(where, "`Captured()` must be the last output filter.", "Move it to the end.")
+    for one in filters.get("rng_filters", ()):
+        found = asking_further(one)
+        if found is not None:
+            raise _no_stream_filter(name, found)
+
+
+def check_stream_names(lift: Lift, outers: Sequence[Scope]) -> None:
+    """Check that predicates that a user wrote for RNG streams are not predicates over the paths of variables.
+
+    One that looks for more than the name of a stream, and matches no stream that was given, would have no effect.
+    """
+    for matches in lift.own:
+        paths = [_StreamPath((name,)) for outer in outers for name in outer.tree.rngs]
+        try:
+            taken = [path for path in paths if matches(path, None)]
+        except Exception as error:  # such as for the attribute of a value
+            raise _no_stream_filter(lift.name, matches) from error
+        if not taken and any(path.looked_further for path in paths):
+            raise _no_stream_filter(lift.name, matches)
+
+
+def _no_stream_filter(name: str, filter: Predicate) -> LiftArgumentError:
+    return LiftArgumentError(
+        f"the RNG streams of {name}",
+        f"{short_form(filter)} asks about paths or values, but a stream has only a name, such as \"params\".",
+        "Filter streams by name. To split keys for a part of the variables, draw these from a stream of their own: "
+        '`scope.param("w", lambda key: init(scope.make_rng("head"), shape))`, with '
+        '`split_rngs={"head": True, "params": False}`.',
+    )
+
+
+class _StreamPath(tuple[str, ...]):
+    """The path of an RNG stream, `(name,)`. It notes whether a predicate looks for anything else.
+
+    Attributes:
+        looked_further: whether it did.
+    """
+
+    looked_further = False
+
+    def __contains__(self, item: object) -> bool:
+        self.looked_further = True
+        return super().__contains__(item)
+
+    def __iter__(self) -> Iterator[str]:
+        self.looked_further = True
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self.looked_further = True
+        return super().__len__()
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looked_further |= place != 0
+        return super().__getitem__(place)
 
 
 def check_given(use: Use, variable_groups: Any, rng_groups: Any) -> None:

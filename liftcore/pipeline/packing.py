@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import check_function, name_of
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
-from .checks import check_call, check_filters, checked_output
+from .checks import check_call, check_filters, check_stream_names, checked_output
 from .committing import commit
 from .stages import Layout, dedupe, filter_
 from .use import Body, Use
@@ -234,6 +234,8 @@ def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         # The stages dedupe and filter: everything that happens before the transformation.
         outers, given, routes, structure = dedupe(scopes)
+        if lift.own:
+            check_stream_names(lift, outers)
         variable_groups, rng_groups, unlifted = filter_(outers, lift.into, lift.rngs)
         surroundings = tuple([outer.tree.surroundings(type(outer)) for outer in outers])
         names = tuple([scope.names() for scope in given])

@@ -15,6 +15,7 @@ import numpy as np
 
 from .._compat import mapped_aval
 from ..errors import AxisSizeError, LiftArgumentError, common_size, shown
+from ..leaves import is_numpy
 from ..pipeline.use import Body
 from ..scopes.scope import PERTURBATIONS
 from ..typing import Axis, Filter, PyTree, Shape
@@ -309,7 +310,9 @@ def keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
         return []
     flat = flatten_axes("kw_axes", kw_axes, dict(kwargs))
     leaves = jax.tree.leaves(dict(kwargs))
-    return [axis if isinstance(leaf, jax.Array | np.ndarray) else None for axis, leaf in zip(flat, leaves, strict=True)]
+    return [
+        axis if isinstance(leaf, jax.Array) or is_numpy(leaf) else None for axis, leaf in zip(flat, leaves, strict=True)
+    ]
 
 
 def to_front(tree: PyTree, axis: Axis) -> PyTree:

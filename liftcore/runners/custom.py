@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from ..errors import LiftArgumentError, misfit, name_of, shown
 from ..filters import leaves_of, merge
+from ..leaves import is_array_like
 from ..pipeline.changes import without_created
 from ..pipeline.splitting import Split, trace
 from ..pipeline.use import Body
@@ -312,7 +312,7 @@ def with_defaults(
     ends = (
         place
         for place in range(given, len(full))
-        if place + 1 not in nondiff_argnums and not all(map(_is_number, jax.tree.leaves(full[place])))
+        if place + 1 not in nondiff_argnums and not all(map(is_array_like, jax.tree.leaves(full[place])))
     )
     return full[: next(ends, len(full))]
 
@@ -330,10 +330,6 @@ def bind(where: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
         if taken is None:
             raise
         raise wrong_function(where, fn, taken, args, kwargs) from error
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, jax.Array | np.ndarray | np.generic | bool | int | float | complex)
 
 
 def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from .._compat import is_eager
 from ..errors import LiftError, name_of
+from ..leaves import is_array, is_array_like, is_number
 from ..pipeline.packing import keeping_lifter, transformation
 from ..pipeline.use import Body
 from ..scopes.lifts import Captured
@@ -34,8 +35,6 @@ Lift = TypeVar("Lift", bound=Callable[..., Any])
 Arrays: TypeAlias = dict[str, list[Any]]
 """The traced leaves of arguments, by the names of the arguments."""
 
-_NUMBERS = (bool, int, float, complex, np.generic)
-_NO_NUMBERS = "OSUMm"  # dtypes of NumPy: objects, strings, times
 _NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -86,10 +85,9 @@ class Treatment(NamedTuple):
 
     def traced(self, name: str, leaf: Any) -> int | None:
         """Return 0 for a traced leaf of an argument, and None for a static one."""
-        if isinstance(leaf, np.ndarray):
-            return 0 if name not in self.known and leaf.dtype.kind not in _NO_NUMBERS else None
-        array = isinstance(leaf, jax.Array) and name not in self.known
-        return 0 if array or (name in self.numbers and isinstance(leaf, _NUMBERS)) else None
+        if is_number(leaf) or isinstance(leaf, np.generic):
+            return 0 if name in self.numbers and is_array_like(leaf) else None
+        return 0 if name not in self.known and is_array(leaf) else None
 
 
 class Made(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError, shown
+from ..leaves import is_number
 
 __all__ = ["check_condition", "check_index", "check_pred"]
 
@@ -19,7 +20,7 @@ def check_pred(where: str, pred: Any) -> None:
     Raises:
         LiftArgumentError: if it is not a scalar bool or number.
     """
-    kinds = jnp.bool_, jnp.number
+    kinds = jnp.bool_, jnp.integer, jnp.floating
     fix = f"{_REDUCE}; to choose for each element, use `jnp.where`; for each batch element, `vmap` the function."
     _check(where, "one bool as its predicate", pred, kinds, fix)
 
@@ -44,7 +45,7 @@ def check_condition(where: str, pred: Any) -> None:
 
 
 def _check(where: str, expected: str, given: Any, kinds: tuple[Any, ...], fix: str) -> None:
-    if hasattr(given, "dtype") or isinstance(given, bool | int | float | complex):
+    if hasattr(given, "dtype") or is_number(given):
         dtype = jnp.result_type(given)
         if jnp.shape(given) == () and any(jnp.issubdtype(dtype, kind) for kind in kinds):
             return

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import msgpack
 import numpy as np
 
+from ..leaves import is_numpy, number_type
 from .dtypes import DTYPES as _DTYPES
 from .problems import StateError, damaged, unwritable
 from .wire import Tokens, bin_header, ext_header
@@ -34,7 +35,6 @@ _CHUNKED_KEYS = {_CHUNKED, "shape", "chunks"}
 # Deep enough for any model, and shallow enough that no later recursion over the result can overflow the stack.
 _MAX_DEPTH = 128
 
-_ARRAYS = (np.ndarray, jax.Array)
 
 _MAX_NDIM = 64  # the limit of NumPy; checked before lengths are multiplied, which could otherwise take hours
 
@@ -117,8 +117,10 @@ class WritePlan:
             self._add_items(tree.items(), depth, self._packer.pack_map_header(len(tree)), keyed=True)
         elif type(tree) is list:
             self._add_items(enumerate(tree), depth, self._packer.pack_array_header(len(tree)), keyed=False)
-        elif isinstance(tree, _ARRAYS):
+        elif isinstance(tree, jax.Array):
             self._add_array(tree, depth)
+        elif is_numpy(tree):
+            self._add_array(np.asarray(tree), depth)
         else:
             self._add_plain(tree)
 
@@ -136,9 +138,11 @@ class WritePlan:
                 raise error.below(name) from error.__cause__
 
     def _add_plain(self, value: Any) -> None:
-        kind = type(value)
-        if value is None or kind in (bool, int, float, str):
+        kind = number_type(value) or type(value)
+        if value is None or kind is str:
             self.head += _held(self._pack, value)
+        elif kind in (bool, int, float):
+            self.head += _held(self._pack, kind(value))
         elif kind is bytes:
             self.head += _held(bin_header, len(value))
             raw = np.frombuffer(value, np.uint8)

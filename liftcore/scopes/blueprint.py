@@ -10,17 +10,13 @@ import jax
 
 from .. import meta
 from ..errors import LiftArgumentError, shown
-from ..rest import Rest, is_array, split_static
+from ..leaves import is_array_or_struct
+from ..rest import Rest, split_static
 from ..typing import Path, PyTree, Variables
 from .declaring import check_creatable
 from .scope import Scope
 
 __all__ = ["Blueprint"]
-
-
-def _is_typed(leaf: Any) -> bool:
-    """Whether a leaf is an array, or a `jax.ShapeDtypeStruct` in place of one."""
-    return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +51,14 @@ class Blueprint:
 
     rest: Rest
     paths: tuple[Path, ...]
-    is_traced: Callable[[Any], bool] = _is_typed
+    is_traced: Callable[[Any], bool] = is_array_or_struct
 
     @classmethod
     def of(
         cls,
         tree: PyTree,
         collection: str | Callable[[Any], str] = "params",
-        is_traced: Callable[[Any], bool] = _is_typed,
+        is_traced: Callable[[Any], bool] = is_array_or_struct,
     ) -> Blueprint:
         """Return the blueprint of a pytree.
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..filters import Nothing, to_predicate, union
+from ..filters import Nothing, names_collections, to_predicate, union
 from ..typing import Filter, Predicate
 
 __all__ = ["Advice", "Captured", "Lift"]
@@ -33,6 +33,7 @@ class Lift(NamedTuple):
         into: the filters of the input groups of variables.
         out: the filters of the output groups of variables.
         rngs: the filters of the groups of RNG streams.
+        own: those of them that a user wrote, which may ask about more than the name of a stream.
         taken: the union of the filters of the output groups.
         captures: which captured values come out in an additional last group; None for none.
         advice: how to make the lift take more, for error messages.
@@ -43,6 +44,7 @@ class Lift(NamedTuple):
     into: tuple[Predicate, ...]
     out: tuple[Predicate, ...]
     rngs: tuple[Predicate, ...]
+    own: tuple[Predicate, ...]
     taken: Predicate
     captures: Captured | None
     advice: Advice
@@ -64,7 +66,8 @@ class Lift(NamedTuple):
         outs: Sequence[Any] = out_variable_filters[:-1] if captures else out_variable_filters
         into, out, rngs = (tuple(map(to_predicate, some)) for some in (in_variable_filters, outs, rng_filters))
         nothing: Predicate = Nothing()
-        return cls(name, into, out, rngs, functools.reduce(union, out, nothing), captures, advice, shown)
+        own = tuple(one for one in rngs if not names_collections(one))
+        return cls(name, into, out, rngs, own, functools.reduce(union, out, nothing), captures, advice, shown)
 
 
 class Advice(NamedTuple):

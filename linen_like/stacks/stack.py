@@ -11,11 +11,11 @@ from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import liftcore
 from liftcore.errors import AxisSizeError, LiftArgumentError
 from liftcore.filters import merge, partition, union
+from liftcore.leaves import is_array, is_number
 from liftcore.meta import remove_axis
 from liftcore.typing import Filter, PyTree
 
@@ -30,7 +30,6 @@ from .one_by_one import one_by_one
 __all__ = ["Stack"]
 
 _MODES = ("scan", "loop", "jit")
-_ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 class Stack(Module):
@@ -192,9 +191,9 @@ def layer(block: Module, x: PyTree, layered: Mapping[str, PyTree], arrays: Seque
 def _apart(tree: PyTree) -> tuple[list[Any], Any]:
     """Return the arrays of a pytree, and the rest, which can be compared: it has `jax.Array` in their places."""
     leaves, treedef = jax.tree.flatten(tree)
-    arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
-    others = tuple(jax.Array if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves)
-    kinds = tuple((type(leaf), str(leaf)) if isinstance(leaf, int | float) else type(leaf) for leaf in others)
+    arrays = [leaf for leaf in leaves if is_array(leaf)]
+    others = tuple(jax.Array if is_array(leaf) else leaf for leaf in leaves)
+    kinds = tuple((type(leaf), str(leaf)) if is_number(leaf) else type(leaf) for leaf in others)
     return arrays, (treedef, others, kinds)  # 1, 1.0 and True are equal, as are 0.0 and -0.0; their kinds differ
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import liftcore
 from liftcore import ExplainedLift, Variable
 from liftcore.errors import name_of
+from liftcore.leaves import is_array_like, is_array_or_struct
 from liftcore.typing import Filter, Path, PyTree, RNGs
 
 from ..lifecycle.binding import constructor_arguments, deep_clone
@@ -131,17 +132,13 @@ def _described(tree: Any) -> Any:
         return one.value if isinstance(one, Variable) else _unbound(one)
 
     tree = map_instances(tree, (Base, Variable), unbound)
-    return jax.tree.map(lambda leaf: _type(leaf) if _is_array(leaf) else leaf, tree)
-
-
-def _is_array(leaf: Any) -> bool:
-    return liftcore.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+    return jax.tree.map(lambda leaf: _type(leaf) if is_array_or_struct(leaf) else leaf, tree)
 
 
 def _type(leaf: Any) -> Any:
     """Return the type of an array or number, as JAX would compute with it; anything else unchanged."""
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-    if isinstance(leaf, bool | int | float | complex) or _is_array(leaf):
+    if is_array_like(leaf):
         return jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf))
     return leaf

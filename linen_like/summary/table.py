@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
+from liftcore.leaves import is_array_or_struct
 from liftcore.meta import AxisMetadata
 
 from ..lifecycle.fields import Base
@@ -73,7 +73,7 @@ def _members(value: Any) -> Sequence[tuple[str, Any]] | None:
 
 
 def _leaf(value: Any) -> str:
-    if isinstance(value, jax.ShapeDtypeStruct | jax.Array | np.ndarray):
+    if is_array_or_struct(value):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
     if isinstance(value, AxisMetadata):
         names = getattr(value, "names", None)

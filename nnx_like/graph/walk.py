@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from liftcore import flatten_static, is_array
+from liftcore import flatten_static
+from liftcore.leaves import is_array_like, is_array_or_struct, is_number, is_numpy
 from liftcore.statics import Undescribed
 
 from ..errors import AliasError, StructureError
@@ -33,7 +34,7 @@ from .definition import (
     step_of,
 )
 
-__all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "is_single", "is_traceable", "value_parts"]
+__all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "is_single", "value_parts"]
 
 Prefix = str | Callable[[tuple[Any, ...], Any], str]
 """The group of all variables below an object, or a function that returns each one's group: `prefix(path, variable)`."""
@@ -44,9 +45,8 @@ Place = tuple[Any, ...]
 Leaf = tuple[str, Any, Any, Any, Any, tuple[Any, ...]]
 """A value: `(group, key, variable or place, parts of the value, form, path below the object)`."""
 
-_NUMBERS = (bool, int, float, complex)
-_SINGLE: set[type] = {*_NUMBERS}
-"""Types whose values are one leaf. Those of JAX's arrays are added when first seen."""
+_SINGLE: set[type] = {bool, int, float, complex}
+"""Types whose values are one leaf. Those of JAX's arrays and of other numbers are added when first seen."""
 
 _STATIC = frozenset({str, int, bool, float, type(None), type, type(len), type(lambda: None), type(jax.jit(len))})
 """The most common types of static attributes; checked before anything else."""
@@ -78,9 +78,11 @@ def value_parts(
     kind = type(raw)
     if kind in _SINGLE:
         return raw, None
-    if _is_array(raw):
-        if not isinstance(raw, jax.core.Tracer) and kind is not jax.ShapeDtypeStruct:
+    if is_array_like(raw):
+        if not isinstance(raw, jax.core.Tracer) and not is_numpy(raw):  # an array of NumPy may hold texts
             _SINGLE.add(kind)
+        return raw, None
+    if is_array_or_struct(raw):
         return raw, None
     try:
         arrays, rest = flatten_static(raw, _is_part)
@@ -89,18 +91,8 @@ def value_parts(
     return tuple(arrays), rest
 
 
-def _is_array(leaf: Any) -> bool:
-    """Return whether a leaf is an array, or an abstract array (from `eval_shape`, or for `lower`)."""
-    return is_array(leaf) or type(leaf) is jax.ShapeDtypeStruct
-
-
-def is_traceable(leaf: Any) -> bool:
-    """Return whether JAX can trace a leaf: an array, or a number."""
-    return type(leaf) in _NUMBERS or is_array(leaf)
-
-
 def _is_part(leaf: Any) -> bool:
-    return type(leaf) in _NUMBERS or _is_array(leaf)
+    return is_array_like(leaf) or is_array_or_struct(leaf)
 
 
 class Walk:
@@ -154,7 +146,7 @@ class Walk:
             return self._variable(value, path, prefix)
         if isinstance(value, Pytree):
             return self._object(value, path, prefix)
-        if _is_array(value):
+        if is_array_or_struct(value):
             return self._array(value, path, prefix, place)
         if kind is tuple:
             return SEQUENCE, kind, self._items(enumerate(value), path, prefix, place)
@@ -194,7 +186,7 @@ class Walk:
         marks = marks_of(value)
         for name, part in attributes_of(value):
             kind = type(part)
-            if marks and marks.get(name) is False and kind in _NUMBERS:  # marked as data
+            if marks and marks.get(name) is False and is_number(part):  # marked as data
                 parts.append((name, self._array(part, (*path, name), prefix, (value, name))))
             elif kind in _STATIC and kind is not float:  # as `define` does, without its call overhead
                 parts.append((name, (STATIC, kind, part)))
@@ -242,7 +234,7 @@ class Walk:
             raise StructureError(
                 path_text(path, self.base), f"JAX cannot flatten this: {error}", "Use keys of one type in a dict."
             ) from None
-        if not any(is_object(leaf) or _is_array(leaf) for _, leaf in pairs):
+        if not any(is_object(leaf) or is_array_or_struct(leaf) for _, leaf in pairs):
             return self._static(value, path)
         parts = []
         for number, (keys, leaf) in enumerate(pairs):

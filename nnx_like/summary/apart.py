@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from liftcore import is_array
+from liftcore.leaves import is_array, is_array_like, is_array_or_struct
 
 from ..graph.functions import merge, split
 from ..graph.walk import is_object
@@ -32,7 +32,7 @@ def _type(leaf: Any) -> Any:
 
 def _is_traced(leaf: Any) -> bool:
     """Return whether a transformation would trace a leaf; numbers in variables count too."""
-    return isinstance(leaf, jax.ShapeDtypeStruct | bool | int | float | complex) or is_array(leaf)
+    return is_array_like(leaf) or is_array_or_struct(leaf)
 
 
 class Apart:
@@ -48,7 +48,7 @@ class Apart:
     def __init__(self, node: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         leaves, self._structure = jax.tree.flatten((tuple(args), dict(kwargs)), is_leaf=is_object)
         self._is_object = list(map(is_object, leaves))
-        self._is_array = [is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
+        self._is_array = [is_array_or_struct(leaf) for leaf in leaves]
         self._graphdef, state = split([node, *itertools.compress(leaves, self._is_object)])
         moves = map(operator.or_, self._is_object, self._is_array)
         self._others = [None if moved else leaf for leaf, moved in zip(leaves, moves, strict=True)]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.leaves import is_array_like
 from liftcore.training import update_average
 
 from ..filterlib import Filter
@@ -129,9 +130,7 @@ def _chosen(params: Any, only: Filter) -> State:
 
 
 def _has_no_mean(part: Any) -> bool:
-    if isinstance(part, int | float | complex):
-        return False
-    return not hasattr(part, "dtype") or bool(jnp.issubdtype(part.dtype, jax.dtypes.prng_key))
+    return not is_array_like(part) or bool(jnp.issubdtype(jnp.result_type(part), jax.dtypes.prng_key))
 
 
 def _copied(path: tuple[Any, ...], variable: Any) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.leaves import is_array
 
 from ..errors import MetricArgumentError
 from ..filterlib import Filter
@@ -155,7 +156,7 @@ class Average(Metric):
             values = _array(values)
             self._add(values.sum(), values.size)
             return
-        if not isinstance(values, jax.Array | np.ndarray):
+        if not is_array(values):
             raise LiftArgumentError(
                 f"{type(self).__name__}.update",
                 f"If mask is provided, values should be a jax array, given {shown(values)}.",

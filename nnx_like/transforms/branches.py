@@ -10,6 +10,7 @@ import jax
 
 import liftcore
 from liftcore.errors import LiftArgumentError
+from liftcore.leaves import is_array_like
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
@@ -18,7 +19,6 @@ from ..crossing.ref import Change, Ref
 from ..errors import StructureError
 from ..graph.definition import AGAIN, Definition, path_text
 from ..graph.differences import difference, path_of
-from ..graph.walk import is_traceable
 from .caching import kept
 from .decorating import Plain, checked, named, title
 
@@ -147,7 +147,7 @@ def _types(result: Any, known: Sequence[tuple[str, Definition]]) -> str:
             return Plain(next((f"what is at {path_text(path)}" for path in paths if path), "an object met before"))
         if type(leaf) is Ref:
             return Plain(f"a new {leaf!r}")
-        return Plain(jax.typeof(leaf).str_short(short_dtypes=False) if is_traceable(leaf) else repr(leaf))
+        return Plain(jax.typeof(leaf).str_short(short_dtypes=False) if is_array_like(leaf) else repr(leaf))
 
     return repr(jax.tree.map(one, result, is_leaf=lambda leaf: type(leaf) is Ref))
 

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from liftcore import is_array
 from liftcore.errors import LiftArgumentError
+from liftcore.leaves import is_array, is_array_like, number_type
 
 from ..crossing.groups import Choose, Groups
 from ..crossing.inside import Inside, stay
@@ -41,7 +41,6 @@ __all__ = [
     "differentiated",
     "group_by_filter",
     "in_two_groups",
-    "is_number",
     "moves",
     "plain_result",
     "unveiled",
@@ -110,8 +109,8 @@ def moves(raw: Any, allow_int: bool = False) -> bool:
     """
     if hasattr(raw, "dtype"):
         return _is_moving_type(raw.dtype, allow_int)
-    leaves = list(filter(is_number, jax.tree.leaves(raw)))
-    types: list[Any] = [leaf.dtype if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves]
+    leaves = list(filter(is_array_like, jax.tree.leaves(raw)))
+    types: list[Any] = [leaf.dtype if is_array(leaf) else number_type(leaf) for leaf in leaves]
     return bool(leaves) and all(_is_moving_type(one, allow_int) for one in types)
 
 
@@ -253,7 +252,7 @@ def veiled(tree: Any) -> Any:
     """
 
     def still(leaf: Any) -> Any:
-        return leaf if is_object(leaf) or is_number(leaf) else Still(static(leaf, ()))
+        return leaf if is_object(leaf) or is_array_like(leaf) else Still(static(leaf, ()))
 
     return jax.tree.map(still, tree, is_leaf=is_object)
 
@@ -265,11 +264,6 @@ def unveiled(tree: Any) -> Any:
         return static_value(leaf.definition) if type(leaf) is Still else leaf
 
     return jax.tree.map(plain, tree, is_leaf=lambda leaf: type(leaf) is Still or is_object(leaf))
-
-
-def is_number(leaf: Any) -> bool:
-    """Return whether a leaf of a pytree is an array or a Python number."""
-    return is_array(leaf) or isinstance(leaf, complex | float | int)
 
 
 def differentiated(

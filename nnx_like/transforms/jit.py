@@ -12,12 +12,13 @@ import jax
 
 import liftcore
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.leaves import is_array_like
 
 from ..crossing.groups import ByFilter, Groups, alike, is_spec
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
 from ..crossing.places import PositionNames
-from ..graph.walk import is_object, is_traceable
+from ..graph.walk import is_object
 from .decorating import MISSING, checked, named, numbered, title
 
 __all__ = ["CompiledFunction", "JitFunction", "LoweredFunction", "StateSharding", "jit"]
@@ -210,7 +211,7 @@ class JitFunction:
         dynamic = [(number, arg) for number, arg in enumerate(args) if number not in numbers]
         for name, arg in [*dynamic, *((name, arg) for name, arg in kwargs.items() if name not in names)]:
             for path, leaf in jax.tree_util.tree_leaves_with_path(arg, is_leaf=is_object):
-                if not is_object(leaf) and not is_traceable(leaf):
+                if not is_object(leaf) and not is_array_like(leaf):
                     raise LiftArgumentError(
                         self._groups.where,
                         f"argument {name!r}{jax.tree_util.keystr(path)} is {shown(leaf)}, which JAX cannot trace.",

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore import is_array
 from liftcore.errors import LiftArgumentError, name_of
+from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside, encode, stay
@@ -26,7 +26,7 @@ from ..graph.build import Builder
 from ..graph.definition import static, static_value
 from ..graph.walk import Walk, is_object
 from .decorating import named
-from .differentiation import EVERYTHING, REST, DiffState, group_by_filter, in_two_groups, is_number, veiled
+from .differentiation import EVERYTHING, REST, DiffState, group_by_filter, in_two_groups, veiled
 
 __all__ = ["RuledFunction", "by_value", "checked_pair", "from_values", "held", "zero"]
 
@@ -179,7 +179,7 @@ def _positional(
     found.apply_defaults()
     full = found.args
     for place in range(min(given, len(full)), len(full)):
-        if place not in held and not all(map(is_number, jax.tree.leaves(full[place]))):
+        if place not in held and not all(map(is_array_like, jax.tree.leaves(full[place]))):
             return full[:place]
     return full
 

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from liftcore.leaves import is_numpy
+
 __all__ = ["with_item", "without_item"]
 
 
@@ -31,10 +33,10 @@ def with_item(value: Any, index: Any, item: Any) -> Any:
         if index is ... and isinstance(item, jax.Array) and jax.typeof(item) == jax.typeof(value):
             return item
         return value.at[index].set(item)
-    if isinstance(value, np.ndarray):
+    if is_numpy(value):
         if isinstance(item, jax.core.Tracer):
             return jnp.asarray(value).at[index].set(item)
-        value = value.copy()
+        value = np.array(value)
     elif index is ...:
         return item
     else:

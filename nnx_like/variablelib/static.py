@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from liftcore.leaves import is_numpy
+
 __all__ = ["StaticMetadata", "metadata_key", "static_key"]
 
 
@@ -73,7 +75,7 @@ class _Unhashable:
 
 def _equal(first: Any, second: Any) -> bool:
     """Return whether two values of one type are equal; arrays are compared element by element."""
-    if isinstance(first, np.ndarray):
+    if is_numpy(first):
         return first.dtype == second.dtype and np.array_equal(first, second)
     try:
         return bool(first == second)
