@@ -111,7 +111,8 @@ def map_variables(
 
 def _traced(maps: VariableMaps, run: Callable[..., Any], before: Any, mutable: bool) -> tuple[Any, tuple[Any, ...]]:
     """Run `body(body, seen)`, which may create mapped variables besides those that already exist."""
-    body, seen = maps.body, maps.view(before)
+    seen = maps.view(before)
+    body = maps.redrawing(before, seen)
     joins: list[Callable[..., Any]] = []
 
     def flat(body: Body, seen: Any) -> Any:
@@ -121,6 +122,7 @@ def _traced(maps: VariableMaps, run: Callable[..., Any], before: Any, mutable: b
         return arrays, groups
 
     parts = body.split(seen, via=flat)
+    maps.note_redrawn(seen)
     prologue = Prologue(parts, parts.leaves((seen,)))
     stored, seen = make_mapped(maps, prologue, before, seen)
     prologue.see(parts.leaves((seen,)))

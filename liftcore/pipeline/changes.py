@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ..filters import leaves_of
 from ..scopes.scope import Scope
 from ..scopes.tree import Names, Node, Sown
 from ..typing import Path, PyTree
 
-__all__ = ["Changes", "Record", "record_of", "with_created", "without_created"]
+__all__ = ["Changes", "Record", "places_in", "record_of", "with_created", "without_created"]
 
 
 class Changes(NamedTuple):
@@ -37,6 +38,7 @@ class Record:
             example with `pack` around a raw transformation. An outer loop cannot carry them: `carry.check_separate`.
         rewound: the scopes that were rewound together with their draws, as `(index of the scope, relative path, for
             each time the streams that were not rewound)`; `draws` counts since then.
+        redrawn: the variables whose draws were counted again; see `Tree.must_redraw`.
     """
 
     draws: tuple[tuple[tuple[int, Path, str], int], ...] = ()
@@ -44,6 +46,14 @@ class Record:
     sown: tuple[tuple[Sown, ...], ...] = ()
     unsplit: frozenset[tuple[int, Path]] = frozenset()
     rewound: tuple[tuple[int, Path, tuple[frozenset[str], ...]], ...] = ()
+    redrawn: frozenset[tuple[int, Path]] = frozenset()
+
+
+def places_in(group: Sequence[Any]) -> Iterator[tuple[int, Path]]:
+    """Yield the variables of a group, each as the index of its outermost scope and the path below that."""
+    for index, tree in enumerate(group):
+        for path, _ in leaves_of(tree):
+            yield index, path
 
 
 def record_of(
@@ -70,7 +80,13 @@ def record_of(
         if root.tree.rewound
         for path, each in _rewinds(root.node)
     )
-    return Record(tuple(draws.items()), tuple([inner.names() for inner in scopes]), sown, unsplit, rewound)
+    redrawn = [
+        (index, (path[0], *path[len(root.path) + 1 :]))
+        for index, root in enumerate(roots)
+        for path in root.tree.made_again
+    ]
+    names = tuple([inner.names() for inner in scopes])
+    return Record(tuple(draws.items()), names, sown, unsplit, rewound, frozenset(redrawn))
 
 
 def _advances(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, int]]:

@@ -156,6 +156,9 @@ def _go_on(use: Use) -> None:
         for index, path in record.unsplit:
             outer = use.outers[index]
             outer.tree.unsplit.add((path[0], *outer.relative_path, *path[1:]))
+        for index, path in record.redrawn:
+            outer = use.outers[index]
+            outer.tree.made_again.add((path[0], *outer.path, *path[1:]))
         for index, path, each in record.rewound:
             outer = use.outers[index]
             outer.tree.rewound = True

@@ -237,7 +237,7 @@ def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]
         if lift.own:
             check_stream_names(lift, outers)
         variable_groups, rng_groups, unlifted = filter_(outers, lift.into, lift.rngs)
-        surroundings = tuple([outer.tree.surroundings(type(outer)) for outer in outers])
+        surroundings = tuple([outer.tree.surroundings(type(outer), outer.path) for outer in outers])
         names = tuple([scope.names() for scope in given])
         use = Use(Layout(lift, structure, routes, surroundings, names, unlifted), outers, given)
         use.enter()  # so that an error of a scope outside can say which lift is running

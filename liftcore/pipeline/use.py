@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 
-from .. import filters
 from .._compat import tag, trace_state
 from ..errors import LiftArgumentError, misfit, no_function
 from ..scopes import problems
@@ -18,7 +17,7 @@ from ..scopes.scope import Scope
 from ..scopes.tree import Sown
 from ..scopes.variable import Variable
 from ..typing import Filter, Path, PyTree
-from .changes import Changes, Record, record_of, without_created
+from .changes import Changes, Record, places_in, record_of, without_created
 from .checks import check_given, checked_output
 from .previews import tag_previews
 from .splitting import Split, trace
@@ -160,6 +159,7 @@ class Use:
         fold_in_data: Callable[[int], Any] | None = None,
         restarted: frozenset[str] = frozenset(),
         redrawn: frozenset[Path] = frozenset(),
+        declared: frozenset[Path] = frozenset(),
         casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({}),
     ) -> PyTree:
         """Create scopes from groups, in the structure of the scopes that the lifted function received.
@@ -172,8 +172,9 @@ class Use:
             fold_in_data: maps the index of an outermost scope to the function that makes the fold-in data of its draws.
             restarted: the names of streams that start again: their keys depend only on the path and the count below
                 each outermost scope, and their draws do not count outside.
-            redrawn: the paths, from the root, of variables that exist but whose initializers run nevertheless. These
-                draw keys, so later draws are the same as in a body that creates the variables.
+            redrawn: the paths, from the root, of variables that exist but whose initializers run nevertheless, once.
+                These draw keys, so later draws are the same as in a body that creates the variables.
+            declared: the paths of those that a body before this one has declared, so their initializers do not run.
             casts: the dtypes of the leaves of carried variables that begin as weakly typed numbers; see `Tree`.
         """
         check_given(self, variable_groups, rng_groups)
@@ -187,7 +188,7 @@ class Use:
             root.tree.watch = watch
             if fold_in_data is not None:
                 root.tree.fold_in_data = fold_in_data(index)
-            root.tree.redrawn = outer.tree.redrawn | redrawn
+            root.tree.redrawn = (outer.tree.redrawn - outer.tree.made_again - declared) | redrawn
             root.tree.casts = {**outer.tree.casts, **casts} if casts else outer.tree.casts
             if not self._live:  # a raw transformation is in between: its scopes may only be read
                 root.tree.trace = outer.tree.trace
@@ -301,18 +302,12 @@ class Body:
         prepared: the data that the transformation computed for the function when it was lifted.
     """
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        use: Use,
-        prepared: Any = None,
-        *,
-        marked: bool = False,
-        redrawn: frozenset[Path] = frozenset(),
-        casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any], use: Use, prepared: Any = None, **options: Any) -> None:
         self.fn, self.use, self.prepared = fn, use, prepared
-        self._marked, self._redrawn, self._casts = marked, redrawn, casts
+        self._options = options  # of `Use.scope_fn`
+
+    def _with(self, **options: Any) -> Body:
+        return Body(self.fn, self.use, self.prepared, **{**self._options, **options})
 
     def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Run the function on scopes that are created from the groups.
@@ -326,9 +321,7 @@ class Body:
             *args: positional arguments of the function, after the scopes.
             **kwargs: keyword arguments of the function.
         """
-        scopes = self.use.scope_fn(
-            variable_groups, rng_groups, marked=self._marked, redrawn=self._redrawn, casts=self._casts
-        )
+        scopes = self.use.scope_fn(variable_groups, rng_groups, **self._options)
         result = self.use.run(self.fn, scopes, args, kwargs)
         return result, self.use.repacked(scopes)
 
@@ -387,7 +380,20 @@ class Body:
 
     def marked(self, casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})) -> Body:
         """Return the same body, but with created values marked for a split; `casts` as in `Tree`."""
-        return Body(self.fn, self.use, self.prepared, marked=True, casts=casts)
+        return self._with(marked=True, casts=casts)
+
+    def redrawing(self, redrawn: Iterable[tuple[int, Path]] = (), declared: Iterable[tuple[int, Path]] = ()) -> Body:
+        """Return the same body, which draws again for other variables than the scopes outside; see `Tree.must_redraw`.
+
+        Args:
+            redrawn: variables that exist and that it draws for nevertheless, as in `Record.redrawn`.
+            declared: variables that it does not draw for, because a body before it has declared them.
+        """
+        outers, options = self.use.outers, dict(self._options)
+        for name, places in (("redrawn", redrawn), ("declared", declared)):
+            paths = [(path[0], *outers[index].path, *path[1:]) for index, path in places]
+            options[name] = frozenset(paths).union(options.get(name, ()))
+        return self._with(**options)
 
     def of(self, fn: Callable[..., Any], created: Sequence[PyTree] = ()) -> Body:
         """Return a body for another function of the same scopes, for a transformation of several functions.
@@ -399,14 +405,8 @@ class Body:
         """
         if not callable(fn):
             raise no_function(self.where, fn)
-        outers = self.use.outers
-        paths = [
-            (path[0], *outer.path, *path[1:])
-            for group in created
-            for outer, tree in zip(outers, group, strict=False)
-            for path, _ in filters.leaves_of(tree)
-        ]
-        return Body(fn, self.use, self.prepared, marked=self._marked, redrawn=frozenset(paths), casts=self._casts)
+        paths = [(index, path) for group in created for index, path in places_in(group)]
+        return Body(fn, self.use, self.prepared, **self._options).redrawing(paths)
 
     def forget(self) -> None:
         """Discard the draws, names and sown values of the body so far."""

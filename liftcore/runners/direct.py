@@ -59,7 +59,7 @@ class Direct:
     def _over(self, scope: Scope) -> Callable[[dict[str, Any]], Any] | None:
         if not _only_reads(scope):
             return None
-        found = self._found.get((scope.tree.surroundings(Scope), scope.names(), self._around()))
+        found = self._found.get((scope.tree.surroundings(Scope, scope.path), scope.names(), self._around()))
         variables = scope.collections_below()
         if found is None or not all(variables.values()):  # an empty collection is in no group
             return None

@@ -145,7 +145,8 @@ class Repeat(NamedTuple):
             body = self.body.marked(casts)
             first = trace(functools.partial(condition, body), (self._first, state), None, use=body.use)
             known = self._first, state.with_created(first.created[0])
-            second = trace(functools.partial(iteration, body), known, first.created[1], use=body.use)
+            follows = functools.partial(iteration, body.redrawing(declared=body.use.record.redrawn))
+            second = trace(follows, known, first.created[1], use=body.use)
             created = merged(first.created[0], second.created[0])
             cast = state.cast(self.body, created, second.outputs[0][1], casts)
             if cast is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,9 +11,11 @@ import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, partition
+from ..pipeline.changes import places_in
 from ..pipeline.use import Body
+from ..scopes.tree import Tree
 from ..texts import path_text, type_text
-from ..typing import Filter, PyTree, Variables
+from ..typing import Filter, Path, Predicate, PyTree, Variables
 from ..values import Whole, rewrapped, unwrapped
 from .carry import select
 
@@ -52,6 +55,34 @@ class VariableMaps(NamedTuple):
                 )
         return trees
 
+    def redrawing(self, stored: Sequence[Any], seen: Sequence[Any]) -> Body:
+        """Return the body, which draws again for what it sees only because stored variables exist that are redrawn.
+
+        See `Tree.must_redraw`. The body may see them under other names.
+
+        Args:
+            stored: the stored variables.
+            seen: the variables that the body sees.
+        """
+        outers = self.body.use.outers
+        if not any(outer.tree.redrawn for outer in outers):
+            return self.body
+        pairs = zip(stored, outers, strict=True)
+        parts = [partition(tree, [_must_redraw(outer.tree)], outer.path) for tree, outer in pairs]
+        waiting = [redrawn for (redrawn,), _ in parts]
+        known = set(places_in(self.view([rest for _, rest in parts])))
+        return self.body.redrawing(set(places_in(seen)) - known, places_in(waiting))
+
+    def note_redrawn(self, seen: Sequence[Any]) -> None:
+        """Replace, in the record of the body, the variables that it has drawn again for by the stored ones."""
+        use = self.body.use
+        drawn = use.record.redrawn.intersection(places_in(seen))
+        if drawn:
+            trees = [partition(tree, [_among(drawn, index)])[0][0] for index, tree in enumerate(seen)]
+            record = use.take_record()
+            redrawn = (record.redrawn - drawn).union(places_in(self.stored(trees)))
+            use.replay(dataclasses.replace(record, redrawn=redrawn))
+
     def fitting(self, view: Sequence[Any], like: PyTree) -> PyTree:
         """Return the variables that the body was traced with, in their present form; their types must be the same."""
         chosen = tuple(map(rewrapped, select(view, like), like))
@@ -78,6 +109,14 @@ class VariableMaps(NamedTuple):
                 "Return `{collection: {…}}`, for example by `jax.tree.map` over the argument.",
             )
         return rewrapped(found, tree)
+
+
+def _must_redraw(tree: Tree) -> Predicate:
+    return lambda path, _: tree.must_redraw(path)
+
+
+def _among(places: Container[tuple[int, Path]], index: int) -> Predicate:
+    return lambda path, _: (index, path) in places
 
 
 def _as_traced(leaf: Any, like: Any) -> Any:

@@ -275,6 +275,9 @@ class Scope(Checking, Naming):
     def has_variable(self, collection: str, name: str) -> bool:
         """Whether a variable exists in this scope.
 
+        In the rule of a custom derivative, a variable that the function creates can be read, but exists only after the
+        rule has declared it, as in the function.
+
         Args:
             collection: the collection of the variable.
             name: the name of the variable.
@@ -284,7 +287,7 @@ class Scope(Checking, Naming):
         """
         self.check_valid()
         if name in self.dicts(collection):
-            return True
+            return not (self.tree.redrawn and self.tree.must_redraw((collection, *self.path, name)))
         check_lifted(self, collection, name)
         return False
 
@@ -350,6 +353,8 @@ class Scope(Checking, Naming):
         """
         self.check_live("creating", collection, name)
         self.check_writable(collection, name, value, "created")
+        if self._redraws(collection, name):
+            return
         # Cast first: the scopes outside will hold the very value that is marked. `sight` comes last, because its
         # result is used in this body only; `created` holds the value as it goes outside.
         if self.tree.casts:
@@ -390,7 +395,7 @@ class Scope(Checking, Naming):
             return meta.unbox(value) if unbox else value
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
-        if self.tree.redrawn and ("params", *self.path, name) in self.tree.redrawn and init_fn is not None:
+        if self._redraws("params", name) and init_fn is not None:
             init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
         if not meta.is_array_type(type(value)):
             if isinstance(value, Mapping):
@@ -433,7 +438,7 @@ class Scope(Checking, Naming):
         else:
             if isinstance(self.dicts(collection)[name], Mapping):
                 check_one(self, collection, name)
-            if init_fn is not None and (collection, *self.path, name) in self.tree.redrawn:
+            if self._redraws(collection, name) and init_fn is not None:
                 init_fn(*init_args, **init_kwargs)
         self.check_valid()
         return Variable(self, collection, name, unbox)
@@ -500,6 +505,14 @@ class Scope(Checking, Naming):
             self.reserve(name, collection)
         self.check_put(collection, name, new)
         self.put_checked(collection, {name: wrapped(new)})
+        return True
+
+    def _redraws(self, collection: str, name: str) -> bool:
+        """Whether a variable that exists is declared for the first time here, so that its draws count again."""
+        tree = self.tree
+        if not tree.redrawn or not tree.must_redraw((collection, *self.path, name)):
+            return False
+        tree.made_again.add((collection, *self.path, name))
         return True
 
     # -- keys --------------------------------------------------------------------------------------------------------

@@ -157,6 +157,8 @@ class Tree:
     numbers and become something else; None keeps the initial dtype.
     `sight` maps the path and the value of a created variable to the value that the body sees; outside, the variable
     keeps the value as created.
+    `redrawn` has the paths of variables that exist, but that an equal body created before: this body counts their draws
+    like that one. `made_again` has the paths of those among them that this body has declared; see `must_redraw`.
     `rewound` tells whether any scope was rewound together with its draws.
     `fold_in_data` makes the fold-in data of a draw from its path, stream, count and `Node.times_rewound`.
 
@@ -183,6 +185,7 @@ class Tree:
     given: tuple[str, ...] = ()
     watch: BodyObserver | None = None
     redrawn: frozenset[Path] = frozenset()
+    made_again: set[Path] = field(default_factory=set)
     casts: Mapping[Path, tuple[Any, ...]] = field(default_factory=dict)
     sight: Callable[[Path, Any], Any] | None = None
     rewound: bool = False
@@ -275,7 +278,7 @@ class Tree:
         tree = copy.copy(self)
         tree.thread, tree.reads, tree.root = threading.get_ident(), True, Node()
         tree.variables, tree.lifts, tree.created, tree.written = dict(self.variables), {}, {}, {}
-        tree.sown, tree.unsplit = [], set()
+        tree.sown, tree.unsplit, tree.made_again = [], set(), set(self.made_again)
         return tree
 
     @property
@@ -302,8 +305,22 @@ class Tree:
             return None
         return next(((rng.DEFAULT, found) for rule, found in self.fallbacks if rule((name,), None)), None)
 
-    def surroundings(self, kind: type) -> Surroundings:
-        """Return all that a lifted body can see of this tree, except its variables; `kind` is the class of scopes."""
+    def must_redraw(self, path: Path) -> bool:
+        """Whether a variable exists, but an equal body created it, and this one has not declared it yet.
+
+        Code that reads the variable finds it. Code that would create it must draw the same keys again, once.
+        """
+        return path in self.redrawn and path not in self.made_again
+
+    def surroundings(self, kind: type, at: Path) -> Surroundings:
+        """Return all that a lifted body can see of this tree, except its variables.
+
+        Args:
+            kind: the class of the scopes.
+            at: the path of the outermost scope of the body.
+        """
+        below = len(at) + 1
+        redrawn = [(path[0], *path[below:]) for path in self.redrawn - self.made_again if path[1:below] == at]
         return Surroundings(
             kind,
             self.mutable,
@@ -312,7 +329,7 @@ class Tree:
             tuple(self.rngs),
             tuple([rule for rule, _ in self.fallbacks]),
             self.given,
-            (self.redrawn, tuple(self.casts.items()), self.sight),
+            (frozenset(redrawn), tuple(self.casts.items()), self.sight),
             self.unlifted,
             tuple([name for name, found in self.outermost().variables.items() if not found]),
         )
