@@ -63,6 +63,9 @@ class AxisMetadata(abc.ABC):
     `remove_axis` is called, they still have it.
     """
 
+    __one_variable__ = True
+    """For filters over pytrees: what is in the box is not a variable of its own."""
+
     @abc.abstractmethod
     def unbox(self) -> Any:
         """Return the content of the box."""

@@ -28,6 +28,7 @@ Example:
 from __future__ import annotations
 
 from .algebra import intersect, names_collections, subtract, union
+from .parameters import Parameters
 from .predicates import (
     All,
     Any,
@@ -56,6 +57,7 @@ __all__ = [
     "Not",
     "Nothing",
     "OfType",
+    "Parameters",
     "PathContains",
     "SubtreePredicate",
     "WithTag",

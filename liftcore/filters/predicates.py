@@ -25,6 +25,7 @@ __all__ = [
     "decide",
     "matches_collection",
     "matches_stream",
+    "names_in",
     "short_form",
     "to_predicate",
 ]
@@ -131,15 +132,16 @@ class PathContains(SubtreePredicate):
         (False, True)
 
     Attributes:
-        key: the text to look for.
+        key: the text to look for, or an index: `0` and `"0"` match the same, as an index is text in files.
         exact: whether a name must equal `key`; if false, it is enough that a name contains it.
     """
 
-    key: str
+    key: str | int
     exact: bool = True
 
     def __call__(self, path: Path, value: typing.Any) -> bool:
-        return self.key in path if self.exact else any(self.key in str(name) for name in path)
+        key = str(self.key)
+        return any(key == str(name) for name in path) if self.exact else any(key in str(name) for name in path)
 
     def decide(self, prefix: Path) -> bool | None:
         return self(prefix, None) or None  # names below the prefix may still match
@@ -257,6 +259,28 @@ def short_form(predicate: Predicate) -> str:
         case Any(filters=filters) if len(filters) > 1:
             return f"({', '.join(map(short_form, filters))})"
     return getattr(predicate, "__qualname__", None) or repr(predicate)
+
+
+def names_in(filter: Filter) -> list[str]:
+    """Return the names that a filter asks for, in `PathContains` or as a string, at any depth.
+
+    Example:
+        >>> names_in(All("params", DenyList(PathContains("bias"))))
+        ['params', 'bias']
+
+    Args:
+        filter: the filter, or a short form of one.
+    """
+    match to_predicate(filter):
+        case PathContains(key=key):
+            return [str(key)]
+        case WithTag(tag=tag):
+            return [tag]
+        case Not(filter=inner):
+            return names_in(inner)
+        case _Several(filters=filters):
+            return [name for one in filters for name in names_in(one)]
+    return []
 
 
 # --- functions --------------------------------------------------------------------------------------------------------

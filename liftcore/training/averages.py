@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError, shown
-from ..filters import leaves_of, to_predicate
+from ..filters import Parameters, to_predicate
 from ..nn.dtypes import accumulation_dtype
 from ..struct import PyTreeNode, field
 from ..texts import path_text
-from ..typing import Filter, PyTree, Variables
+from ..typing import Filter, PyTree
 from .parts import check_like, inserted, taken
 from .updates import check_decay, update_average
 
@@ -48,11 +48,11 @@ class ExponentialMovingAverage(PyTreeNode):
     filter: Filter = field(pytree_node=False)
 
     @classmethod
-    def create(cls, variables: Variables, decay: float, only: Filter = "params", debias: bool = False) -> Self:
+    def create(cls, variables: PyTree, decay: float, only: Filter = "params", debias: bool = False) -> Self:
         """Return the averages before the first update.
 
         Args:
-            variables: `{collection: {module: {name: value}}}`.
+            variables: `{collection: {module: {name: value}}}`, or another pytree of parameters.
             decay: the weight of the old average, at least 0 and less than 1.
             only: a filter of the variables to average.
             debias: whether the averages begin at zero and are divided by the sum of their weights, so that the values
@@ -68,12 +68,13 @@ class ExponentialMovingAverage(PyTreeNode):
             raise LiftArgumentError(where, what, "For example, `decay=0.999`.")
         filter = to_predicate(only)  # a predicate is hashable, as static fields must be
         part = taken(f"{where}, only", variables, filter)
-        for path, value in leaves_of(part):
+        found = Parameters.of_variables(part)
+        for path, value in zip(found.paths, found.values, strict=True):
             _check_floating(f"{where}, {path_text(path)}", value)
         averages = jax.tree.map(lambda value: jnp.asarray(value, _wide(value)) * (0 if debias else 1), part)
         return cls(averages, jnp.zeros(()) if debias else None, float(decay), filter)
 
-    def update(self, variables: Variables, decay: Any = None) -> Self:
+    def update(self, variables: PyTree, decay: Any = None) -> Self:
         """Return the averages after one more step.
 
         Args:
@@ -97,7 +98,7 @@ class ExponentialMovingAverage(PyTreeNode):
         weight = None if self.weight is None else moved(self.weight, 1.0)
         return self.replace(averages=jax.tree.map(moved, self.averages, part), weight=weight)
 
-    def apply_to(self, variables: Variables) -> PyTree:
+    def apply_to(self, variables: PyTree) -> PyTree:
         """Return the variables with the averages in place of the averaged ones, in the dtypes of the variables.
 
         Args:

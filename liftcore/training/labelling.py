@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
-import jax
-
 from ..errors import LiftArgumentError, UnmatchedFilterError, shown
-from ..filters import leaves_of, partition, to_predicate
-from ..typing import Filter, Path, PyTree, Variables
-from .parts import check_taken, listed
+from ..filters import Parameters, to_predicate
+from ..filters.parameters import listed
+from ..filters.predicates import names_in
+from ..typing import Filter, Path, Predicate, PyTree
 
-__all__ = ["labels", "mask"]
+__all__ = ["labels", "mask", "part_of"]
 
 
 def labels(rules: Mapping[Any, Filter], *, collection: str | None = "params") -> Callable[[PyTree], PyTree]:
@@ -35,7 +36,7 @@ def labels(rules: Mapping[Any, Filter], *, collection: str | None = "params") ->
             `{collection: {module: {name: value}}}`.
 
     Returns:
-        A function of nested mappings of parameters. A parameter that is a pytree, such as a boxed one, gets one label.
+        A function of a pytree of parameters, such as nested dicts or a module. A boxed parameter gets one label.
         The function raises `UnmatchedFilterError` if no rule matches a parameter, and `LiftArgumentError` if a rule
         matches none.
 
@@ -47,16 +48,19 @@ def labels(rules: Mapping[Any, Filter], *, collection: str | None = "params") ->
         fix = 'Write `labels({"decay": PathContains("kernel"), "rest": ...})`.'
         raise LiftArgumentError("labels, rules", what, fix)
     names, predicates = list(rules), [to_predicate(filter) for filter in rules.values()]
+    prefix = _prefix(collection)
 
     def label(params: PyTree) -> PyTree:
-        variables = _variables("labels", params, collection)
-        parts, rest = partition(variables, predicates)
-        if rest:
-            what = f"no rule matches {listed(rest)} (labels: {', '.join(map(repr, names))})."
+        found = Parameters.of(params, prefix)
+        first = found.first(predicates)
+        missed = [path for path, index in zip(found.paths, first, strict=True) if index is None]
+        if missed:
+            what = f"no rule matches {listed(missed)} (labels: {', '.join(map(repr, names))})."
             raise UnmatchedFilterError("labels", what, "Add a rule for them, or `...` as the last rule for the rest.")
-        for name, predicate, part in zip(names, predicates, parts, strict=True):
-            check_taken(f"labels, {name!r}", variables, predicate, part)
-        return _tree(params, collection, dict(zip(names, parts, strict=True)))
+        for index, name in enumerate(names):
+            if index not in first:
+                _check_elsewhere(f"labels, {name!r}", params, prefix, predicates, index)
+        return found.like([names[index] for index in first if index is not None])
 
     return label
 
@@ -78,30 +82,57 @@ def mask(filter: Filter, *, collection: str | None = "params") -> Callable[[PyTr
             `{collection: {module: {name: value}}}`.
 
     Returns:
-        A function of nested mappings of parameters. A parameter that is a pytree, such as a boxed one, gets one
-        boolean. The function raises `LiftArgumentError` if the filter matches no parameter, unless it is `None`.
+        A function of a pytree of parameters, such as nested dicts or a module. A boxed parameter gets one boolean. The
+        function raises `LiftArgumentError` if the filter matches no parameter, unless it is `None`.
     """
-    predicate = to_predicate(filter)
+    predicate, prefix = to_predicate(filter), _prefix(collection)
 
     def of(params: PyTree) -> PyTree:
-        variables = _variables("mask", params, collection)
-        (part,), rest = partition(variables, [predicate])
-        check_taken("mask", variables, predicate, part)
-        return _tree(params, collection, {True: part, False: rest})
+        found = Parameters.of(params, prefix)
+        first = found.first([predicate])
+        if 0 not in first:
+            _check_elsewhere("mask", params, prefix, [predicate], 0)
+        return found.like([index is not None for index in first])
 
     return of
 
 
-def _variables(where: str, params: PyTree, collection: str | None) -> Variables:
-    if not isinstance(params, Mapping):
-        what = f"expected nested mappings of parameters, given {shown(params)}."
-        raise LiftArgumentError(where, what, "Pass the collection, such as `variables['params']`.")
-    return params if collection is None else {collection: params}
+def _prefix(collection: str | None) -> Path:
+    return () if collection is None else (collection,)
 
 
-def _tree(params: PyTree, collection: str | None, parts: Mapping[Any, Variables]) -> PyTree:
-    """Return a tree like `params` in which each variable is replaced by the name of the part that it is in."""
-    names: dict[Path, Any] = {path: name for name, part in parts.items() for path, _ in leaves_of(part)}
-    prefix = () if collection is None else (collection,)
-    found, treedef = jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda node: not isinstance(node, Mapping))
-    return jax.tree.unflatten(treedef, [names[(*prefix, *(key.key for key in path))] for path, _ in found])
+_WHOLE: ContextVar[PyTree] = ContextVar("all parameters, while an optimizer sees a part of them", default=None)
+
+
+@contextlib.contextmanager
+def part_of(params: PyTree) -> Iterator[None]:
+    """While an optimizer is called with a part of some parameters, let its masks and labels be about all of them.
+
+    Args:
+        params: all parameters, the frozen ones too.
+    """
+    outer = _WHOLE.set(params)
+    try:
+        yield
+    finally:
+        _WHOLE.reset(outer)
+
+
+def _check_elsewhere(where: str, seen: PyTree, prefix: Path, predicates: Sequence[Predicate], index: int) -> None:
+    """Check that a filter that matches no parameter here matches one that the optimizer does not see.
+
+    Such parameters are frozen by a `TrainState`, or belong to another optimizer: optax then has a `MaskedNode`, and
+    others None, in their places.
+
+    Raises:
+        LiftArgumentError: if it matches none of these either.
+    """
+    predicate, whole = predicates[index], _WHOLE.get()
+    found = Parameters.of(seen if whole is None else whole, prefix)
+    if whole is not None and index in found.first(predicates):
+        return
+    hidden = set(Parameters.of(seen, prefix, gaps=True).paths) - set(Parameters.of(seen, prefix).paths)
+    # Nothing is known about a hidden parameter but its name, so a filter that asks for more may mean it.
+    if hidden and (not names_in(predicate) or any(predicate(path, None) for path in hidden)):
+        return
+    found.check(where, predicate)

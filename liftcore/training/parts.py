@@ -1,73 +1,61 @@
-"""Select the part of a tree of variables that a filter matches, and put other values for that part into the tree."""
+"""Select the part of a pytree of variables that a filter matches, and put other values for that part into the tree."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
 
 from ..errors import LiftArgumentError
-from ..filters import Everything, Nothing, WithTag, leaves_of, partition, short_form, to_predicate
+from ..filters import Everything, Parameters, decide, to_predicate
+from ..filters.parameters import children_of, names_its_children
 from ..texts import path_text
-from ..typing import Filter, Predicate, PyTree, Variables
+from ..typing import Filter, PyTree
 
-__all__ = ["check_like", "check_names", "check_taken", "inserted", "listed", "taken"]
+__all__ = ["check_like", "check_names", "inserted", "taken"]
 
 
-def taken(where: str, variables: Variables, filter: Filter) -> dict[str, Any]:
-    """Return the variables that a filter matches. A subtree that matches as a whole is the given object itself.
+def taken(where: str, variables: PyTree, filter: Filter) -> PyTree:
+    """Return the variables that a filter matches; see `Parameters.part`.
 
     Args:
         where: the name of the caller, for errors.
-        variables: `{collection: {module: {name: value}}}`.
+        variables: `{collection: {module: {name: value}}}`, or a pytree of parameters that is no mapping.
         filter: a filter of variables.
 
     Raises:
         LiftArgumentError: if the filter matches none, and is not `None`.
     """
     predicate = to_predicate(filter)
-    (part,), _ = partition(variables, [predicate])
-    check_taken(where, variables, predicate, part)
-    return part
-
-
-def check_taken(where: str, variables: Variables, predicate: Predicate, part: Variables) -> None:
-    """Check that a filter matches a variable: a misspelled one does not. Filters for all or none are not checked.
-
-    Raises:
-        LiftArgumentError: if the filter matches none.
-    """
-    if part or isinstance(predicate, Everything | Nothing) or not any(True for _ in leaves_of(variables)):
-        return
-    what = f"the filter {short_form(predicate)} matches no variable (available: {listed(variables)})."
-    if isinstance(predicate, WithTag):
-        tag = predicate.tag
-        fix = f'A string is the name of a collection. To match a module or a name, write `PathContains("{tag}")`.'
-    else:
-        fix = "Match some of these, such as a module with `PathContains(name)`, or write `None` to match nothing."
-    raise LiftArgumentError(where, what, fix)
-
-
-def listed(variables: Variables) -> str:
-    """Return the first few paths of variables, as text."""
-    paths = [path_text(path) for path, _ in leaves_of(variables)]
-    return ", ".join(paths[:6]) + (f" and {len(paths) - 6} more" if len(paths) > 6 else "")
+    if isinstance(predicate, Everything):
+        return variables
+    if isinstance(variables, Mapping) and all(decide(predicate, (collection,)) for collection in variables):
+        return variables  # without a walk: a training step in eager mode asks several times
+    found = Parameters.of_variables(variables)
+    return found.part(found.chosen(where, predicate))
 
 
 def inserted(tree: PyTree, part: PyTree) -> PyTree:
     """Return a tree in which the values of `part` replace those at the same paths. Each node keeps its type.
 
     Args:
-        tree: nested mappings.
-        part: nested mappings with some of the names of `tree`.
+        tree: a pytree.
+        part: a part of such a tree, as `taken` returns it: with some of the names, and None in place of variables.
     """
-    if not isinstance(tree, Mapping) or not isinstance(part, Mapping):
+    if part is None or (isinstance(part, Mapping) and not part):
+        return tree
+    below, treedef = children_of(tree)
+    if treedef is None:
         return part
-    below, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
-    children = [inserted(child, part[path[0].key]) if path[0].key in part else child for path, child in below]
-    return jax.tree.unflatten(treedef, children)
+    if names_its_children(tree, below):
+        if not isinstance(part, Mapping):
+            return part
+        return treedef.unflatten([inserted(child, part.get(key.key)) for key, child in below])
+    values, same = children_of(part)
+    if same != treedef:
+        return part
+    return treedef.unflatten([inserted(child, new) for (_, child), (_, new) in zip(below, values, strict=True)])
 
 
 def check_like(where: str, given: PyTree, expected: PyTree, fix: str) -> None:
@@ -80,7 +68,7 @@ def check_like(where: str, given: PyTree, expected: PyTree, fix: str) -> None:
 
 
 def check_names(where: str, given: PyTree, expected: PyTree, fix: str) -> None:
-    """Check that two trees of nested mappings have variables at the same paths, whatever these are.
+    """Check that two trees have variables at the same paths, whatever these are.
 
     Raises:
         LiftArgumentError: if paths differ.
@@ -91,11 +79,12 @@ def check_names(where: str, given: PyTree, expected: PyTree, fix: str) -> None:
 def _check_equal(
     where: str, here: Mapping[str, tuple[int, ...] | None], there: Mapping[str, tuple[int, ...] | None], fix: str
 ) -> None:
-    missing, extra = [path for path in there if path not in here], [path for path in here if path not in there]
+    missing = [path for path, shape in there.items() if path not in here and shape is not None]
+    extra = [path for path, shape in here.items() if shape is not None and there.get(path) is None]
     wrong = [
         f"{path} of shape {shape}, not {there[path]}"
         for path, shape in here.items()
-        if path in there and None is not shape != there[path] is not None
+        if None is not shape != there.get(path) is not None
     ]
     problems = [("missing", missing), ("unexpected", extra), ("given", wrong)]
     if missing or extra or wrong:
@@ -103,8 +92,9 @@ def _check_equal(
         raise LiftArgumentError(where, f"{what}.", fix)
 
 
-def _names(tree: PyTree) -> dict[str, None]:
-    return {path_text(path[1:]) or ".": None for path, _ in leaves_of({"": tree})}
+def _names(tree: PyTree) -> dict[str, tuple[int, ...] | None]:
+    """Return the names of the variables, as if they were of one shape: it does not count."""
+    return {path_text(path) or ".": () for path in Parameters.of(tree).paths}
 
 
 def _shapes(tree: PyTree) -> dict[str, tuple[int, ...] | None]:

@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..typing import Filter, Variables
+from ..typing import Filter, PyTree
 from .parts import taken
 
 __all__ = ["count", "size_bytes"]
 
 
-def count(variables: Variables, filter: Filter = True) -> int:
+def count(variables: PyTree, filter: Filter = True) -> int:
     """Count the scalars in the variables that a filter matches.
 
     Example:
@@ -26,7 +26,8 @@ def count(variables: Variables, filter: Filter = True) -> int:
         (16, 12)
 
     Args:
-        variables: `{collection: {module: {name: value}}}`; values may be boxed, or be `jax.ShapeDtypeStruct`s.
+        variables: `{collection: {module: {name: value}}}`, or another pytree of parameters, such as a module. Values
+            may be boxed, or be `jax.ShapeDtypeStruct`s.
         filter: a filter of variables; all by default.
 
     Raises:
@@ -35,7 +36,7 @@ def count(variables: Variables, filter: Filter = True) -> int:
     return sum(math.prod(np.shape(leaf)) for leaf in _leaves("count", variables, filter))
 
 
-def size_bytes(variables: Variables, filter: Filter = True) -> int:
+def size_bytes(variables: PyTree, filter: Filter = True) -> int:
     """Count the bytes of the variables that a filter matches, over all devices. A replicated array counts once.
 
     Example:
@@ -45,7 +46,8 @@ def size_bytes(variables: Variables, filter: Filter = True) -> int:
         (44, 24)
 
     Args:
-        variables: `{collection: {module: {name: value}}}`; values may be boxed, or be `jax.ShapeDtypeStruct`s.
+        variables: `{collection: {module: {name: value}}}`, or another pytree of parameters, such as a module. Values
+            may be boxed, or be `jax.ShapeDtypeStruct`s.
         filter: a filter of variables; all by default.
 
     Raises:
@@ -58,5 +60,5 @@ def _itemsize(leaf: Any) -> int:
     return int(leaf.dtype.itemsize if hasattr(leaf, "dtype") else jax.dtypes.result_type(leaf).itemsize)
 
 
-def _leaves(where: str, variables: Variables, filter: Filter) -> Iterator[Any]:
+def _leaves(where: str, variables: PyTree, filter: Filter) -> Iterator[Any]:
     yield from jax.tree.leaves(taken(where, variables, filter))

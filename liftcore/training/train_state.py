@@ -15,6 +15,7 @@ from ..filters import intersect
 from ..struct import PyTreeNode, check_fields, field
 from ..typing import Filter, PyTree
 from .dynamic_scale import paired
+from .labelling import part_of
 from .parts import check_like, check_names, inserted, taken
 from .updates import apply_updates
 
@@ -71,8 +72,7 @@ class TrainState(PyTreeNode):
             params: the parameters.
             tx: a gradient transformation of optax.
             trainable: a filter of the parameters to train, over paths `("params", *modules, name)`. The others are not
-                differentiated, and the optimizer has no state for them. If the filter depends on paths, `params` must
-                be nested dicts.
+                differentiated, and the optimizer has no state for them.
             **extra: values for the fields of a subclass.
 
         Raises:
@@ -87,11 +87,18 @@ class TrainState(PyTreeNode):
         filter = intersect(AnyOf(*_collections(params)), wanted)  # so `wrt=state.trainable` matches only parameters
         made = cls(step=0, apply_fn=apply_fn, params=params, tx=tx, opt_state=None, trainable=filter, **extra)
         taken("TrainState.create, trainable", _collections(params, optimised=True), trainable)
-        return made.replace(opt_state=tx.init(_optimised(made.trainable_params)))
+        part = _optimised(made.trainable_params)
+        with part_of(_optimised(params)):
+            opt_state = tx.init(part)
+        _check_lookahead(f"{cls.__name__}.create, params", part, opt_state)
+        return made.replace(opt_state=opt_state)
 
     @property
     def trainable_params(self) -> PyTree:
-        """The parameters that `trainable` matches, as a tree without the others."""
+        """The parameters that `trainable` matches, as a tree without the others.
+
+        Mappings lose the names of the others; lists, tuples and modules have None in their places.
+        """
         part = taken("TrainState.trainable_params", _collections(self.params), self.trainable)
         return part if _overwrites(self.params) else part.get("params", {})
 
@@ -166,7 +173,8 @@ class TrainState(PyTreeNode):
         """Return the state after one update.
 
         Args:
-            grads: the gradients of the trainable parameters, as `value_and_grad` returns them.
+            grads: the gradients of the trainable parameters, as `value_and_grad` returns them. With `optax.lookahead`,
+                those of the fast ones suffice.
             tx_args: further keyword arguments for the `update` of `tx`, such as `value` for
                 `optax.contrib.reduce_on_plateau`.
             **replaced: new values for other fields, such as `batch_stats`.
@@ -181,9 +189,11 @@ class TrainState(PyTreeNode):
         check_fields(f"{type(self).__name__}.apply_gradients", type(self), replaced, own=None)
         part = self.trainable_params
         fix = "Compute them by `state.value_and_grad(loss_fn)(…)`, or with respect to `state.trainable_params` only."
-        check_like("TrainState.apply_gradients, grads", grads, part, fix)
+        grads = _fast(grads, part)
+        check_like("TrainState.apply_gradients, grads", grads, _fast(part, part), fix)
         weights = _optimised(part)
-        updates, opt_state = self.tx.update(_optimised(grads), self.opt_state, weights, **(tx_args or {}))
+        with part_of(_optimised(self.params)):
+            updates, opt_state = _update(self.tx, _optimised(grads), self.opt_state, weights, tx_args or {})
         weights = apply_updates(weights, updates)
         new = {_OVERWRITE: grads[_OVERWRITE], "params": weights} if _overwrites(part) else weights
         return self.replace(step=self.step + 1, params=inserted(self.params, new), opt_state=opt_state, **replaced)
@@ -221,6 +231,38 @@ def _collections(params: PyTree, optimised: bool = False) -> dict[str, Any]:
     return {
         name: params[name] for name in ("params", _OVERWRITE) if name in params and not (optimised and name != "params")
     }
+
+
+def _check_lookahead(where: str, params: PyTree, opt_state: PyTree) -> None:
+    """Check that parameters are pairs of fast and slow ones if the optimizer is `optax.lookahead`, or has it in it."""
+    nodes = jax.tree.leaves(opt_state, is_leaf=_is_lookahead)
+    if any(map(_is_lookahead, nodes)) and not _is_pair(params):
+        what = f"optax.lookahead needs fast and slow parameters, given a {type(params).__name__} of parameters."
+        fix = "Write `params=optax.LookaheadParams.init_synced(params)`. Train `params.fast`; evaluate `params.slow`."
+        raise LiftArgumentError(where, what, fix)
+
+
+def _is_lookahead(node: Any) -> bool:
+    return type(node).__name__ == "LookaheadState"  # optax need not be installed
+
+
+def _is_pair(params: PyTree) -> bool:
+    return getattr(params, "_fields", None) == ("fast", "slow")
+
+
+def _update(tx: Any, grads: PyTree, opt_state: PyTree, params: PyTree, tx_args: Mapping[str, Any]) -> tuple[Any, Any]:
+    try:
+        updates, opt_state = tx.update(grads, opt_state, params, **tx_args)
+    except TypeError as error:
+        if "required keyword-only argument" in str(error):  # such as those of `optax.lbfgs`
+            error.add_note("Pass them to the optimizer by `state.apply_gradients(grads=grads, tx_args={name: value})`.")
+        raise
+    return updates, opt_state
+
+
+def _fast(tree: PyTree, params: PyTree) -> PyTree:
+    """Return the gradients that an optimizer takes: with the parameters of `optax.lookahead`, of the fast ones only."""
+    return tree.fast if _is_pair(params) and _is_pair(tree) else tree
 
 
 def _optimised(tree: PyTree) -> PyTree:

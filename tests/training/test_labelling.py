@@ -65,7 +65,6 @@ ERRORS = {
     "a text": (LiftArgumentError, lambda: mask("encoder")(PARAMS), r'PathContains\("encoder"\)'),
     "no filter": (LiftArgumentError, lambda: mask(All("params", PathContains("x")))(PARAMS), "matches no variable"),
     "no rules": (LiftArgumentError, lambda: labels(["a"]), "mapping from labels"),  # type: ignore[arg-type]
-    "no mapping": (LiftArgumentError, lambda: mask("params")(jnp.ones(2)), "nested mappings"),
 }
 
 

@@ -245,10 +245,10 @@ ERRORS = {
     ),
     "a misspelt part": (
         lambda s: s.with_trainable({"haed": s.trainable_params["head"]}),
-        r"with_trainable: missing head/w, head/b; unexpected haed/w, haed/b",
+        r"with_trainable: missing head/b, head/w; unexpected haed/b, haed/w",
     ),
     "a part of the part": (lambda s: s.with_trainable({"head": {"b": 1.0}}), "with_trainable: missing head/w"),
-    "no mapping for a part": (lambda s: s.with_trainable([1.0]), "missing head/w, head/b; unexpected ."),
+    "no mapping for a part": (lambda s: s.with_trainable([1.0]), "missing head/b, head/w; unexpected 0"),
     "no gradients": (lambda s: s.apply_gradients(grads=None), "grads: missing head/b, head/w"),
     "no gradient of an array": (lambda s: made(given=jnp.ones(2)).apply_gradients(grads=None), "grads: missing ."),
     "parameters given": (lambda s: s.value_and_grad(loss_fn)(s.params, X), "Leave them out"),
@@ -272,7 +272,7 @@ ERRORS = {
         r"tx: expected an optimizer .* given the function sgd. Call it: `tx=sgd\(1e-3\)`",
     ),
     "no optimizer": (lambda s: TrainState.create(apply_fn=model, params=params(), tx=None), "given None. For example"),
-    "misspelt": (lambda s: made(PathContains("haed")), "matches no variable .available: params/encoder/w"),
+    "misspelt": (lambda s: made(PathContains("haed")), "matches no variable .available: params/head/b"),
 }
 
 

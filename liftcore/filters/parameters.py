@@ -1,0 +1,216 @@
+"""`Parameters`: the variables in any pytree, by path. It is the one walk of all filters over trees of parameters."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from ..errors import LiftArgumentError
+from ..typing import Filter, Path, Predicate, PyTree
+from .predicates import Everything, Nothing, WithTag, names_in, short_form, to_predicate
+
+__all__ = ["Parameters", "children_of", "is_variable", "listed", "names_its_children"]
+
+_MAX_COMPARED = 2000
+"""The number of paths up to which an error lists the closest ones first."""
+
+_GONE: Any = object()
+"""What stands for a variable that is not chosen, while a part of a tree is made."""
+
+
+def is_variable(node: Any) -> bool:
+    """Return whether filters see a pytree node as one variable: a box, or an `nnx_like.Variable`.
+
+    Such a class says so by the attribute `__one_variable__`. Other nodes are containers: a filter sees what they hold.
+
+    Args:
+        node: a node or a leaf of a pytree.
+    """
+    return bool(getattr(type(node), "__one_variable__", False))
+
+
+class Parameters(NamedTuple):
+    """The variables in a pytree: its leaves and its boxes, each with its path.
+
+    Dicts, lists, tuples, named tuples, dataclasses, modules and all other nodes that JAX knows are containers. A path
+    consists of names: of keys, of fields, and of indices, so the first item of a list has the name `"0"`. Those are the
+    names that files have too.
+
+    Example:
+        >>> from liftcore.filters import PathContains
+        >>> tree = {"layers": [{"w": 1.0, "b": 2.0}, {"w": 3.0, "b": 4.0}]}
+        >>> found = Parameters.of(tree, ("params",))
+        >>> found.paths[0]
+        ('params', 'layers', '0', 'b')
+        >>> chosen = found.chosen("example", PathContains("b"))
+        >>> found.like(chosen)
+        {'layers': [{'b': True, 'w': False}, {'b': True, 'w': False}]}
+        >>> found.part(chosen)
+        {'layers': [{'b': 2.0}, {'b': 4.0}]}
+
+    Attributes:
+        tree: the pytree.
+        paths: the path of each variable.
+        values: the variables; a box is one.
+        treedef: the structure of the pytree above them.
+    """
+
+    tree: PyTree
+    paths: list[Path]
+    values: list[Any]
+    treedef: Any
+
+    @classmethod
+    def of(cls, tree: PyTree, prefix: Path = (), *, gaps: bool = False) -> Parameters:
+        """Return the variables in a pytree.
+
+        Args:
+            tree: the pytree.
+            prefix: the first part of all paths, such as the name of the collection.
+            gaps: whether None and optax's `MaskedNode`, which stand for variables of a larger tree, count too.
+        """
+        found, treedef = jax.tree_util.tree_flatten_with_path(
+            tree, is_leaf=lambda node: is_variable(node) or (gaps and _is_gap(node))
+        )
+        paths = [(*prefix, *(jax.tree_util.keystr((key,), simple=True) for key in keys)) for keys, _ in found]
+        return cls(tree, paths, [value for _, value in found], treedef)
+
+    @classmethod
+    def of_variables(cls, tree: PyTree) -> Parameters:
+        """Return the variables in `{collection: tree}`, or in a pytree that is no mapping: all of it is `params`.
+
+        Args:
+            tree: the variables.
+        """
+        return cls.of(tree, () if isinstance(tree, Mapping) else ("params",))
+
+    def first(self, predicates: Sequence[Predicate]) -> list[int | None]:
+        """Return, for each variable, the index of the first predicate that matches it, or None.
+
+        Args:
+            predicates: the predicates, in order.
+        """
+        numbered = list(enumerate(predicates))
+        return [
+            next((index for index, predicate in numbered if predicate(path, value)), None)
+            for path, value in zip(self.paths, self.values, strict=True)
+        ]
+
+    def chosen(self, where: str, filter: Filter) -> list[bool]:
+        """Return, for each variable, whether a filter matches it.
+
+        Args:
+            where: the name of the caller, for errors.
+            filter: the filter.
+
+        Raises:
+            LiftArgumentError: if it matches none; see `check`.
+        """
+        predicate = to_predicate(filter)
+        answers = [index is not None for index in self.first([predicate])]
+        if not any(answers):
+            self.check(where, predicate)
+        return answers
+
+    def check(self, where: str, predicate: Predicate) -> None:
+        """Raise the error for a filter that matches no variable: it is misspelled. All or nothing may be asked for.
+
+        Args:
+            where: the name of the caller.
+            predicate: the filter.
+
+        Raises:
+            LiftArgumentError: unless the filter is for everything or nothing, or there are no variables.
+        """
+        if isinstance(predicate, Everything | Nothing) or not self.paths:
+            return
+        what = f"the filter {short_form(predicate)} matches no variable (available: {listed(self.paths, predicate)})."
+        if isinstance(predicate, WithTag):
+            tag = predicate.tag
+            fix = f'A string is the name of a collection. To match a module or a name, write `PathContains("{tag}")`.'
+        else:
+            fix = "Match some of these, such as a module with `PathContains(name)`, or write `None` to match nothing."
+        raise LiftArgumentError(where, what, fix)
+
+    def like(self, answers: Sequence[Any]) -> PyTree:
+        """Return a tree of the same structure, with an answer in place of each variable.
+
+        Args:
+            answers: the answers, in the order of `paths`.
+        """
+        return self.treedef.unflatten(answers)
+
+    def part(self, chosen: Sequence[bool]) -> PyTree:
+        """Return the tree with the chosen variables only.
+
+        Mappings lose the names of the others. Other nodes cannot lose a field or an index, and hold None there. A
+        subtree that is chosen as a whole is the same object.
+
+        Args:
+            chosen: for each variable, whether it is kept.
+        """
+        part = self.tree if all(chosen) else _part(self.tree, iter(chosen))
+        return {} if part is _GONE else part
+
+
+def _is_gap(node: Any) -> bool:
+    return node is None or type(node).__name__ == "MaskedNode"  # optax need not be installed
+
+
+def children_of(node: PyTree) -> tuple[list[tuple[Any, Any]], Any]:
+    """Return the children of a node, each with its key, and the structure of the node alone; None for a variable.
+
+    Args:
+        node: a node or a leaf of a pytree.
+    """
+    if is_variable(node) or jax.tree_util.all_leaves([node]):
+        return [], None
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda inner: inner is not node)
+    return [(path[0], child) for path, child in pairs], treedef
+
+
+def names_its_children(node: PyTree, children: Sequence[tuple[Any, Any]]) -> bool:
+    """Return whether a node is a mapping, which may lose some of its names.
+
+    Args:
+        node: the node.
+        children: its children, with their keys.
+    """
+    return isinstance(node, Mapping) and all(isinstance(key, jax.tree_util.DictKey) for key, _ in children)
+
+
+def _part(node: PyTree, chosen: Iterator[bool]) -> PyTree:
+    """Return the part of a tree whose variables are chosen, or `_GONE` if none is."""
+    below, treedef = children_of(node)
+    if treedef is None:
+        return node if next(chosen) else _GONE
+    parts = [(key, child, _part(child, chosen)) for key, child in below]
+    if all(part is _GONE for _, _, part in parts):
+        return _GONE
+    if all(part is child for _, child, part in parts):
+        return node
+    if names_its_children(node, below):
+        return {key.key: part for key, _, part in parts if part is not _GONE}
+    return treedef.unflatten([None if part is _GONE else part for _, _, part in parts])
+
+
+def listed(paths: Sequence[Path], predicate: Predicate | None = None) -> str:
+    """Return the first few paths as text; those with a name like one that a filter asks for come first.
+
+    Args:
+        paths: the paths.
+        predicate: the filter.
+    """
+    from ..texts import path_text  # imported here: it imports this package
+
+    wanted = [] if predicate is None else names_in(predicate)
+    if wanted and len(paths) <= _MAX_COMPARED:
+        paths = sorted(paths, key=lambda path: -max(_likeness(name, one) for name in path for one in wanted))
+    return ", ".join(map(path_text, paths[:6])) + (f" and {len(paths) - 6} more" if len(paths) > 6 else "")
+
+
+def _likeness(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, name, other).ratio()
