@@ -1,6 +1,7 @@
 """`python -m tests.fuzz --fresh 300`: runs new random programs; it prints small ones that fail, as source.
 
-Programs are numbered from the seed on: one that failed is run again by its own number, `--fresh 1 --seed NUMBER`.
+Programs are numbered from the seed on, and their kinds take turns: one that failed is run again by its own number and
+kind, `--fresh 1 --seed NUMBER --kinds KIND`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", f"{QUICK} --xla_allow_excess_precision=false")
 
 from tests.fuzz.generate import FEATURES
-from tests.fuzz.runs import attempt
+from tests.fuzz.kinds import KINDS, attempt, in_turn
 from tests.sample import tree_seed
 
 
@@ -27,7 +28,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--fresh", type=int, default=100, help="how many programs")
     parser.add_argument("--seed", type=int, help="by default from the tree of the commit")
-    parser.add_argument("--without", nargs="*", default=(), choices=FEATURES, help="features to leave out")
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS, help="the kinds of programs")
+    parser.add_argument("--without", nargs="*", default=(), choices=FEATURES, help="features of scopes to leave out")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--no-shrink", action="store_true")
     given = parser.parse_args()
@@ -35,13 +37,15 @@ def main() -> int:
     print(f"{given.fresh} programs, --seed {seed}", flush=True)
     began, failed = time.time(), 0
     options = " ".join(["", "--without", *given.without] if given.without else [])
-    tasks = [(seed + number, frozenset(given.without), not given.no_shrink) for number in range(given.fresh)]
+    numbered = in_turn(given.kinds, range(seed, seed + given.fresh))
+    tasks = [(kind, number, frozenset(given.without), not given.no_shrink) for kind, number in numbered]
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(given.jobs, context) as pool:
-        for number, found, source in pool.map(attempt, tasks):
+        for kind, number, found, source in pool.map(attempt, tasks):
             failed += bool(found)
             if found:
-                print(f"\npython -m tests.fuzz --fresh 1 --seed {number}{options}\n{source}{found}", flush=True)
+                again = f"python -m tests.fuzz --fresh 1 --seed {number} --kinds {kind}{options}"
+                print(f"\n{again}\n{source}{found}", flush=True)
     print(f"{failed} of {given.fresh} programs, --seed {seed}, failed; {time.time() - began:.0f} s")
     return bool(failed)
 

@@ -1,10 +1,8 @@
-"""One program after another, as a worker of a pool runs them."""
+"""One program over scopes and modules, and a smaller one that fails as well."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import jax
 
 from tests.fuzz.compare import WAYS, Way, mismatches
 from tests.fuzz.generate import Generator
@@ -26,20 +24,15 @@ def first_legal(generator: Generator, ways: Sequence[Way] = WAYS) -> tuple[Progr
             continue
 
 
-def attempt(task: tuple[int, frozenset[str], bool]) -> tuple[int, str, str]:
-    """Runs one program: its seed, what is wrong, and its source (or that of a smaller one that fails too)."""
-    seed, without, small = task
-    jax.config.update("jax_disable_most_optimizations", True)
-    jax.config.update("jax_traceback_in_locations_limit", 0)
-    if seed % 40 == 0:
-        jax.clear_caches()
+def attempt(seed: int, without: frozenset[str], small: bool) -> tuple[str, str]:
+    """Runs the program of a seed: what is wrong, and its source (or that of a smaller one that fails too)."""
     try:
         program, found = first_legal(Generator(seed, without))
     except Exception as error:  # a program with a meaning runs: this is a defect of the generator
-        return seed, f"the plain run raises {type(error).__name__}: {error}", ""
+        return f"the plain run raises {type(error).__name__}: {error}", ""
     if found and small:
         program, found = smallest(program, found)
-    return seed, "".join(f"\n  {way}: {text}" for way, text in found.items()), repr(program)
+    return "".join(f"\n  {way}: {text}" for way, text in found.items()), repr(program)
 
 
 def _kind(text: str) -> str:

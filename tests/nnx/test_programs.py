@@ -12,8 +12,8 @@ import pytest
 
 import nnx_like as nnx
 from nnx_like.errors import AliasError
-from tests.nnx.compare import differences
-from tests.nnx.programs import Body, Generator, Lift, Program, Step
+from tests.fuzz.objects.compare import differences
+from tests.fuzz.objects.programs import Body, Generator, Lift, Program, Step
 
 
 @pytest.mark.parametrize("seed", [*range(36)])

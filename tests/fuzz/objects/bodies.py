@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from liftcore._compat import NUMPY_ARRAYS
-from tests.nnx.programs import STATICS, Body, Boom, Lift, Step
+from tests.fuzz.objects.programs import STATICS, Body, Boom, Lift, Step
 
 __all__ = ["Run", "World", "is_array", "is_key", "parts_of", "picked"]
 

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from liftcore.errors import LiftError, LoopInvarianceError
-from tests.nnx.bodies import Run, World, is_array, is_key, parts_of
-from tests.nnx.lifted import lifted_world, model
-from tests.nnx.plain import Expected, plain_of
-from tests.nnx.plain_lifts import plain_world
-from tests.nnx.programs import Boom, Lift, Program
+from tests.fuzz.objects.bodies import Run, World, is_array, is_key, parts_of
+from tests.fuzz.objects.lifted import lifted_world, model
+from tests.fuzz.objects.plain import Expected, plain_of
+from tests.fuzz.objects.plain_lifts import plain_world
+from tests.fuzz.objects.programs import Boom, Lift, Program
 
 __all__ = ["Outcome", "canonical", "differences"]
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.nnx.bodies import World, is_array
-from tests.nnx.plain import (
+from tests.fuzz.objects.bodies import World, is_array
+from tests.fuzz.objects.plain import (
     NAMES,
     Expected,
     Module,
@@ -26,7 +26,7 @@ from tests.nnx.plain import (
     settled,
     shape_of,
 )
-from tests.nnx.programs import SIZE, Lift, axis_of
+from tests.fuzz.objects.programs import SIZE, Lift, axis_of
 
 __all__ = ["plain_world"]
 

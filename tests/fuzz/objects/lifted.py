@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import nnx_like as nnx
-from tests.nnx.bodies import World, picked
-from tests.nnx.programs import SIZE, Lift
+from tests.fuzz.objects.bodies import World, picked
+from tests.fuzz.objects.programs import SIZE, Lift
 
 __all__ = ["Custom", "Node", "Tree", "axes", "flat_grads", "lifted_world", "model"]
 

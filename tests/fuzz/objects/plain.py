@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tests.nnx.bodies import is_array, is_key
+from tests.fuzz.objects.bodies import is_array, is_key
 
 __all__ = [
     "NAMES",
