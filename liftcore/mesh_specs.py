@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 from jax.sharding import PartitionSpec
 
 from .errors import LiftArgumentError, shown
@@ -20,13 +22,55 @@ __all__ = [
     "check_axes",
     "check_rules",
     "follow_rules",
+    "get_logical_axis_rules",
+    "hashable_rules",
+    "logical_axis_rules",
     "meant",
     "raise_misfits",
+    "spec_by_rules",
     "spec_on_mesh",
 ]
 
 LogicalRules: TypeAlias = Sequence[tuple[str, Any]]
 """Pairs of a logical name and a mesh axis; the axis may be a tuple of several, or None for no axis."""
+
+
+_RULES: Any = jax.make_user_context(default_value=())
+"""The rules of the innermost `with` block of a thread. To `jax.jit` they are like an argument."""
+
+
+def logical_axis_rules(rules: LogicalRules | None) -> AbstractContextManager[None]:
+    """Return a `with` block in which logical names follow rules.
+
+    Example:
+        >>> with logical_axis_rules([("batch", "data"), ("embed", None)]):
+        ...     spec_by_rules(("batch", "embed"), get_logical_axis_rules()) == PartitionSpec("data", None)
+        True
+
+    Args:
+        rules: pairs of a logical name and an axis of the mesh; the first pair that can be followed is used.
+    """
+    context: AbstractContextManager[None] = _RULES(hashable_rules(rules or ()))
+    return context
+
+
+def get_logical_axis_rules() -> LogicalRules:
+    """Return the rules of the innermost `with` block."""
+    rules: LogicalRules = _RULES.value
+    return rules
+
+
+def hashable_rules(rules: LogicalRules) -> LogicalRules:
+    """Return rules with tuples in place of lists.
+
+    Args:
+        rules: pairs of a logical name and mesh axes.
+
+    Raises:
+        LiftArgumentError: if they are not pairs.
+    """
+    _check_pairs(rules)
+    return tuple((name, tuple(axis) if isinstance(axis, list) else axis) for name, axis in rules)
 
 
 class Misfit(NamedTuple):
@@ -188,6 +232,26 @@ def spec_on_mesh(
     return PartitionSpec(*entries), found  # type: ignore[no-untyped-call]
 
 
+def spec_by_rules(names: Sequence[Any], rules: LogicalRules) -> PartitionSpec:
+    """Return the sharding of one array by rules, without a mesh. A name without a rule is the name of a mesh axis.
+
+    Example:
+        >>> rules = [("embed", "model"), ("mlp", "model")]
+        >>> spec_by_rules(("embed", "mlp", "data"), rules) == PartitionSpec("model", None, "data")
+        True
+
+    Args:
+        names: for each dimension a logical name, a mesh axis, a tuple of several mesh axes, or None.
+        rules: pairs of a logical name and mesh axes; see `follow_rules`.
+
+    Raises:
+        LiftArgumentError: if a name or a mesh axis occurs twice, or the rules are not pairs.
+    """
+    entries = _followed(names, rules)
+    raise_misfits("names of axes", _repeated(f"the names {tuple(names)}", names, entries))
+    return PartitionSpec(*entries)  # type: ignore[no-untyped-call]
+
+
 def _followed(names: Sequence[Any], rules: LogicalRules) -> list[Any]:
     """Return the entries by the rules: None if all axes for a name are taken, and the name itself if it has no rule."""
     found, known = follow_rules(names, rules), {name for name, _ in rules}
@@ -199,10 +263,10 @@ def _unknown(where: str, entries: Sequence[Any], mesh: Any, rules: LogicalRules 
     unknown = [axis for entry in entries for axis in _axes(entry) if axis not in axes]
     if not unknown:
         return []
-    if rules is None:
+    if not rules:
         what = f"the mesh has no axis {_listed(unknown)} (axes: {axes}).{meant(unknown[0], axes)}"
-        advice = "Name an axis of the mesh. To use logical names, pass rules, or apply them with `logical_to_mesh`."
-        return [Misfit(where, what, advice)]
+        ways = "pass rules, or apply them with `logical_to_mesh`" if rules is None else "use `logical_axis_rules`"
+        return [Misfit(where, what, f"Name an axis of the mesh. To use logical names, {ways}.")]
     known = [*dict.fromkeys(name for name, _ in rules)]
     return [
         Misfit(

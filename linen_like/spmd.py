@@ -13,7 +13,6 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -22,7 +21,14 @@ from jax.sharding import Mesh, PartitionSpec
 import liftcore
 from liftcore import NO_AXES
 from liftcore.errors import LiftArgumentError
-from liftcore.mesh_specs import LogicalRules, follow_rules, meant
+from liftcore.mesh_specs import (
+    LogicalRules,
+    follow_rules,
+    get_logical_axis_rules,
+    hashable_rules,
+    logical_axis_rules,
+    meant,
+)
 from liftcore.meta import (
     PARTITION_NAME,
     Partitioned,
@@ -63,30 +69,6 @@ Target = TypeVar("Target", bound=Callable[..., Any])
 
 Names: TypeAlias = Any
 """Type: a name for each axis of an array: a tuple or a `PartitionSpec` of strings and None; or None alone."""
-
-_RULES: Any = jax.make_user_context(default_value=())
-"""The rules of the innermost `with` block of a thread. To `jax.jit` they are like an argument."""
-
-
-def logical_axis_rules(rules: LogicalRules | None) -> AbstractContextManager[None]:
-    """Return a `with` block in which logical names follow rules.
-
-    Example:
-        >>> with logical_axis_rules([("batch", "data"), ("embed", None)]):
-        ...     logical_to_mesh_axes(("batch", "embed")) == PartitionSpec("data", None)
-        True
-
-    Args:
-        rules: pairs of a logical name and an axis of the mesh; the first pair that can be followed is used.
-    """
-    context: AbstractContextManager[None] = _RULES(_hashable(rules or ()))
-    return context
-
-
-def get_logical_axis_rules() -> LogicalRules:
-    """Return the rules of the innermost `with` block."""
-    rules: LogicalRules = _RULES.value
-    return rules
 
 
 def logical_to_mesh_axes(array_dim_names: Names, rules: LogicalRules | None = None) -> PartitionSpec | None:
@@ -250,17 +232,13 @@ class LogicallyPartitioned(Partitioned):
         """Make names and rules hashable."""
         super().__post_init__()
         if self.rules is not None:
-            object.__setattr__(self, "rules", _hashable(self.rules))
+            object.__setattr__(self, "rules", hashable_rules(self.rules))
 
     def unbox(self) -> Any:
         """Return the array, constrained as the rules say if there is a mesh."""
         if self.mesh is None and jax.sharding.get_abstract_mesh().empty:
             return self.value
         return with_logical_constraint(self.value, self.names, self.rules, self.mesh)
-
-
-def _hashable(rules: LogicalRules) -> LogicalRules:
-    return tuple((name, tuple(axis) if isinstance(axis, list) else axis) for name, axis in rules)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,7 +277,7 @@ def with_logical_partitioning(
     A variable made with it must have one axis for each name, or there must be no names; otherwise `LiftArgumentError`
     is raised.
     """
-    return _WithLogicalPartitioning(fn, tuple(names), mesh, None if rules is None else _hashable(rules))
+    return _WithLogicalPartitioning(fn, tuple(names), mesh, None if rules is None else hashable_rules(rules))
 
 
 def add_metadata_axis(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
+
+from liftcore import mesh_specs, meta
+from liftcore.mesh_specs import LogicalRules
+from liftcore.struct import field
 
 from .crossing.metadata import PARTITION_NAME
 from .graph.functions import split
 from .transforms.uniform import eval_shape
-from .variablelib.variable import Variable
+from .variablelib.shardings import axis_names, axis_rules, is_variable, mesh_of
 
 __all__ = [
     "PARTITION_NAME",
@@ -25,14 +28,10 @@ __all__ = [
 ]
 
 Tree = TypeVar("Tree")
-Rules = Sequence[tuple[str, Any]]
-
-_rules: contextvars.ContextVar[Rules] = contextvars.ContextVar("rules", default=())
 
 
-@contextlib.contextmanager
-def logical_axis_rules(rules: Rules | Mapping[str, Any]) -> Iterator[None]:
-    """Map logical axis names to mesh axes within a `with` block.
+def logical_axis_rules(rules: LogicalRules | Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Map logical axis names to mesh axes within a `with` block. Functions compiled under other rules are traced again.
 
     Example:
         >>> import jax.numpy as jnp
@@ -43,14 +42,11 @@ def logical_axis_rules(rules: Rules | Mapping[str, Any]) -> Iterator[None]:
         P(None, 'model')
 
     Args:
-        rules: a mapping, or pairs, from a logical name to a mesh axis, a tuple of mesh axes, or None. The first pair
-            with the name applies. The metadata `sharding_rules` of a variable have precedence.
+        rules: a mapping, or pairs, from a logical name to a mesh axis, a tuple of mesh axes, or None. Pairs are tried
+            in order; a pair is skipped if another axis of the value already has its mesh axis. The metadata
+            `sharding_rules` of a variable have precedence.
     """
-    before = _rules.set(tuple(rules.items() if isinstance(rules, Mapping) else rules))
-    try:
-        yield
-    finally:
-        _rules.reset(before)
+    return mesh_specs.logical_axis_rules(list(rules.items()) if isinstance(rules, Mapping) else rules)
 
 
 def get_partition_spec(tree: Tree) -> Tree:
@@ -69,8 +65,11 @@ def get_partition_spec(tree: Tree) -> Tree:
 
     Returns:
         The same pytree, with new variables; other leaves become `P()`.
+
+    Raises:
+        LiftArgumentError: if a name or a mesh axis occurs twice in the names of a variable.
     """
-    return _mapped(_spec, tree)
+    return _mapped(lambda _, leaf: mesh_specs.spec_by_rules(axis_names(leaf), axis_rules(leaf)), tree)
 
 
 def get_named_sharding(tree: Tree, mesh: Mesh) -> Tree:
@@ -90,8 +89,14 @@ def get_named_sharding(tree: Tree, mesh: Mesh) -> Tree:
 
     Returns:
         The same pytree, with new variables; other leaves are replicated.
+
+    Raises:
+        LiftArgumentError: if a name is neither in the rules nor an axis of the mesh, a mesh axis shards two dimensions
+            of a value, or its size does not divide that of a dimension. One error lists all variables.
     """
-    return _mapped(lambda leaf: NamedSharding(mesh, _spec(leaf)), tree)
+    leaves = jax.tree.leaves_with_path(tree, is_leaf=is_variable)
+    shardings = meta.get_sharding({_text(path): _Box.of(leaf) for path, leaf in leaves}, mesh)
+    return _mapped(lambda path, _: shardings[_text(path)], tree)
 
 
 def as_abstract(tree: Tree, mesh: Any = None) -> Tree:
@@ -107,16 +112,16 @@ def as_abstract(tree: Tree, mesh: Any = None) -> Tree:
 
     Args:
         tree: a pytree with variables, of arrays or of their shapes.
-        mesh: the mesh; by default the one of `jax.set_mesh`.
+        mesh: the mesh; by default that in the metadata of each variable, or the one of `jax.set_mesh`.
 
     Returns:
         The same pytree, with new variables that hold `jax.ShapeDtypeStruct`s.
     """
-    mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
 
-    def abstract(leaf: Any) -> Any:
-        value = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
-        sharding = None if not mesh.axis_names else NamedSharding(mesh, _spec(leaf))
+    def abstract(path: Any, leaf: Any) -> Any:
+        on, name = mesh_of(leaf) if mesh is None else mesh, _text(path)
+        sharding = meta.get_sharding({name: _Box.of(leaf)}, on)[name] if on.axis_names else None
+        value = leaf.get_raw_value() if is_variable(leaf) else leaf
         return jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding), value)
 
     return _mapped(abstract, tree)
@@ -144,24 +149,24 @@ def get_abstract_model(init_fn: Callable[[], Any], mesh: Any) -> tuple[Any, Any]
     return graphdef, as_abstract(state, mesh)
 
 
-def _mapped(change: Callable[[Any], Any], tree: Tree) -> Tree:
-    def one(leaf: Any) -> Any:
-        changed = change(leaf)
-        return leaf.replace(changed) if isinstance(leaf, Variable) else changed
+def _mapped(change: Callable[[Any, Any], Any], tree: Tree) -> Tree:
+    def one(path: Any, leaf: Any) -> Any:
+        changed = change(path, leaf)
+        return leaf.replace(changed) if is_variable(leaf) else changed
 
-    return jax.tree.map(one, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
-
-
-def _spec(leaf: Any) -> PartitionSpec:
-    names = leaf.get_metadata("out_sharding", None) if isinstance(leaf, Variable) else None
-    if not names:
-        return PartitionSpec()
-    rules = (*leaf.get_metadata("sharding_rules", ()), *_rules.get())
-    return PartitionSpec(*[_on_mesh(name, rules) for name in names])
+    return jax.tree.map_with_path(one, tree, is_leaf=is_variable)
 
 
-def _on_mesh(name: Any, rules: Rules) -> Any:
-    """Return the mesh axis for an axis name of a variable."""
-    if isinstance(name, (tuple, list)):
-        return tuple([_on_mesh(one, rules) for one in name])
-    return next((axis for logical, axis in rules if logical == name), name)
+def _text(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "the value"
+
+
+class _Box(meta.Partitioned):
+    """Boxed metadata as liftcore knows it, for a variable."""
+
+    rules: LogicalRules = field(default=(), pytree_node=False)
+
+    @classmethod
+    def of(cls, leaf: Any) -> Any:
+        value = leaf.get_raw_value() if is_variable(leaf) else leaf
+        return cls(value, axis_names(leaf), rules=axis_rules(leaf))

@@ -16,8 +16,8 @@ __all__ = ["PARTITION_NAME", "AxisNames", "is_told_of_axes"]
 PARTITION_NAME = "partition_name"
 """The key of `transform_metadata` for the name of the axis that variables gain."""
 
-_SHARDING = "out_sharding"
-"""The metadata that names the axes of a variable."""
+_SHARDINGS = ("out_sharding", "optimizer_sharding")
+"""The metadata that name the axes of a variable, and of the state of an optimizer for it."""
 
 
 def is_told_of_axes(kind: type[Any]) -> bool:
@@ -56,7 +56,7 @@ class AxisNames:
         if type(axis) is not int or not (metadata or is_told_of_axes(kind)):
             return metadata
         changed = dict(metadata)
-        for key, name in [(_SHARDING, self.name), *self.gains.items()]:
+        for key, name in {**dict.fromkeys(_SHARDINGS, self.name), **self.gains}.items():
             names = changed.get(key)
             if names and isinstance(names, (tuple, jax.sharding.PartitionSpec)):
                 now = _with(tuple(names), axis, name) if gain else _without(tuple(names), axis)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.leaves import is_array_like
+from liftcore.nn import to_reduction_dtype
 from liftcore.training import update_average
 
 from ..filterlib import Filter
@@ -49,7 +50,9 @@ class EMA(Pytree):
     Attributes:
         decay: the weight of the old average.
         filter: the filter.
-        params: a state with a variable for each average, which has the type and the metadata of the original.
+        params: a state with a variable for each average, which has the type, dtype and metadata of the original.
+        wide: the averages in float32 of the variables with a smaller dtype: that dtype would lose steps of size `1 -
+            decay`. `params` has the same averages, rounded.
 
     Raises:
         LiftArgumentError: if the filter matches an array that is not in a variable, or a variable that cannot be
@@ -59,11 +62,14 @@ class EMA(Pytree):
     decay: Any
     filter: Filter
     params: State
+    wide: State
 
     def __init__(self, params: Any, decay: float, *, only: Filter = ...) -> None:
         self.decay = decay
         self.filter = only
-        self.params = _chosen(params, only).map(_copied)
+        chosen = _chosen(params, only)
+        self.params = chosen.map(_copied)
+        self.wide = State.from_flat_path({path: _widened(one) for path, one in chosen.flat_state() if _is_narrow(one)})
 
     def update(self, updates: Any) -> None:
         """Update the averages with new values, in place.
@@ -75,8 +81,8 @@ class EMA(Pytree):
             LiftArgumentError: if the variables differ from those of `params`.
             TraceContextError: inside a transformation to which the averages were not passed.
         """
-        averages, new = self.params.flat_state(), dict(_chosen(updates, self.filter).flat_state())
-        differing = {path for path, _ in averages} ^ set(new)
+        averages, new = dict(self.params.flat_state()), dict(_chosen(updates, self.filter).flat_state())
+        differing = {path for path in averages.keys() | new.keys() if _shapes(averages, path) != _shapes(new, path)}
         if differing:
             raise LiftArgumentError(
                 "EMA.update",
@@ -84,11 +90,17 @@ class EMA(Pytree):
                 f"{', '.join(sorted(map(path_text, differing)))}.",
                 "Pass a model with the variables that `EMA` was created with.",
             )
-        for _, average in averages:
-            average.check_live()
+        wide = dict(self.wide.flat_state())
+        for variable in (*averages.values(), *wide.values()):
+            variable.check_live()
         moved = partial(update_average, decay=self.decay)
-        for path, average in averages:
-            average.set_value(jax.tree.map(moved, average.get_value(), new[path].get_value()))
+        for path, average in averages.items():
+            precise = wide.get(path, average)
+            values = jax.tree.map(moved, precise.get_value(), new[path].get_value())
+            if precise is not average:
+                precise.set_value(values)
+                values = jax.tree.map(_rounded, values, average.get_value())
+            average.set_value(values)
 
     def apply_to(self, model: Model) -> Model:
         """Return a model with averages in place of its variables.
@@ -135,3 +147,25 @@ def _has_no_mean(part: Any) -> bool:
 
 def _copied(path: tuple[Any, ...], variable: Any) -> Any:
     return variable.copy(jax.tree.map(jnp.copy, variable.get_value()))
+
+
+def _is_narrow(variable: Any) -> bool:
+    """Return whether a variable has a dtype that is too small for averages."""
+    leaves = jax.tree.leaves(variable.get_value())
+    return any(to_reduction_dtype(leaf).dtype != jnp.result_type(leaf) for leaf in leaves)
+
+
+def _widened(variable: Any) -> Any:
+    """Return a variable for the precise average: of no special kind, so that filters of kinds find only `params`."""
+    names = {"out_sharding", "sharding_rules", "mesh"} & variable.get_metadata().keys()
+    metadata = {name: variable.get_metadata(name) for name in names}
+    return Variable(jax.tree.map(to_reduction_dtype, variable.get_value()), **metadata)
+
+
+def _rounded(average: Any, like: Any) -> Any:
+    dtype = jnp.result_type(like)
+    return (average if jnp.issubdtype(dtype, jnp.inexact) else jnp.rint(average)).astype(dtype)
+
+
+def _shapes(variables: dict[Any, Any], path: tuple[Any, ...]) -> Any:
+    return jax.tree.map(jnp.shape, variables[path].get_value()) if path in variables else None

@@ -11,6 +11,7 @@ import numpy as np
 
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.leaves import is_array
+from liftcore.nn import to_reduction_dtype
 
 from ..errors import MetricArgumentError
 from ..filterlib import Filter
@@ -144,7 +145,8 @@ class Average(Metric):
         """Add values, in place.
 
         Args:
-            mask: weights; a zero excludes a value. Its shape broadcasts to the shape of the values.
+            mask: True or 1 for a value that counts, False or 0 for one that is excluded. Its shape broadcasts to the
+                shape of the values.
             **kwargs: the values, passed by the name `argname`: an array of any shape, or a number.
 
         Raises:
@@ -153,7 +155,7 @@ class Average(Metric):
         """
         values = self._value(kwargs, self.argname)
         if mask is None:
-            values = _array(values)
+            values = to_reduction_dtype(values)
             self._add(values.sum(), values.size)
             return
         if not is_array(values):
@@ -162,8 +164,9 @@ class Average(Metric):
                 f"If mask is provided, values should be a jax array, given {shown(values)}.",
                 "Pass `jnp.asarray(values)`, or no mask.",
             )
-        weights = jnp.broadcast_to(mask, values.shape)  # so that the sum of weights counts each value
-        self._add((values * weights).sum(), weights.sum())
+        # Half precision cannot count beyond a few hundred, so the mask is converted as well.
+        weights = jnp.broadcast_to(to_reduction_dtype(mask), values.shape)  # so that their sum counts each value
+        self._add((to_reduction_dtype(values) * weights).sum(), weights.sum())
 
     def _add(self, total: Any, count: Any) -> None:
         for variable, more in ((self.total, total), (self.count, count)):
@@ -217,7 +220,8 @@ class Accuracy(Average):
         Args:
             logits: one score for each class, of shape `(..., classes)`; with a threshold, of the shape of the labels.
             labels: the correct classes, of dtype `int32` (`int64` too, in 64-bit mode or from NumPy).
-            mask: weights; a zero excludes a prediction. Its shape broadcasts to the shape of the labels.
+            mask: True or 1 for a prediction that counts, False or 0 for one that is excluded. Its shape broadcasts to
+                the shape of the labels.
 
         Raises:
             LiftArgumentError: if the labels are not integers, or the shapes do not match.
@@ -306,7 +310,7 @@ class Welford(Metric):
         Raises:
             MetricArgumentError: if the values are missing.
         """
-        values = _array(self._value(kwargs, self.argname))
+        values = to_reduction_dtype(self._value(kwargs, self.argname))
         before, old_mean = self.count.get_value(), self.mean.get_value()
         after = before + values.size
         with jax.numpy_dtype_promotion("standard"):  # counts are integers, and values may have any dtype
@@ -383,7 +387,3 @@ class MultiMetric(Metric):
     def compute(self) -> dict[str, Any]:
         """Return the values of all metrics, by name."""
         return {name: metric.compute() for name, metric in self._metrics().items()}
-
-
-def _array(values: Any) -> Any:
-    return values if hasattr(values, "sum") else jnp.asarray(values, jnp.float32)

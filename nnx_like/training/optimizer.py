@@ -19,6 +19,7 @@ from ..graph.held import Held
 from ..objects.pytree import Pytree
 from ..statelib.state import State
 from ..variablelib.kinds import Param
+from ..variablelib.shardings import on_mesh
 from ..variablelib.variable import Variable
 
 __all__ = [
@@ -72,6 +73,8 @@ class OptArray(OptState[A]):
 
 class OptVariable(OptState[A]):
     """The state of an optimizer for one parameter, such as its momentum. It has the metadata of the parameter.
+
+    The metadata `optimizer_sharding` of a parameter name the mesh axes of its state, if they differ from its own.
 
     Example:
         >>> import nnx_like as nnx
@@ -257,15 +260,25 @@ def to_opt_state(tree: Any) -> Any:
 
     Returns:
         The same tree with an `OptVariable` for each variable, with its metadata, and an `OptArray` for each other leaf.
+        If a variable has metadata `optimizer_sharding`, its state has them as `out_sharding`, and is sharded
+        accordingly if there is a mesh.
+
+    Raises:
+        LiftArgumentError: if the names in `optimizer_sharding` do not fit the mesh.
     """
-    return _map(
-        lambda leaf: (
-            OptVariable.from_metadata(leaf.get_raw_value(), leaf.get_metadata())
-            if isinstance(leaf, Variable)
-            else OptArray(leaf)
-        ),
-        tree,
-    )
+    return jax.tree.map_with_path(_to_opt_state, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
+
+
+def _to_opt_state(path: Any, leaf: Any) -> OptState[Any]:
+    if not isinstance(leaf, Variable):
+        return OptArray(leaf)
+    metadata = leaf.get_metadata()
+    if "optimizer_sharding" not in metadata:
+        return OptVariable.from_metadata(leaf.get_raw_value(), metadata)
+    metadata["out_sharding"] = metadata.pop("optimizer_sharding")
+    state = OptVariable.from_metadata(leaf.get_raw_value(), metadata)
+    state.set_raw_value(on_mesh(f"the optimizer's state at {jax.tree_util.keystr(path)}", state))
+    return state
 
 
 def _map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:

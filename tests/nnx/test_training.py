@@ -8,10 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import nnx_like as nnx
 from liftcore.errors import LiftArgumentError
+from liftcore.training import ExponentialMovingAverage
 from nnx_like.errors import TraceContextError
 
 optax = pytest.importorskip("optax")
@@ -283,6 +285,47 @@ def test_averages_keep_their_dtypes() -> None:
     assert [leaf.value.dtype for _, leaf in ema.params.flat_state()] == [jnp.int32, jnp.bfloat16, jnp.float32]
 
 
+DTYPES = ["bfloat16", "float16", "float32", "int32"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_averages_of_objects_are_those_of_the_core(dtype: str) -> None:
+    def model(n: float) -> Any:
+        return nnx.Dict(w=nnx.Param(jnp.full(2, n, dtype), sharding=("x",)), p=nnx.Param({"v": jnp.full(1, n, dtype)}))
+
+    ema, core = nnx.EMA(model(1), 0.999), ExponentialMovingAverage.create({"params": jnp.ones(2)}, 0.999)
+    step, core_step = nnx.jit(lambda ema, model: ema.update(model)), jax.jit(lambda core, new: core.update(new))
+    averaged = ema.apply_to(model(0))
+    models = {n: model(n) for n in (2, 70)}
+    for n in (*[2] * 50, *[70] * 50):
+        step(ema, models[n])
+        core = core_step(core, {"params": models[n].w.value})
+    expected = core.averages["params"]
+    expected = (jnp.rint(expected) if dtype == "int32" else expected).astype(dtype)
+    assert averaged.w.value.tolist() == expected.tolist()
+    assert averaged.p.value["v"].tolist() == expected[:1].tolist()
+    assert [leaf.dtype for leaf in jax.tree.leaves(nnx.state(averaged))] == [dtype, dtype]
+    kept = [] if dtype == "float32" else [("p",), ("w",)]
+    assert [path for path, _ in ema.wide.flat_state()] == kept
+    assert all(ema.wide[name].get_metadata() == ema.params[name].get_metadata() for name in ema.wide)
+    assert len(nnx.state(ema, nnx.Param).flat_state()) == 2
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", *DTYPES])
+@pytest.mark.parametrize("mask_dtype", [None, "bool", "float16", "int32"])
+def test_metrics_are_as_precise_as_float32(dtype: str, mask_dtype: str | None) -> None:
+    draws = np.random.default_rng(0).uniform(0, 2 if dtype == "bool" else 200, (3, 1000))
+    batches, mask = jnp.asarray(draws.astype(int) if dtype == "bool" else draws).astype(dtype), np.arange(1000) % 3 > 0
+    exact = np.asarray(batches).astype(np.float64)
+    average, welford = nnx.metrics.Average(), nnx.metrics.Welford()
+    for batch in batches:
+        average.update(values=batch, mask=None if mask_dtype is None else jnp.asarray(mask, mask_dtype))
+        welford.update(values=batch)
+    assert float(average.compute()) == pytest.approx((exact if mask_dtype is None else exact[:, mask]).mean(), rel=1e-6)
+    assert float(welford.compute().mean) == pytest.approx(exact.mean(), rel=1e-6)
+    assert float(welford.compute().standard_deviation) == pytest.approx(exact.std(), rel=1e-6)
+
+
 def test_what_has_no_average_is_refused() -> None:
     ema = nnx.EMA(Model(), decay=0.5)
     for refused in (
@@ -290,7 +333,7 @@ def test_what_has_no_average_is_refused() -> None:
         lambda: nnx.EMA({"b": jnp.ones(2)}, decay=0.5),
         lambda: ema.update(nnx.Dict(kernel=nnx.Param(1.0))),
     ):
-        with pytest.raises(LiftArgumentError, match=r"EMA.*(only=nnx.Param|differ in layers\[0\], seen)"):
+        with pytest.raises(LiftArgumentError, match=r"EMA.*(only=nnx.Param|differ in kernel, layers\[0\], seen)"):
             refused()
 
 

@@ -77,7 +77,8 @@ def averaged(nnx: Any) -> Any:
     model.seen[...] = model.seen[...] + 1
     ema.update(model)
     ema.update(nnx.state(model, nnx.Param))
-    return leaves(nnx, ema), leaves(nnx, applied), ema.decay, ema.filter.__name__
+    found = [leaf for leaf in leaves(nnx, ema) if leaf[0][0] != "wide"]  # flax averages in half precision
+    return found, leaves(nnx, applied), ema.decay, ema.filter.__name__
 
 
 def stepped(nnx: Any) -> Any:
