@@ -60,9 +60,9 @@ def _no_key(module: Any, static: Iterable[str]) -> LiftArgumentError:
             static_key(module.__dict__[name])
         except Undescribed as error:
             return LiftArgumentError(
-                f"{name} of {type(module).__name__}",
-                f"the value of a static field, {shown(error.value)}, may change in place, so it cannot be compared.",
-                f"Make {type(error.value).__name__} a frozen dataclass, or leave out `static=True`.",
+                f"{name}{error.place} of {type(module).__name__}",
+                f"a static field holds {shown(error.value)}, which cannot be compared: it may change unnoticed.",
+                f"{error.fix} Or leave out `static=True`.",
             )
     raise AssertionError
 

@@ -15,7 +15,7 @@ import jax
 
 from liftcore.errors import check_function, name_of
 
-__all__ = ["MISSING", "FilteredFunction", "documented", "filtered"]
+__all__ = ["MISSING", "FilteredFunction", "documented", "filtered", "partial_function"]
 
 MISSING: Any = object()
 """The default for the function of a transformation: called with only options, it returns a decorator."""
@@ -42,10 +42,12 @@ class FilteredFunction:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Return the function as a method: `instance` is its first argument, and its arrays are traced too."""
-        return self if instance is None else FilteredFunction(_call_bound, self, {"instance": instance})
+        return self if instance is None else partial_function(self, (instance,), {})
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
+        if self.transformation is _call_partial:
+            return functools.partial(self.fun, *self.options["args"], **self.options["keywords"])
         return self.fun
 
     @property
@@ -58,8 +60,19 @@ class FilteredFunction:
         raise AttributeError(name)
 
 
-def _call_bound(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return fun(options["instance"], *args, **kwargs)
+def partial_function(fun: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> FilteredFunction:
+    """Return a function with some of its arguments, like `functools.partial`, as a pytree.
+
+    Args:
+        fun: the function, or any callable pytree.
+        args: its first positional arguments.
+        keywords: its keyword arguments.
+    """
+    return FilteredFunction(_call_partial, fun, {"args": args, "keywords": keywords})
+
+
+def _call_partial(fun: Any, options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return fun(*options["args"], *args, **{**options["keywords"], **kwargs})
 
 
 def filtered(make: Callable[..., Any], transformation: Callable[..., Any], fun: Any, options: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from liftcore import Rest, is_array
 from liftcore.errors import LiftArgumentError, name_of, shown
 from liftcore.statics import Undescribed, warn_not_shared
 
-from .calls import OLDER, UNSET, call_answers, given_options
+from .calls import OLDER, UNSET, answered_call, given_options
 from .functions import MISSING, FilteredFunction, documented, filtered
 from .keyed import ScopedAt, join, split_keyed, split_result
 from .naming import leaf_name
@@ -68,8 +68,8 @@ def filter_jit(
         default: the leaves of the arguments to trace: a pytree prefix of bools, or of functions from a leaf to a bool.
             By default, all arrays. JAX raises a TypeError for a leaf that it cannot trace.
         fn: the same as `default`, for the function.
-        args: the same for the first arguments, as a tuple with one prefix for each; for these it overrides `default`.
-        kwargs: the same for keyword arguments, as a dict.
+        args: the same for the first parameters, as a tuple with one prefix for each; it overrides `default`.
+        kwargs: the same for parameters by name, as a dict; it holds whether they are passed by name or by position.
         out: the same for the result; leaves that are not traced are returned unchanged.
         **options: `inline`, `keep_unused`, `compiler_options`, `device` and `backend` of `jax.jit`; and for scopes,
             `variables`, `rngs`, `variable_shardings` and `donate_variables` of `liftcore.jit`.
@@ -167,13 +167,14 @@ def _prepared(
 ) -> tuple[Any, tuple[Any, ...]]:
     """Return the lifted `jit` and its arguments."""
     name = name_of(fun)
-    if kwargs and len(options) == 1:
-        args, kwargs = _by_position(fun, args, kwargs)
     donate, out, answers = options["donate"], None, None
     given: tuple[tuple[str, Any], ...] = ()
+    older = {key: options[key] for key in OLDER if key in options} if len(options) > 1 else {}
+    if older:
+        args, kwargs, answers = answered_call(f"filter_jit({name})", older, is_dynamic, fun, args, kwargs)
+    elif kwargs:
+        args, kwargs = _by_position(fun, args, kwargs)
     if len(options) > 1:
-        older = {key: options[key] for key in OLDER if key in options}
-        answers = call_answers(f"filter_jit({name})", older, is_dynamic, fun, args, kwargs) if older else None
         given = tuple([(key, value) for key, value in options.items() if key not in ("donate", *OLDER)])
         out = Rest(options["out"]) if "out" in options else None
     parts = split_keyed((fun, args, kwargs), answers)

@@ -18,7 +18,7 @@ from liftcore import Rest, Scope, flatten_static, is_scoped, split_scoped
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.statics import Undescribed, static_key
 
-from .functions import FilteredFunction
+from .functions import partial_function
 from .methods import BoundMethod
 from .parts import check_no_scopes, is_dynamic
 from .prefixes import leafwise
@@ -116,14 +116,9 @@ def _opened(tree: Any) -> Any:
             return BoundMethod(leaf.__func__, jax.tree.map(opened, leaf.__self__))
         if type(leaf) is not functools.partial:
             return leaf
-        fun, args, keywords = jax.tree.map(opened, (leaf.func, leaf.args, leaf.keywords))
-        return FilteredFunction(_call_partial, fun, {"args": args, "keywords": keywords})
+        return partial_function(*jax.tree.map(opened, (leaf.func, leaf.args, leaf.keywords)))
 
     return jax.tree.map(opened, tree)
-
-
-def _call_partial(fun: Any, options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return fun(*options["args"], *args, **{**options["keywords"], **kwargs})
 
 
 def _in_order(traced: Sequence[bool] | None) -> Callable[[Any], bool]:

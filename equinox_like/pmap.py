@@ -61,8 +61,8 @@ def filter_pmap(
         default: the older form of `in_axes`: a pytree prefix of axes for each argument. True means traced and the same
             on all devices, False means static.
         fn: the same for the arrays that the function holds; by default they are the same on all devices.
-        args: the same for the first arguments, as a tuple with one prefix for each; for these it overrides `default`.
-        kwargs: the same for keyword arguments, as a dict.
+        args: the same for the first parameters, as a tuple with one prefix for each; it overrides `default`.
+        kwargs: the same for parameters by name, as a dict; it holds whether they are passed by name or by position.
         out: the older name of `out_axes`.
 
     Returns:

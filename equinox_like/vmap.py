@@ -16,7 +16,7 @@ import liftcore
 from liftcore import is_array, is_scoped
 from liftcore.errors import LiftArgumentError, common_size, name_of, shown
 
-from .calls import OLDER, UNSET, call_answers, given_options
+from .calls import OLDER, UNSET, answered_call, given_options
 from .functions import MISSING, filtered
 from .naming import leaf_name
 from .parts import SplitResult, SplitTree
@@ -93,8 +93,8 @@ def filter_vmap(
         split_rngs: for scopes: from filters of RNG streams to whether elements draw different keys.
         default: the older form of `in_axes`: a pytree prefix of axes for each argument. A bool means the same as None.
         fn: the same for the arrays that the function holds; by default they are the same for all elements.
-        args: the same for the first arguments, as a tuple with one prefix for each; for these it overrides `default`.
-        kwargs: the same for keyword arguments, as a dict.
+        args: the same for the first parameters, as a tuple with one prefix for each; it overrides `default`.
+        kwargs: the same for parameters by name, as a dict; it holds whether they are passed by name or by position.
         out: the older name of `out_axes`.
 
     Returns:
@@ -156,7 +156,7 @@ def mapped(
     """
     axes = {name: spec for name, spec in options.items() if name in AXES}
     if any(name in axes for name in OLDER):
-        answers = call_answers(where, axes, ARRAYS, fun, args, kwargs, None)
+        args, kwargs, answers = answered_call(where, axes, ARRAYS, fun, args, dict(kwargs), None)
     elif kwargs:
         raise LiftArgumentError(
             where, f"{sorted(kwargs)} was passed by name, which `in_axes` does not cover.", "Pass it by position."

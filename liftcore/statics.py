@@ -1,7 +1,8 @@
 """Static values: any Python value as a hashable key. Two keys are equal only if a trace cannot distinguish the values.
 
 A cached trace may be used again only for a value that is equal by type and value at every level: `1`, `1.0` and `True`
-differ, and so do `0.0` and `-0.0`. The key is computed for each call, so it reflects changes in place.
+differ, and so do `0.0` and `-0.0`. The key is computed for each call, so it reflects changes in place: an object of a
+class without equality is equal only to itself, as long as its attributes are the same.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import io
+import logging
+import struct
+import threading
 import types
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -41,6 +46,11 @@ _THEMSELVES = (
     jax.Device,
     jax.sharding.Mesh,  # of this and of the next, JAX keeps one object for all equal ones
     jax.sharding.PartitionSpec,
+    logging.Logger,
+    logging.Handler,
+    io.IOBase,
+    type(threading.Lock()),
+    type(threading.RLock()),
 )
 """Types whose values are their own keys. A trace assumes that functions, their closures and globals do not change."""
 
@@ -54,13 +64,14 @@ class Undescribed(TypeError):
     Attributes:
         value: the value without a key.
         place: its path in the given value, such as `.config["sizes"][0]`.
+        fix: a sentence that says what to do.
     """
 
     def __init__(self, value: Any, place: str = "") -> None:
         where = f" at {place}" if place else ""
         what = f"a {type(value).__name__}{where} cannot be compared by its contents: it may change unnoticed."
-        super().__init__(f"{what} {_fix(value)}")
-        self.value, self.place = value, place
+        self.value, self.place, self.fix = value, place, _fix(value)
+        super().__init__(f"{what} {self.fix}")
 
 
 def static_key(value: Any) -> Hashable:
@@ -68,8 +79,9 @@ def static_key(value: Any) -> Hashable:
 
     Keys exist for numbers and strings, NumPy arrays (by content), containers, functions and classes (by identity),
     `functools.partial` and bound methods, frozen dataclasses (by field), and objects of a class that defines both
-    `__eq__` and `__hash__`. A class may define a method `__static_fields__` that returns the values to compare, as a
-    dict.
+    `__eq__` and `__hash__`. Other objects have keys if they consist of attributes: an object of a class that defines
+    `__eq__` alone is compared by its attributes, and any other object by its identity and its current attributes. A
+    class may define a method `__static_fields__` that returns the values to compare, as a dict.
 
     Example:
         >>> from liftcore import static_key
@@ -82,47 +94,66 @@ def static_key(value: Any) -> Hashable:
         value: any Python value.
 
     Returns:
-        The key. It may contain functions and classes, but no arrays.
+        The key. It may contain functions, classes and the objects that are compared by identity, but no arrays.
 
     Raises:
-        Undescribed: if there is no key: for a JAX array, or a mutable object that is equal only to itself.
+        Undescribed: if there is no key: for a JAX array, a pytree node that can change, or an object that may have more
+            state than its attributes, such as an iterator.
     """
-    key: Hashable = _key(value, ())
+    key: Hashable = _key(value, (), set())
     return key
 
 
 def snapshot(value: Any) -> Any:
     """Return the same value with copies of its mutable parts: lists, dicts, sets and NumPy arrays.
 
+    An object that `static_key` compares by its attributes alone is copied too. One that is equal only to itself is not.
     A value that is cached under a key must keep the value that the key describes: it may be traced again after the
     original has changed. JAX also assumes that a NumPy array does not change between traces.
 
     Args:
         value: any Python value. An object with a method `__snapshot__` makes its own copy.
     """
+    return _copied(value, {})
+
+
+def _copied(value: Any, copies: dict[int, Any]) -> Any:
+    """Return a snapshot. Objects that are compared by their attributes may hold each other: `copies` has them by id."""
     kind: Any = type(value)
-    if kind in _UNCHANGING:
+    if kind in _UNCHANGING or kind is slice:
         return value
     if is_numpy(value):
         return value.copy() if isinstance(value, np.ndarray) else np.array(value)
     if kind in (list, tuple, set, frozenset):
-        return kind(map(snapshot, value))
+        return kind([_copied(below, copies) for below in value])
     if kind in (dict, FrozenDict):
-        return kind({name: snapshot(below) for name, below in value.items()})
+        return kind({name: _copied(below, copies) for name, below in value.items()})
     if isinstance(value, dict):  # it may have attributes, and its own constructor
-        copied = copy.copy(value)
+        made = copy.copy(value)
         for name, below in value.items():
-            copied[name] = snapshot(below)
-        return copied
+            made[name] = _copied(below, copies)
+        return made
     if isinstance(value, tuple) and hasattr(kind, "_make"):
-        return kind._make(map(snapshot, value))
+        return kind._make([_copied(below, copies) for below in value])
+    return _copied_object(value, kind, copies)
+
+
+def _copied_object(value: Any, kind: Any, copies: dict[int, Any]) -> Any:
     if isinstance(value, functools.partial):
-        return kind(value.func, *snapshot(value.args), **snapshot(value.keywords))
+        return kind(value.func, *_copied(value.args, copies), **_copied(value.keywords, copies))
     if _is_frozen(kind) and hasattr(value, "__dict__"):
         made = object.__new__(kind)
-        made.__dict__.update({name: snapshot(below) for name, below in value.__dict__.items()})
+        made.__dict__.update({name: _copied(below, copies) for name, below in value.__dict__.items()})
         return made
-    return value.__snapshot__() if hasattr(kind, "__snapshot__") else value
+    if hasattr(kind, "__snapshot__"):
+        return value.__snapshot__()
+    if not _is_compared_by_attributes(value, kind):
+        return value
+    if id(value) not in copies:
+        copies[id(value)] = made = copy.copy(value)
+        for name, below in _attributes(value, kind).items():
+            object.__setattr__(made, name, _copied(below, copies))
+    return copies[id(value)]
 
 
 _surroundings: list[Callable[[], Hashable]] = []
@@ -168,7 +199,7 @@ def warn_not_shared(where: str, error: Undescribed) -> str:
         warnings.warn(
             f"{place} is {shown(error.value)}, which cannot be compared by its contents: it may change from one call "
             f"to the next. So a lifted `jit` does not keep what it compiles for it, and each call compiles again. "
-            f"{_fix(error.value)}",
+            f"{error.fix}",
             NotSharedWarning,
             stacklevel=2,
         )
@@ -177,14 +208,26 @@ def warn_not_shared(where: str, error: Undescribed) -> str:
 
 def _fix(value: Any) -> str:
     """Return the fix for a value without a key."""
-    if isinstance(value, jax.Array):
+    if isinstance(value, jax.Array | jax.core.Tracer | jax.Ref):
         return "Pass it as an argument, or make it a variable."
-    kind = type(value).__name__
-    return f"Make {kind} a frozen dataclass, or give it `__eq__` and `__hash__` that compare its contents."
+    kind: Any = type(value)
+    if not kind.__flags__ & _HEAP_TYPE:
+        return "Read what you need from it first, and pass that: numbers, strings, tuples or arrays."
+    return f"Make {kind.__name__} a frozen dataclass, or give it `__eq__` and `__hash__` that compare its contents."
 
 
-def _key(value: Any, above: tuple[int, ...]) -> Any:
-    """Return the key of a value inside others, known by `id`. A value inside itself is described by its distance."""
+_HEAP_TYPE = 1 << 9
+"""The flag of types that a `class` statement makes."""
+
+
+def _key(value: Any, above: tuple[int, ...], seen: set[int]) -> Any:
+    """Return the key of a value.
+
+    Args:
+        value: the value.
+        above: the values that it is inside of, by `id`. A value inside itself is described by its distance.
+        seen: the objects whose attributes the key already has, by `id`.
+    """
     kind: Any = type(value)
     if kind in _UNCHANGING:
         return kind, value
@@ -196,11 +239,11 @@ def _key(value: Any, above: tuple[int, ...]) -> Any:
         return kind, *_content(value)
     if id(value) in above:
         return "above", above[::-1].index(id(value))
-    return kind, *_parts(value, kind, (*above, id(value)))
+    return kind, *_parts(value, kind, (*above, id(value)), seen)
 
 
-def _parts(value: Any, kind: Any, above: tuple[int, ...]) -> Iterable[Any]:
-    at = functools.partial(_at, above)
+def _parts(value: Any, kind: Any, above: tuple[int, ...], seen: set[int]) -> Iterable[Any]:
+    at = functools.partial(_at, above, seen)
     if isinstance(value, jax.tree_util.PyTreeDef):  # its own `==` does not distinguish 0.0 and -0.0 in static parts
         return [at(" of a pytree", _marked(value.node_data())), *(at("", child) for child in value.children())]
     if isinstance(value, Mapping):
@@ -215,19 +258,48 @@ def _parts(value: Any, kind: Any, above: tuple[int, ...]) -> Iterable[Any]:
         return [at(".func", value.func), at(".args", value.args), at(".keywords", value.keywords)]
     if isinstance(value, types.MethodType):
         return [value.__func__, at(".__self__", value.__self__)]
+    if isinstance(value, slice):
+        return [at(f".{name}", getattr(value, name)) for name in ("start", "stop", "step")]
+    return _object_parts(value, kind, at, seen)
+
+
+def _object_parts(value: Any, kind: Any, at: Callable[[str, Any], Any], seen: set[int]) -> Iterable[Any]:
     fields = _fields(value, kind)
-    if fields is not None:
-        return [part for name, below in fields.items() for part in (name, at(f".{name}", below))]
-    if not _compares(kind) or not _hashes(value):
-        raise Undescribed(value)
-    return [value]
+    if fields is None and _compares(kind) and _hashes(value):
+        return [value]
+    own: list[Any] = []
+    if fields is None:
+        if not _has_only_attributes(value, kind):
+            raise Undescribed(value)
+        if kind.__eq__ is object.__eq__:
+            own = [_Same(value)]
+            if id(value) in seen:
+                return own
+            seen.add(id(value))
+        fields = _attributes(value, kind)
+    return [*own, *(part for name, below in fields.items() for part in (name, at(f".{name}", below)))]
 
 
-def _at(above: tuple[int, ...], step: str, value: Any) -> Any:
+def _at(above: tuple[int, ...], seen: set[int], step: str, value: Any) -> Any:
     try:
-        return _key(value, above)
+        return _key(value, above, seen)
     except Undescribed as error:
         raise Undescribed(error.value, step + error.place) from None
+
+
+class _Same:
+    """The key of an identity: it is equal for the same object only, and keeps that alive."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
 
 
 def _fields(value: Any, kind: Any) -> dict[str, Any] | None:
@@ -242,10 +314,55 @@ def _fields(value: Any, kind: Any) -> dict[str, Any] | None:
 
 
 def _others(value: Any, kind: Any) -> dict[str, Any]:
-    """Return the attributes of an object, except those that its class computes and caches."""
+    """Return the attributes of an object in its dict, except those that its class computes and caches."""
     held: dict[str, Any] = getattr(value, "__dict__", {})
     cached = functools.cached_property
     return {name: below for name, below in held.items() if not isinstance(getattr(kind, name, None), cached)}
+
+
+def _attributes(value: Any, kind: Any) -> dict[str, Any]:
+    """Return all attributes of an object, except those that its class computes and caches."""
+    return {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)} | _others(value, kind)
+
+
+@functools.lru_cache(1024)
+def _slots(kind: Any) -> tuple[str, ...]:
+    """Return the names of the slots of a class; private ones are mangled."""
+    descriptors = [(name, one) for cls in kind.__mro__ for name, one in vars(cls).items()]
+    return tuple(
+        [name for name, one in descriptors if isinstance(one, types.MemberDescriptorType) and name != "__dict__"]
+    )
+
+
+def _has_only_attributes(value: Any, kind: Any) -> bool:
+    """Return whether an object has no state but its attributes.
+
+    Arrays have values, and a node of a pytree is more than its attributes.
+    """
+    if isinstance(value, jax.Array | jax.core.Tracer | jax.Ref):
+        return False
+    return _is_plain(kind) and jax.tree_util.all_leaves((value,))
+
+
+@functools.lru_cache(1024)
+def _is_plain(kind: Any) -> bool:
+    """Return whether the objects of a class have memory for attributes alone: no base class in C adds state."""
+    dictionaries = (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
+    size = object.__basicsize__ + _POINTER * (len(_slots(kind)) + dictionaries)
+    return bool(kind.__basicsize__ == size and not kind.__itemsize__)
+
+
+_POINTER = struct.calcsize("P")
+
+
+def _is_compared_by_attributes(value: Any, kind: Any) -> bool:
+    """Return whether an object is compared by its attributes alone, so that another one may be equal to it."""
+    return (
+        kind.__eq__ is not object.__eq__
+        and _fields(value, kind) is None
+        and not (_compares(kind) and _hashes(value))
+        and _has_only_attributes(value, kind)
+    )
 
 
 def _is_frozen(kind: Any) -> bool:

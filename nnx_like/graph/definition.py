@@ -32,7 +32,6 @@ from liftcore.statics import Undescribed, snapshot, warn_not_shared
 from ..errors import StructureError
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
-from .attributes import attributes_key
 
 __all__ = [
     "AGAIN",
@@ -78,8 +77,8 @@ _ATOMS = frozenset(
 class Fixed:
     """A static value that is compared by `liftcore.static_key`: by type and value, recursively.
 
-    An object without such a key is equal only to itself, as long as its attributes are the same. If it can change in
-    other ways, it is equal only within one walk, and a trace for it is never reused.
+    An object without such a key may change unnoticed: it is equal only within one walk, and a trace for it is never
+    reused.
 
     Attributes:
         value: the value, with copies of its mutable parts; an object without a key is the object itself.
@@ -128,8 +127,6 @@ def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
                 f"a {type(error.value).__name__} is in a place where only static values are allowed.",
                 "Keep it in an attribute, a list, a tuple or a dict, or pass it as an argument that is not static.",
             ) from None
-        if (key := attributes_key(value)) is not None:
-            return Fixed(value, key, has_key=False)
         if unknown is not None:
             warn_not_shared(path_text(path), error)
         return Fixed(value, (id(value), unknown), has_key=False)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import dataclasses
 import enum
 import functools
+import io
+import itertools
+import logging
 import math
+import random
+import threading
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -160,15 +166,17 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
 }
 NONE: dict[str, tuple[Any, str]] = {
     "an array": (jnp.ones(2), ""),
-    "a plain object": (Plain(1), ""),
-    "a dataclass that may change": (Mutable(1), ""),
-    "in a list": ([1, Plain(1)], "[1]"),
-    "in a dict": ({"a": {"b": Plain(1)}}, "['a']['b']"),
-    "in a frozen dataclass": (Config([Plain(1)]), ".size[0]"),
-    "the object of a method": (Plain(1).method, ".__self__"),
-    "an argument of a partial": (functools.partial(double, Plain(1)), ".args[0]"),
+    "an iterator": (iter([1]), ""),
+    "an object with state in C": (random.Random(0), ""),
+    "in a list": ([1, iter([1])], "[1]"),
+    "in a dict": ({"a": {"b": iter([1])}}, "['a']['b']"),
+    "in a frozen dataclass": (Config([iter([1])]), ".size[0]"),
+    "in an object": (Plain([Mutable(iter([1]))]), ".size[0].size"),
+    "the object of a method": (Plain(iter([1])).method, ".__self__.size"),
+    "an argument of a partial": (functools.partial(double, iter([1])), ".args[0]"),
     "an array of objects": (np.array([Plain(1)], dtype=object), ""),
-    "an object that holds an array": (Hashed(jnp.ones(2)), ""),
+    "an object that holds an array": (Hashed(jnp.ones(2)), ".value"),
+    "an object that holds a mutable array": (Plain(jax.new_ref(jnp.ones(2))), ".size"),
 }
 
 
@@ -191,6 +199,115 @@ def test_what_may_change_unseen_has_no_key(case: str) -> None:
     with pytest.raises(Undescribed) as caught:
         static_key(value)
     assert caught.value.place == place
+
+
+class Slots:
+    __slots__ = ("__hidden", "size")
+
+    def __init__(self, size: Any) -> None:
+        self.size, self.__hidden = size, [0]
+
+    def change(self) -> None:
+        self.__hidden.append(1)
+
+
+@dataclasses.dataclass(eq=False)
+class Unequal:
+    size: Any
+
+
+class EqualBySize(Plain):
+    """Defines equality, so that it has no hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EqualBySize) and self.size == other.size
+
+
+def linked(size: Any) -> Plain:
+    """Two objects that hold each other, and a list of both."""
+    one, other = Plain(size), Plain(size)
+    one.other, other.other = other, one  # type: ignore[attr-defined]
+    one.both = [one, other]  # type: ignore[attr-defined]
+    return one
+
+
+COUNT = itertools.count()
+BY_IDENTITY: dict[str, Callable[[], Any]] = {
+    "an object": lambda: Plain([1]),
+    "an object with slots": lambda: Slots(1),
+    "objects that hold each other": lambda: linked(1),
+    "a dataclass without equality": lambda: Unequal(1),
+    "a marker": object,
+    "a logger": lambda: logging.getLogger(f"a{next(COUNT)}"),
+    "a file": io.StringIO,
+    "a lock in an object": lambda: Plain(threading.Lock()),
+    "a set of objects": lambda: frozenset({Plain(1)}),
+    "a method of an object": lambda: Plain(1).method,
+}
+BY_ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
+    "a dataclass": Mutable,
+    "a namespace": lambda size: types.SimpleNamespace(size=size),
+    "arguments of a program": lambda size: argparse.Namespace(size=size),
+    "a class that defines equality": EqualBySize,
+    "a class whose hash fails": lambda size: Hashed([size]),
+    "a slice": lambda size: slice(size),
+}
+
+
+@pytest.mark.parametrize("case", BY_IDENTITY)
+def test_an_object_without_equality_is_equal_to_itself(case: str) -> None:
+    value = BY_IDENTITY[case]()
+    key = static_key([value])
+    assert key == static_key([value])
+    assert hash(key) == hash(static_key([value]))
+    assert key != static_key([BY_IDENTITY[case]()])
+    assert liftcore.statics.snapshot(value) == value
+
+
+@pytest.mark.parametrize("case", BY_ATTRIBUTES)
+def test_an_object_with_equality_but_no_hash_is_compared_by_its_attributes(case: str) -> None:
+    make = BY_ATTRIBUTES[case]
+    assert static_key(make(1)) == static_key(make(1))
+    assert static_key(make(1)) != static_key(make(1.0))
+    assert static_key(liftcore.statics.snapshot(make(1))) == static_key(make(1))
+
+
+def test_a_change_of_an_object_is_seen_at_every_depth() -> None:
+    slots = Slots(1)
+    value = Plain({"a": [linked(1), Mutable(slots), types.SimpleNamespace(table=np.zeros(2))]})
+    a, mutable, table = value.size["a"]
+    changes = [
+        lambda: setattr(value, "new", 1),
+        lambda: value.size.update(b=1),
+        lambda: setattr(a.other, "size", 2),
+        lambda: setattr(mutable, "size", slots),
+        slots.change,
+        lambda: setattr(slots, "size", 1.0),
+        lambda: table.table.__setitem__(0, 1),
+    ]
+    keys = [static_key(value)]
+    for change in changes:
+        change()
+        keys.append(static_key(value))
+    assert [one == other for one, other in itertools.pairwise(keys)] == [False, False, False, True, False, False, False]
+
+
+def test_a_snapshot_copies_what_is_compared_by_its_attributes_alone() -> None:
+    inner, marker = Mutable([1]), Plain([1])
+    value = types.SimpleNamespace(inner=inner, marker=marker)
+    value.itself = [value]
+    kept, key = liftcore.statics.snapshot(value), static_key(value)
+    inner.size.append(2)
+    assert static_key(kept) == key != static_key(value)
+    assert kept.itself[0] is kept is not value
+    assert kept.marker is marker
+
+
+def test_a_large_web_of_objects_has_a_key_at_once() -> None:
+    objects = [Plain([]) for _ in range(40)]
+    for one in objects:
+        one.size = objects
+    assert static_key(objects) == static_key(objects)
 
 
 def test_a_key_is_that_of_the_moment() -> None:
@@ -247,17 +364,21 @@ def test_a_static_argument_is_told_by_its_value() -> None:
     assert run({}, 2.0, Config(3.5)) == 7.0
 
 
-def test_an_object_that_may_change_is_no_key_and_one_is_told_so_once() -> None:
+def test_an_object_that_changes_is_traced_again_and_one_without_a_key_is_told_once() -> None:
     class Changing:
         size = 3.0
 
     config = Changing()
+    assert traces(config, config) == 1
     lifted = liftcore.jit(lambda scope, x, config: x * config.size, static_argnames="config")
-    run = liftcore.apply(lambda scope, x: lifted(scope, x, config))
-    with pytest.warns(NotSharedWarning, match=r"static argument config of jit\(.* Changing .* frozen dataclass"):
-        assert run({}, 2.0) == 6.0
+    run = liftcore.apply(lambda scope, x, config: lifted(scope, x, config))
+    assert run({}, 2.0, config) == 6.0
     config.size = 5.0
-    assert run({}, 2.0) == 10.0
+    assert run({}, 2.0, config) == 10.0
+    numbers = random.Random(0)
+    numbers.size = 3.0  # type: ignore[attr-defined]
+    with pytest.warns(NotSharedWarning, match=r"static argument config of jit\(.* Random .* frozen dataclass"):
+        assert run({}, 2.0, numbers) == 6.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import jax
@@ -92,7 +94,9 @@ def test_what_cannot_be_traced_is_an_error_of_jax() -> None:
             "result is marked as static, but depends on traced values",
         ),
         (lambda: eqx.filter_jit(lambda x: x, args=({"y": True},))({"x": X}), "expected a pytree prefix"),
-        (lambda: eqx.filter_jit(lambda x: x, args=(True, True))(X), "it has 2 entries, but 1 arguments"),
+        (lambda: eqx.filter_jit(lambda x: x, args=(True, True))(X), r"do not fit .* \(x\): too many positional"),
+        (lambda: eqx.filter_vmap(lambda x: x, kwargs={"y": 0})(X), r"do not fit .* \(x\): .* 'y'"),
+        (lambda: eqx.filter_jit(lambda x: x, args=(True,), kwargs={"x": True})(X), "multiple values for argument 'x'"),
         (lambda: eqx.filter_jit(lambda x: x, args=[True]), "expected a tuple"),
         (lambda: eqx.filter_jit(lambda x: x, kwargs=(True,)), "expected a dict"),
         (lambda: eqx.filter_vmap(lambda x: x, in_axes=0, default=0), "in_axes and default are two forms"),
@@ -103,6 +107,80 @@ def test_what_cannot_be_traced_is_an_error_of_jax() -> None:
 def test_misuse_says_where(run: Any, what: str) -> None:
     with pytest.raises(LiftArgumentError, match=what):
         run()
+
+
+class Scale(eqx.Module):
+    w: Any = 1.0
+
+    def call(self, x: Any, y: Any = 2) -> Any:
+        return kinds(self.w, x, y)
+
+    @eqx.filter_jit(kwargs={"y": True})
+    def decorated(self, x: Any, y: Any = 2) -> Any:
+        return kinds(self.w, x, y)
+
+
+def kinds(*values: Any) -> str:
+    """One letter for each value: whether it is traced or static."""
+    return "".join("t" if isinstance(one, jax.core.Tracer) else "s" for one in values)
+
+
+def plain(x: Any, y: Any = 2) -> Any:
+    return kinds(x, y)
+
+
+def many(x: Any, *args: Any, k: Any = 3, **kwargs: Any) -> Any:
+    return kinds(x, *args, k, *kwargs.values())
+
+
+X_AND_Y = {"kwargs": {"x": True, "y": True}}
+
+
+@pytest.mark.parametrize(
+    ("fun", "options", "call", "expected"),
+    [
+        (plain, {"kwargs": {"x": True}}, lambda f: f(1), "ts"),
+        (plain, {"kwargs": {"x": True}}, lambda f: f(y=1, x=1), "ts"),
+        (plain, {"kwargs": {"y": True}}, lambda f: f(1), "st"),
+        (plain, {"args": (True, True)}, lambda f: f(1), "tt"),
+        (plain, {"args": (False,), "default": True}, lambda f: f(x=1, y=2), "st"),
+        (plain, {"default": True, **X_AND_Y}, lambda f: f(1, 2), "tt"),
+        (many, {"args": (True, False, True)}, lambda f: f(1, 2, 3, 4), "tstss"),
+        (many, {"args": (True, True, True)}, lambda f: f(1), "ts"),
+        (many, {"kwargs": {"x": True, "k": True, "z": True}}, lambda f: f(1, 2, a=1, z=2), "tstst"),
+        (many, {"default": True, "kwargs": {"k": False, "z": False}}, lambda f: f(1, z=1), "tss"),
+        (Scale().call, X_AND_Y, lambda f: f(1), "stt"),
+        (Scale().call, {"args": (True,), "fn": True}, lambda f: f(x=1), "tts"),
+        (Scale().decorated, {"args": (True,)}, lambda f: f(1), "stt"),
+        (functools.partial(plain, 1), {"kwargs": {"y": True}}, lambda f: f(), "st"),
+        (functools.partial(plain, y=1), X_AND_Y, lambda f: f(1), "tt"),
+        (eqx.Partial(plain, 1), {"args": (True,)}, lambda f: f(2), "st"),
+        (eqx.filter_jit(plain), X_AND_Y, lambda f: f(1), "tt"),
+    ],
+)
+def test_options_hold_for_parameters_however_they_are_passed(fun: Any, options: Any, call: Any, expected: str) -> None:
+    assert call(eqx.filter_jit(fun, **options)) == expected
+
+
+def test_a_method_under_a_transformation_has_the_signature_of_the_method() -> None:
+    assert str(inspect.signature(Scale().decorated)) == "(x: 'Any', y: 'Any' = 2) -> 'Any'"
+
+
+@pytest.mark.parametrize("transformation", [eqx.filter_vmap, eqx.filter_pmap])
+@pytest.mark.parametrize(
+    ("fun", "options", "call", "shape"),
+    [
+        (lambda x, y: x + y, {"kwargs": {"x": None}}, lambda f: f(X, X[None]), (1, 3)),
+        (lambda x, y: x + y, {"kwargs": {"x": 1}}, lambda f: f(X[:, None], y=X[None]), (1, 3)),
+        (lambda x, y=X: x + y, {"args": (0, None)}, lambda f: f(X[None]), (1, 3)),
+        (lambda x, y=X[None]: x + y, {"args": (None,)}, lambda f: f(X), (1, 3)),
+        (lambda x, *ys, k=2: (x + ys[0]) * k, {"args": (None, 0, 0, 0)}, lambda f: f(X, X[None]), (1, 3)),
+    ],
+)
+def test_axes_hold_for_parameters_however_they_are_passed(
+    transformation: Any, fun: Any, options: Any, call: Any, shape: Any
+) -> None:
+    assert jnp.shape(call(transformation(fun, **options))) == shape
 
 
 # -- filter_vmap -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
+import random
 import re
 import weakref
 from typing import Any
@@ -484,18 +485,34 @@ def test_what_is_kept_is_traced_again_with_what_its_key_says() -> None:
     assert scaled(Cfg([2])).apply({}, jnp.ones(2)).tolist() == [2.0, 2.0]
 
 
-def test_an_object_that_may_change_is_never_served_a_trace_and_is_named() -> None:
+def test_an_object_that_changes_is_traced_again() -> None:
+    settings, runs = Settings(3.0), []
+
+    class Counted(Scaled):
+        def __call__(self, x: Any) -> Any:
+            runs.append(x)
+            return super().__call__(x)
+
+    scaled = nn.jit(Counted)(settings)
+    assert [scaled.apply({}, 2.0) for _ in range(2)] == [6.0, 6.0]
+    settings.by = 5.0
+    assert scaled.apply({}, 2.0) == 10.0
+    assert len(runs) == 2
+
+
+def test_an_object_without_a_key_is_never_served_a_trace_and_is_named() -> None:
     settings = Settings(3.0)
+    settings.rows = random.Random(0)  # type: ignore[attr-defined]
     scaled = nn.jit(Scaled)(settings)
     with liftcore.retraces() as found:
         with pytest.warns(
             NotSharedWarning,
-            match=r"^Scaled\.cfg is .*Settings, which cannot be compared by .* Make Settings a frozen dataclass",
+            match=r"^Scaled\.cfg\.rows is .*Random.*, which cannot be compared by .* Make Random a frozen dataclass",
         ):
             assert scaled.apply({}, 2.0) == 6.0
         settings.by = 5.0
         assert scaled.apply({}, 2.0) == 10.0  # and warns no more
-    assert "not comparable by its contents: 'Scaled.cfg'" in str(found)
+    assert "not comparable by its contents: 'Scaled.cfg.rows'" in str(found)
 
 
 def test_partials_in_fields_are_compared_by_value() -> None:
