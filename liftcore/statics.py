@@ -23,7 +23,7 @@ from ._compat import NUMPY_ARRAYS
 from .errors import NotSharedWarning, shown
 from .frozen_dict import FrozenDict
 
-__all__ = ["Undescribed", "snapshot", "static_key", "surroundings", "surrounds", "warn_not_shared"]
+__all__ = ["Undescribed", "is_shareable", "snapshot", "static_key", "surroundings", "surrounds", "warn_not_shared"]
 
 _ATOMS = frozenset({bool, bytes, int, str, type(None), types.EllipsisType})
 _THEMSELVES = (
@@ -122,6 +122,16 @@ def snapshot(value: Any) -> Any:
         made.__dict__.update({name: snapshot(below) for name, below in value.__dict__.items()})
         return made
     return value.__snapshot__() if hasattr(kind, "__snapshot__") else value
+
+
+def is_shareable(fn: Callable[..., Any]) -> bool:
+    """Whether a function can be kept without keeping arrays alive: it holds none, or it compares by value."""
+    fn = getattr(fn, "shared_as", fn)  # set on a wrapper that is shared like the function that it wraps
+    if isinstance(fn, types.FunctionType):
+        defaults = jax.tree.leaves((fn.__defaults__, fn.__kwdefaults__))
+        return fn.__closure__ is None and not any(isinstance(leaf, jax.Array) for leaf in defaults)
+    by_identity: bool = type(fn).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
+    return not by_identity and not isinstance(fn, types.MethodType | functools.partial)
 
 
 _surroundings: list[Callable[[], Hashable]] = []
