@@ -31,9 +31,11 @@ __all__ = [
     "auto_axes",
     "checkpoint",
     "closed_over",
+    "context_of",
     "forget_calls",
     "has_effect",
     "is_eager",
+    "is_staging",
     "is_tag",
     "jaxpr_as_fun",
     "mapped_aval",
@@ -77,6 +79,32 @@ with jax.ensure_compile_time_eval():
 def is_eager() -> bool:
     """Whether JAX computes at once: outside all transformations, and with `jit` enabled."""
     return trace_state() == _EAGER and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
+
+
+class _Staged(Exception):
+    """An equation of `_probe` would be made."""
+
+
+_probe = jex.Primitive("liftcore_probe")
+
+
+@_probe.def_impl
+def _run_probe() -> bool:
+    return False
+
+
+@_probe.def_abstract_eval
+def _stage_probe() -> Any:
+    raise _Staged
+
+
+def is_staging() -> bool:
+    """Whether an operation becomes an equation of a surrounding trace, such as that of `jax.jit`, and does not run."""
+    try:
+        staged: bool = _probe.bind()
+    except _Staged:
+        return True
+    return staged
 
 
 def tag(value: Any, name: str = TAG) -> Any:
@@ -170,6 +198,11 @@ def forget_calls(jitted: Any) -> None:
 def has_effect(eqn: Any) -> bool:
     """Whether a jaxpr equation has a side effect; using the name of a mapped axis does not count."""
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in eqn.effects)
+
+
+def context_of(eqn: Any) -> str:
+    """Return a text that is equal for jaxpr equations that were made under the same context managers of JAX."""
+    return repr(eqn.ctx)
 
 
 def is_tag(eqn: Any) -> bool:

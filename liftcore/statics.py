@@ -29,7 +29,7 @@ from .errors import NotSharedWarning, shown
 from .frozen_dict import FrozenDict
 from .leaves import is_numpy
 
-__all__ = ["Undescribed", "snapshot", "static_key", "surroundings", "surrounds", "warn_not_shared"]
+__all__ = ["Undescribed", "is_shareable", "snapshot", "static_key", "surroundings", "surrounds", "warn_not_shared"]
 
 _ATOMS = frozenset({bool, bytes, int, str, type(None), types.EllipsisType})
 _THEMSELVES = (
@@ -154,6 +154,16 @@ def _copied_object(value: Any, kind: Any, copies: dict[int, Any]) -> Any:
         for name, below in _attributes(value, kind).items():
             object.__setattr__(made, name, _copied(below, copies))
     return copies[id(value)]
+
+
+def is_shareable(fn: Callable[..., Any]) -> bool:
+    """Whether a function can be kept without keeping arrays alive: it holds none, or it compares by value."""
+    fn = getattr(fn, "shared_as", fn)  # set on a wrapper that is shared like the function that it wraps
+    if isinstance(fn, types.FunctionType):
+        defaults = jax.tree.leaves((fn.__defaults__, fn.__kwdefaults__))
+        return fn.__closure__ is None and not any(isinstance(leaf, jax.Array) for leaf in defaults)
+    by_identity: bool = type(fn).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
+    return not by_identity and not isinstance(fn, types.MethodType | functools.partial)
 
 
 _surroundings: list[Callable[[], Hashable]] = []

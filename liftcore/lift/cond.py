@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, shown
+from ..pipeline.once import once
 from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.branches import run_one
@@ -75,7 +76,7 @@ def cond(
         check_pred(body.where, pred)
 
         def choose(branches: Sequence[Callable[[], Any]]) -> Any:
-            return jax.lax.cond(pred, *branches)
+            return once(lambda pred: jax.lax.cond(pred, *branches), pred)
 
         return run_one(body, [true_fun, false_fun], choose, variable_groups, rng_groups, operands)
 
@@ -130,7 +131,7 @@ def switch(
         check_index(body.where, index)
 
         def choose(branches: Sequence[Callable[[], Any]]) -> Any:
-            return jax.lax.switch(index, branches)
+            return once(lambda index: jax.lax.switch(index, branches), index)
 
         return run_one(body, functions, choose, variable_groups, rng_groups, operands)
 

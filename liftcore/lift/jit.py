@@ -12,12 +12,12 @@ from ..pipeline.use import Body, Use
 from ..runners.ahead import Jitted, Step
 from ..runners.arguments import advised, choose, parameter_names, split_arguments
 from ..runners.axes import NO_AXES
-from ..runners.compiled import Cache, Program, is_shareable
+from ..runners.compiled import Cache, Program
 from ..runners.direct import Direct
 from ..runners.donation import DONATED, Donated, donate
 from ..runners.shardings import Placement
 from ..runners.whole import whole
-from ..statics import Undescribed, static_key, surroundings, warn_not_shared
+from ..statics import Undescribed, is_shareable, static_key, surroundings, warn_not_shared
 from ..typing import Filter, Path, PyTree
 
 __all__ = ["jit"]

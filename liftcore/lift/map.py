@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 from .._compat import tag
+from ..pipeline.once import once
 from ..pipeline.splitting import Prologue, trace
 from ..runners.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
 from ..runners.eager import cached_when_eager
@@ -101,8 +103,12 @@ def _in_turn(
     prologue = Prologue(traced, xs, [0 for _ in xs], elements.batch)
     prologue.make(traced.all())
     shared = prologue.tree()
-    stacked = jax.lax.map(lambda slices: traced.rest(None, shared, slices)[1], xs, batch_size=batch_size)
+
+    def rest(slices: Any) -> Any:
+        return traced.rest(None, shared, slices)[1]
+
+    stacked = once(functools.partial(jax.lax.map, rest, batch_size=batch_size), xs)
     structure, along = outputs
-    found, rest = iter(shared), iter(stacked)
-    values = [next(found) if axis is None else to_axis(next(rest), axis) for axis in along]
+    found, others = iter(shared), iter(stacked)
+    values = [next(found) if axis is None else to_axis(next(others), axis) for axis in along]
     return jax.tree.unflatten(structure, values)

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import _compat
 from ..errors import LiftArgumentError, shown
+from ..pipeline.once import once
 from ..pipeline.outlining import outline
 from ..pipeline.use import Body
 from ..runners.arguments import advised, choose, join_arguments, split_arguments
@@ -62,6 +63,9 @@ def remat(
         )
     checkpointed = functools.partial(_compat.checkpoint, prevent_cse=prevent_cse, policy=policy)
 
+    def once_checkpointed(fn: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.partial(once, checkpointed(fn))
+
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         fixed, dynamic = split_arguments(body.where, body.prepared, args, kwargs)
 
@@ -70,7 +74,7 @@ def remat(
             return body(variable_groups, rng_groups, *args, **kwargs)
 
         with advised(body, dynamic):
-            return outline(checkpointed, body, variable_groups, rng_groups, dynamic, via=run)
+            return outline(once_checkpointed, body, variable_groups, rng_groups, dynamic, via=run)
 
     def prepare(fn: Callable[..., Any]) -> set[str]:
         return choose(fn, "static", static_argnums, static_argnames)

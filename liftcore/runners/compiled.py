@@ -16,7 +16,6 @@ import contextvars
 import dataclasses
 import functools
 import inspect
-import types
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeAlias
@@ -38,7 +37,7 @@ from .arguments import join_arguments
 from .donation import NOTHING, Donated
 from .shardings import Shardings
 
-__all__ = ["Cache", "Compiled", "Kept", "NewTrace", "Options", "Program", "Signature", "is_shareable"]
+__all__ = ["Cache", "Compiled", "Kept", "NewTrace", "Options", "Program", "Signature"]
 
 Options: TypeAlias = tuple[tuple[str, Any], ...]
 """Arguments of `jax.jit`, by name."""
@@ -439,16 +438,6 @@ class Compiled:
 
 Found: TypeAlias = weakref.WeakValueDictionary[int, Compiled]
 """The contents of a cache, the oldest first."""
-
-
-def is_shareable(fn: Callable[..., Any]) -> bool:
-    """Whether a function can be kept without keeping arrays alive: it holds none, or it compares by value."""
-    fn = getattr(fn, "shared_as", fn)  # set on a wrapper that is shared like the function that it wraps
-    if isinstance(fn, types.FunctionType):
-        defaults = jax.tree.leaves((fn.__defaults__, fn.__kwdefaults__))
-        return fn.__closure__ is None and not any(isinstance(leaf, jax.Array) for leaf in defaults)
-    by_identity: bool = type(fn).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
-    return not by_identity and not isinstance(fn, types.MethodType | functools.partial)
 
 
 def _plain(value: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Loops outside all JAX transformations: the compiled function of a body is kept, as `jax.lax.scan` keeps it.
+"""Loops outside all JAX transformations: the trace of a body is kept too, as `jax.lax.scan` keeps it.
 
 A lifted `jit` changes no names, values or draws. So a loop that runs eagerly is put under a `jit` that is not shown in
 paths, and the next loop over the same functions with equal options and types uses its compiled function again. If the
-functions or the options have no key, or the body needs values that are known only outside `jit`, the loop runs without
-it.
+functions close over something, the functions or the options have no key, or the body needs values that are known only
+outside `jit`, the loop runs without it, and is traced in each call; it is still compiled once, see `pipeline.once`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..leaves import is_array, is_array_like, is_number
 from ..pipeline.packing import keeping_lifter, transformation
 from ..pipeline.use import Body
 from ..scopes.lifts import Captured
-from ..statics import snapshot, static_key, surroundings
+from ..statics import is_shareable, snapshot, static_key, surroundings
 from ..typing import PyTree
 from .arguments import join_arguments, name_arguments
 from .axes import replace_mapped, select_mapped
-from .compiled import Cache, Program, is_shareable
+from .compiled import Cache, Program
 from .donation import DONATED, Donated
 
 __all__ = ["cached_when_eager"]
@@ -42,8 +42,7 @@ _NEEDS_VALUES = (
     jax.errors.TracerIntegerConversionError,
 )
 
-_SHARED = Cache()
-"""The compiled functions of functions that hold no arrays."""
+_KEPT = Cache()
 
 
 class AsItIs(BaseException):
@@ -55,7 +54,7 @@ def cached_when_eager(
     known: Collection[int] = (),
     donated: Callable[..., Collection[int]] | None = None,
 ) -> Callable[[Lift], Lift]:
-    """Return a decorator for a lift that keeps the compiled functions of eager calls.
+    """Return a decorator for a lift that keeps the compiled functions of eager calls, if they can keep no arrays alive.
 
     Args:
         numbers: the numbers, from 1, of the arguments after the scopes that the lift converts to arrays. In other
@@ -112,9 +111,12 @@ class Made(NamedTuple):
         named = dict(zip(options, copies[len(args) :], strict=True))
         return cls(lift(*args, **options), lift, tuple(copies[: len(args)]), named)
 
-    def cache(self) -> Cache:
-        """Return the cache for its compiled functions: a separate one if the functions may hold arrays."""
-        return _SHARED if all(map(is_shareable, _functions((self.args, self.options)))) else Cache()
+    @property
+    def is_shareable(self) -> bool:
+        """Whether its compiled functions may be found again, and can be kept without keeping arrays alive."""
+        functions = list(_functions((self.args, self.options)))
+        # A function that a running function made will hardly be passed again.
+        return all(is_shareable(fn) and "<locals>" not in getattr(fn, "__qualname__", "") for fn in functions)
 
     def snapshot(self) -> Made:
         """Return a copy made from values that can no longer change."""
@@ -123,14 +125,15 @@ class Made(NamedTuple):
 
 def _kept(made: Made, kinds: Treatment) -> Callable[..., Any]:
     """Return the lifted function, under a `jit` if it is called eagerly."""
-    cache = functools.cache(made.cache)
+    if not made.is_shareable:
+        return made.lifted
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, gone: Arrays, arrays: Arrays) -> Any:
         if body.use.observer is not None:
             raise AsItIs
         paths = tuple(outer.path for outer in body.use.outers)  # filters may depend on them
         program = Program(body.fn, body.fn.key, body.use.layout, (), paths, None)  # type: ignore[attr-defined]
-        found = cache().find(program, (("donate_argnames", DONATED),) if gone else ())
+        found = _KEPT.find(program, (("donate_argnames", DONATED),) if gone else ())
         if found.program.fn.needs_values:  # type: ignore[attr-defined]
             raise AsItIs
         return found(body.use, Donated((), gone), (variable_groups, rng_groups, arrays))

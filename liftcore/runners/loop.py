@@ -25,6 +25,7 @@ import jax
 from .._compat import tag
 from ..errors import AxisSizeError
 from ..pipeline.changes import Changes
+from ..pipeline.once import once
 from ..pipeline.splitting import Part, Prologue, Split, trace
 from ..pipeline.use import Body
 from ..typing import Axis, InOutAxes, Path, PyTree
@@ -51,7 +52,7 @@ def lax_scan(size: int, **options: Any) -> Callable[..., tuple[PyTree, PyTree]]:
 
     def scan(step: Callable[..., Any], carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
         with contextlib.nullcontext() if size else jax.disable_jit(False):
-            carry, ys = jax.lax.scan(step, carry, xs, size, **options)
+            carry, ys = once(lambda carry, xs: jax.lax.scan(step, carry, xs, size, **options), carry, xs)
             return carry, ys
 
     return scan

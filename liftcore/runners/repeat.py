@@ -17,6 +17,7 @@ import jax
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..filters import leaves_of
 from ..pipeline.changes import Changes, without_created
+from ..pipeline.once import once
 from ..pipeline.splitting import Prologue, Split, trace
 from ..pipeline.use import Body
 from ..scopes.lifts import Advice
@@ -73,7 +74,7 @@ class Repeat(NamedTuple):
 
         try:
             begin = self._first, value
-            _, value = jax.lax.while_loop(condition, iteration, begin)
+            _, value = once(functools.partial(jax.lax.while_loop, condition, iteration), begin)
             if not runs:  # under `jax.disable_jit`, a body that never runs is not traced, but its draws count
                 jax.eval_shape(iteration, begin)
         except TypeError:
@@ -106,7 +107,7 @@ class Repeat(NamedTuple):
             given = [overlay(late.carried, now[1].carried), late.shared, []]
             return iteration.rest(None, given, (now[0], known.updated(now[1])), early.shared)[1][0]
 
-        _, last = jax.lax.while_loop(proceed, step, (self._first, begin))
+        _, last = once(functools.partial(jax.lax.while_loop, proceed, step), (self._first, begin))
         carried, shared = map(merged, early, late)
         _, unwritten, captured = self.body.unchanged
         return last.carry, (Changes(last.carried, carried), unwritten._replace(created=shared), captured)

@@ -1,0 +1,142 @@
+"""Loops and branches that run outside `jit`: equal ones are compiled once.
+
+Outside `jit`, JAX compiles each loop and each branch by itself, and keeps what it compiled for the jaxpr of its body.
+But a function that is made anew in each call has a new jaxpr in each call. So a loop is traced here, and of several
+traces with equal equations only the first is run. Since each call is traced, a change in a closure or a global is seen.
+The kept traces hold no arrays: those that the functions close over are inputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+from jax.extend.core import primitives
+
+from .._compat import as_array, context_of, has_effect, is_eager, is_staging
+from ..statics import Undescribed, is_shareable, static_key
+from .equations import evaluate, opened
+
+__all__ = ["once"]
+
+_KEPT = 256
+"""The number of traces that are kept."""
+
+_RULED = (primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
+_JAXPRS = (jex.Jaxpr, jex.ClosedJaxpr)
+
+
+def once(run: Callable[..., Any], *operands: Any) -> Any:
+    """Return `run(*operands)`; outside `jit`, equal computations are compiled once.
+
+    Args:
+        run: calls a JAX function that traces its bodies, such as `jax.lax.scan`; it is traced as a whole.
+        *operands: pytrees of arrays and numbers. `run` may close over further arrays.
+    """
+    if jax.config.jax_disable_jit or is_staging():  # type: ignore[attr-defined]
+        return run(*operands)
+    closed, shapes = jax.make_jaxpr(run, return_shape=True)(*operands)
+    inputs = map(as_array, [*closed.consts, *jax.tree.leaves(operands)])
+    outputs = evaluate(_kept(opened(closed), ruled=not is_eager()), *inputs)
+    return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+
+
+def _kept(jaxpr: jex.Jaxpr, ruled: bool) -> jex.Jaxpr:
+    """Return the first jaxpr with equal equations; the given one if it has effects, or values that have no key.
+
+    Args:
+        jaxpr: a jaxpr without constants.
+        ruled: whether it may be differentiated or batched. If not, custom rules are left out: they would be kept, and
+            no two of them are equal.
+    """
+    if has_effect(jaxpr):
+        return jaxpr
+    try:
+        equations = Equations(jaxpr if ruled else _without_rules(jaxpr))
+    except Undescribed:
+        return jaxpr
+    return _first(equations).jaxpr
+
+
+class Equations:
+    """A jaxpr that is compared by its equations.
+
+    Args:
+        jaxpr: the jaxpr.
+
+    Raises:
+        Undescribed: if a parameter of an equation has no key, or could keep arrays alive.
+    """
+
+    def __init__(self, jaxpr: jex.Jaxpr) -> None:
+        self.jaxpr, self._key = jaxpr, _key_of(jaxpr)
+        self._hash = hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equations) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@functools.lru_cache(_KEPT)
+def _first(equations: Equations) -> Equations:
+    return equations
+
+
+def _key_of(value: Any) -> Any:
+    """Return the key of a jaxpr, or of a parameter of an equation, which may contain jaxprs."""
+    if isinstance(value, jex.ClosedJaxpr):
+        if value.consts:
+            raise Undescribed(value.consts[0])
+        return _key_of(value.jaxpr)
+    if isinstance(value, jex.Jaxpr):
+        return tuple(_parts(value))
+    if isinstance(value, tuple | list):
+        return type(value), *map(_key_of, value)
+    if (callable(value) and not is_shareable(value)) or hasattr(value, "call_wrapped"):
+        raise Undescribed(value)
+    return static_key(value)
+
+
+def _parts(jaxpr: jex.Jaxpr) -> Iterator[Any]:
+    """Yield the parts of the key of a jaxpr. Variables are numbered in the order in which they are bound."""
+    numbers: dict[Any, int] = {}
+
+    def bound(var: Any) -> Any:
+        numbers[var] = len(numbers)
+        return var.aval
+
+    def used(atom: Any) -> Any:
+        return (atom.aval, static_key(atom.val)) if isinstance(atom, jex.Literal) else numbers[atom]
+
+    yield tuple([bound(var) for var in itertools.chain(jaxpr.constvars, jaxpr.invars)])
+    for eqn in jaxpr.eqns:
+        yield eqn.primitive
+        yield tuple([used(atom) for atom in eqn.invars])
+        yield tuple([(name, _key_of(value)) for name, value in eqn.params.items()])
+        yield tuple([bound(var) for var in eqn.outvars])
+        yield context_of(eqn)
+    yield tuple([used(atom) for atom in jaxpr.outvars])
+
+
+def _without_rules(value: Any) -> Any:
+    """Return a jaxpr, or a parameter of an equation, with plain calls instead of functions with custom rules."""
+    if isinstance(value, jex.ClosedJaxpr):
+        return value.replace(jaxpr=_without_rules(value.jaxpr))
+    if isinstance(value, jex.Jaxpr):
+        return value.replace(eqns=[_without_rule(eqn) for eqn in value.eqns])  # type: ignore[no-untyped-call]
+    if type(value) is tuple:
+        return tuple(map(_without_rules, value))
+    return value
+
+
+def _without_rule(eqn: Any) -> Any:
+    if eqn.primitive in _RULED:
+        call = _without_rules(eqn.params["call_jaxpr"])
+        return eqn.replace(primitive=primitives.closed_call_p, params={"call_jaxpr": call})
+    return eqn.replace(params={name: _without_rules(value) for name, value in eqn.params.items()})
