@@ -314,6 +314,12 @@ class Body:
         self.fn, self.use, self.prepared = fn, use, prepared
         self._marked, self._redrawn, self._casts = marked, redrawn, casts
 
+    def path(self, place: Sequence[Any]) -> Path:
+        """Return the path of a variable, from the root, for its place in a group: a path of JAX."""
+        outer = self.use.outers[place[0].idx]
+        collection, *names = (str(getattr(key, "key", key)) for key in place[1:])
+        return collection, *outer.path, *names
+
     def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Run the function on scopes that are created from the groups.
 
