@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from liftcore.checkpoints import load_file, save_file
-from liftcore.errors import LiftArgumentError, name_of
+from liftcore.errors import LiftArgumentError, SerializationError, name_of
 
 from .filters import combine, filter, is_array_like
 from .npy_files import begins_with_npy, load_npy
@@ -94,8 +94,18 @@ def tree_deserialise_leaves(
         if begins_with_npy(file):
             loaded = load_npy(file, target, f'"{path}"' if file is not path else type(file).__name__, file is not path)
         else:
-            loaded = load_file(path, target)
+            loaded = _loaded(path, target)
     return combine(loaded, like, is_leaf=is_leaf)
+
+
+def _loaded(path: Any, target: Any) -> Any:
+    try:
+        return load_file(path, target)
+    except SerializationError as error:
+        if "=" not in error.fix:
+            raise
+        fix = f"For these options, use `liftcore.checkpoints.load_file(path, like, …)` instead. {error.fix}"
+        raise SerializationError(error.where, error.what, fix) from error.__cause__
 
 
 def _of_shapes(answer: Any) -> Any:

@@ -278,7 +278,9 @@ def check_function(where: str, given: Any) -> None:
         raise no_function(where, given)
 
 
-def common_size(where: str, axes: Iterable[tuple[str, Sequence[int], int]], given: int | None = None) -> int | None:
+def common_size(
+    where: str, axes: Iterable[tuple[str, Sequence[int], int]], given: int | None = None, fix: str = ""
+) -> int | None:
     """Return the size that the mapped axes of several arrays share.
 
     Example:
@@ -289,6 +291,7 @@ def common_size(where: str, axes: Iterable[tuple[str, Sequence[int], int]], give
         where: the place that the error names.
         axes: for each array its name, its shape, and the axis that is mapped.
         given: the size that the caller gave, if any.
+        fix: the fix of the error, if it is not the one for the arguments of a call.
 
     Returns:
         The size, or None if there is neither an array nor a given size.
@@ -300,10 +303,10 @@ def common_size(where: str, axes: Iterable[tuple[str, Sequence[int], int]], give
     for name, shape, axis in axes:
         if not -len(shape) <= axis < len(shape):
             what = f"{name} has shape {shape} and no axis {axis} to map over."
-            raise AxisSizeError(where, what, "Give None as its axis to use the same value everywhere.")
+            raise AxisSizeError(where, what, fix or "Give None as its axis to use the same value everywhere.")
         sizes.append((name, shape[axis]))
     if len({size for _, size in sizes}) > 1:
         what = f"the sizes of the mapped axes disagree ({', '.join(f'{name}: {size}' for name, size in sizes)})."
-        fix = "Make them equal, or give None as the axis of a value that is the same for all."
+        fix = fix or "Make them equal, or give None as the axis of a value that is the same for all."
         raise AxisSizeError(where, what, fix)
     return sizes[0][1] if sizes else None

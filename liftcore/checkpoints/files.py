@@ -14,7 +14,7 @@ from ..serialization import to_state_dict
 from ..typing import Filter, PyTree
 from .disk import replace_file
 from .layout import parts_of, state_and_end, state_in
-from .matching import match_state
+from .matching import TRANSFORM, compare
 from .placing import Stored
 from .streams import Section, check_path_or_file, name_of_file, write_to
 
@@ -122,7 +122,8 @@ def load_file(
             state = transform(state)
         if target is not None:
             where = name_of_file(path)
-            state = match_state(target, state, where=where, filter=filter, strict=strict, cast=cast)
+            options: Any = {"filter": filter, "strict": strict, "cast": cast, "renaming": TRANSFORM}
+            state = compare(target, state, where=where, **options).converted()
         file.seek(end)
         return state
 

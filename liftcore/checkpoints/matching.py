@@ -20,7 +20,7 @@ from ..serialization import from_state_dict, to_state_dict
 from ..typing import Filter, Path, PyTree
 from .placing import KeyTarget, SavedKey, converted, misfit, shown_type, unmarked
 
-__all__ = ["Comparison", "compare", "match_state"]
+__all__ = ["TRANSFORM", "Comparison", "compare", "match_state"]
 
 _MAX_COMPARISONS = 20_000
 """The number of pairs of names that are compared to suggest the closest ones; it takes half a second."""
@@ -79,8 +79,7 @@ def match_state(
         SerializationError: if something does not fit; the error lists every path, with the closest name on the other
             side.
     """
-    match = compare(target, state, where=where, filter=filter, strict=strict, cast=cast)
-    return match.restored({path: converted(leaf, saved) for path, (leaf, saved) in match.pairs.items()})
+    return compare(target, state, where=where, filter=filter, strict=strict, cast=cast).converted()
 
 
 class Comparison(NamedTuple):
@@ -96,15 +95,40 @@ class Comparison(NamedTuple):
     spec: Any
     pairs: Mapping[Path, tuple[Any, Any]]
 
+    def converted(self) -> Any:
+        """Return a tree like the target, with each saved leaf converted."""
+        return self.restored({path: converted(leaf, saved) for path, (leaf, saved) in self.pairs.items()})
+
     def restored(self, new: Mapping[Path, Any]) -> Any:
         """Return a tree like the target, with new leaves at some paths."""
         return from_state_dict(self.marked, _filled(self.spec, (), new))
 
 
+TRANSFORM = "with `transform=`"
+"""How to rename saved entries, for functions that have that option."""
+
+
 def compare(
-    target: PyTree, state: Any, *, where: str, filter: Filter = True, strict: bool = True, cast: bool = False
+    target: PyTree,
+    state: Any,
+    *,
+    where: str,
+    filter: Filter = True,
+    strict: bool = True,
+    cast: bool = False,
+    renaming: str = "in the state that you pass",
 ) -> Comparison:
-    """Compare a target with a state, as the first step of `match_state`; see there."""
+    """Compare a target with a state, as the first step of `match_state`; see there.
+
+    Args:
+        target: see `match_state`.
+        state: see `match_state`.
+        where: see `match_state`.
+        filter: see `match_state`.
+        strict: see `match_state`.
+        cast: see `match_state`.
+        renaming: how the caller's user renames or converts saved entries, for errors.
+    """
     marked = _with_marks(target)
     spec = to_state_dict(marked)
     expected = dict(_flat(spec))
@@ -113,7 +137,7 @@ def compare(
     taken = {path: leaf for path, leaf in expected.items() if takes(path, unmarked(leaf))}
     beside = {path: leaf for path, leaf in saved.items() if path not in expected and takes(path, leaf)}
     found = {path: saved[path] for path in taken if path in saved} | beside
-    _check(where, taken, found, strict, cast, bool(expected), filter is not True)
+    _check(where, taken, found, strict, cast, bool(expected), filter is not True, renaming)
     return Comparison(marked, spec, {path: (leaf, found[path]) for path, leaf in taken.items() if path in found})
 
 
@@ -166,7 +190,7 @@ def _filled(spec: Any, path: Path, new: Mapping[Path, Any]) -> Any:
 
 
 class _Fix(NamedTuple):
-    """The text of a fix, and a predicate for the problems that it applies to. `{part}` is advice about the filter."""
+    """The text of a fix, and a predicate for the problems that it applies to. `{part}` is advice about the filter, `{renaming}` about names."""
 
     applies: Callable[[str], bool]
     text: str
@@ -175,7 +199,7 @@ class _Fix(NamedTuple):
 _FIXES = (
     _Fix(
         lambda text: text.startswith(("missing", "unexpected", "shape", "expected")),
-        "Restore into a target like the saved one, rename or convert saved entries with `transform=`, or {part}.",
+        "Restore into a target like the saved one, rename or convert saved entries {renaming}, or {part}.",
     ),
     _Fix(
         lambda text: text.startswith(("missing", "unexpected")),
@@ -194,6 +218,7 @@ def _check(
     cast: bool,
     chooses: bool,
     narrow: bool,
+    renaming: str,
 ) -> None:
     if chooses and not taken:
         what = "the filter matches no leaf of the target."
@@ -206,7 +231,7 @@ def _check(
     if not problems:
         return
     part = _narrower(taken) if narrow else "restore a part with `filter=`"
-    fixes = [fix.text.replace("{part}", part) for fix in _FIXES if any(fix.applies(text) for _, text in problems)]
+    fixes = [fix.text.replace("{part}", part).replace("{renaming}", renaming) for fix in _FIXES if any(fix.applies(text) for _, text in problems)]
     if _boxed(taken, found):
         fixes.insert(0, "Restore boxed values into boxed ones: into variables from `init`; then `unbox` the result.")
     count = "1 entry does" if len(problems) == 1 else f"{len(problems)} entries do"

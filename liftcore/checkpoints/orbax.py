@@ -19,7 +19,7 @@ from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
 from .folders import no_such_step
-from .matching import compare, match_state
+from .matching import TRANSFORM, compare
 from .orbax_arrays import require_orbax, restore_args, restored
 from .orbax_foreign import load_orbax
 from .orbax_items import parted, rest_in, stored
@@ -225,12 +225,12 @@ class OrbaxCheckpoints:
         if (folder := self._foreign(number)) is not None:
             return load_orbax(folder, target, transform=transform, **options)
         state = self._state(where, number)
-        options["where"] = f"{self._where}, step {number}"
+        options |= {"where": f"{self._where}, step {number}", "renaming": TRANSFORM}
         if target is None or transform is not None:
             arrays = [path for path, leaf in state.items() if isinstance(leaf, Stored)]
             whole = unflatten_dict(state | self._read(where, number, dict.fromkeys(arrays)))
             whole = whole if transform is None else transform(whole)
-            return whole if target is None else match_state(target, whole, **options)
+            return whole if target is None else compare(target, whole, **options).converted()
         match = compare(target, unflatten_dict(state), **options)
         return restored(where, match, lambda wanted: self._read(where, number, wanted))
 

@@ -20,7 +20,7 @@ from ..serialization import to_state_dict
 from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
-from .matching import compare
+from .matching import TRANSFORM, compare
 from .orbax_arrays import require_orbax, restore_args, restored
 from .placing import Stored
 from .streams import check_path
@@ -95,7 +95,8 @@ def load_orbax(
     else:
         leaves = saved.leaves()
     names, state = _fitted(saved, leaves, target)
-    match = compare(target, _nested(state), where=where, filter=filter, strict=strict, cast=cast)
+    options: Any = {"filter": filter, "strict": strict, "cast": cast, "renaming": TRANSFORM}
+    match = compare(target, _nested(state), where=where, **options)
 
     def read(wanted: Mapping[Path, Any]) -> dict[Path, Any]:
         found = saved.read({names[place]: restore_args(leaf) for place, leaf in wanted.items()})

@@ -21,7 +21,7 @@ from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
 from .disk import replace_file
-from .matching import match_state
+from .matching import compare
 from .placing import Stored
 from .streams import check_path
 
@@ -172,6 +172,9 @@ def _problem(names: tuple[str, ...], leaf: Any, separator: str) -> str | None:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
+_RENAMING = "in the dict of `load_safetensors(path)` and pass it to `match_state(target, …)`"
+
+
 def load_safetensors(
     path: str | os.PathLike[str],
     target: PyTree = None,
@@ -223,8 +226,8 @@ def load_safetensors(
             arrays = {name: one.read() for name, one in flat.items()}
             return arrays if separator is None else _nested(where, arrays, separator)
         state = flat if separator is None else _nested(where, flat, separator)
-        found = match_state(unbox(target), state, where=where, filter=filter, strict=strict, cast=cast)
-        return replace_boxed(target, found)
+        options: Any = {"filter": filter, "strict": strict, "cast": cast, "renaming": _RENAMING}
+        return replace_boxed(target, compare(unbox(target), state, where=where, **options).converted())
 
 
 def safetensors_metadata(path: str | os.PathLike[str]) -> dict[str, str]:

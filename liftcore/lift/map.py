@@ -22,6 +22,7 @@ __all__ = ["map"]
 _ADVICE = Advice(
     '`variable_axes={{"{}": 0}}`, or None for one value for all elements',
     '`split_rngs={{"{}": True}}`, or False for the same keys for all elements',
+    part='`variable_axes={{filters.All("{0}", filters.PathContains("{1}")): None, "{0}": 0}}`',
 )
 
 

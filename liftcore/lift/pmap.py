@@ -21,6 +21,7 @@ __all__ = ["pmap"]
 _ADVICE = Advice(
     '`variable_axes={{"{}": 0}}`, or None for one value on all devices',
     '`split_rngs={{"{}": True}}`, or False for the same keys on all devices',
+    part='`variable_axes={{filters.All("{0}", filters.PathContains("{1}")): None, "{0}": 0}}`',
 )
 
 

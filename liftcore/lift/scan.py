@@ -36,6 +36,7 @@ __all__ = ["scan"]
 _ADVICE = Advice(
     '`variable_axes={{"{0}": 0}}`, `variable_broadcast="{0}"` or `variable_carry="{0}"`',
     '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations, as a shared variable needs',
+    part='`variable_broadcast=filters.All("{0}", filters.PathContains("{1}")), variable_axes={{"{0}": 0}}`',
 )
 _LOOP_ADVICE = LoopAdvice(
     'Stack it, `variable_axes={{"{}": 0}}`', 'Carry it: `variable_carry="{}"`', " (variable_broadcast)"

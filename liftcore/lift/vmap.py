@@ -15,6 +15,7 @@ __all__ = ["vmap"]
 _ADVICE = Advice(
     '`variable_axes={{"{}": 0}}`, or None for one value in all elements',
     '`split_rngs={{"{}": True}}`, or False for the same keys in all elements, as a shared variable needs',
+    part='`variable_axes={{filters.All("{0}", filters.PathContains("{1}")): None, "{0}": 0}}`',
 )
 
 

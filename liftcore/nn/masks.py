@@ -134,9 +134,22 @@ def check_attention_mask(where: str, name: str, mask: ArrayLike | None, shape: S
             where,
             f"the {name} has shape {given}, which does not broadcast to the shape of the weights, "
             f"(*batch, heads, queries, keys) = {tuple(shape)}.",
-            f"Give the {name} an axis for the heads, `{name}[..., None, :, :]`, and size 1 in each other dimension "
-            "along which it is constant.",
+            _mask_that_broadcasts(name, tuple(given), shape),
         )
+
+
+def _mask_that_broadcasts(name: str, given: Shape, shape: Shape) -> str:
+    """Return the fix for a mask of a shape that does not broadcast to the shape of the weights."""
+    if broadcasts((*given[:-2], 1, *given[-2:]), shape):
+        return f"Give the {name} an axis for the heads: `{name}[..., None, :, :]`."
+    if broadcasts((*given[:-1], 1, 1, *given[-1:]), shape):
+        return f"Give the {name} axes for the heads and the queries: `{name}[..., None, None, :]`."
+    if len(given) > len(shape) and name == "mask":
+        return (
+            "Make the mask from one number for each position; if `x` holds embeddings, write "
+            "`make_causal_mask(x[..., 0])`."
+        )
+    return f"Give the {name} these sizes, or size 1 in each dimension along which it is constant."
 
 
 def broadcasts(given: Shape, shape: Shape) -> bool:

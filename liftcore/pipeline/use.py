@@ -309,6 +309,12 @@ class Body:
     def _with(self, **options: Any) -> Body:
         return Body(self.fn, self.use, self.prepared, **{**self._options, **options})
 
+    def path(self, place: Sequence[Any]) -> Path:
+        """Return the path of a variable, from the root, for its place in a group: a path of JAX."""
+        outer = self.use.outers[place[0].idx]
+        collection, *names = (str(getattr(key, "key", key)) for key in place[1:])
+        return collection, *outer.path, *names
+
     def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Run the function on scopes that are created from the groups.
 

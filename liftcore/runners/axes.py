@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import statistics
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -231,10 +232,34 @@ class Arguments:
             if len(found) == 1:
                 return int(found.pop())
         named = itertools.chain(self._named(), _named_groups(groups, axes))
-        size = common_size(self._body.where, (one for part in named for one in _shapes(*part)), given)
+        share = self._sharing(given, groups, axes)
+        size = common_size(self._body.where, (one for part in named for one in _shapes(*part)), given, share)
         if size is None:
             raise AxisSizeError(self._body.where, "nothing is mapped, so the size of the axis is unknown.", fix)
         return size
+
+    def _sharing(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis]) -> str:
+        """Return the fix that shares the first variable whose size differs from the others; nothing if there is none."""
+        sizes = [given, *(_size(leaf, axis) for leaf, axis in zip(self.sliced, self.axes, strict=True))]
+        variables = [
+            (self._body.path(path), _size(leaf, axis))
+            for group, axis in zip(groups, axes, strict=True)
+            if axis is not None
+            for path, leaf in jax.tree.leaves_with_path(group)
+        ]
+        known = [size for size in (*sizes, *dict(variables).values()) if size is not None]
+        usual = given or (statistics.mode(known) if known else None)
+        differing = [path for path, size in variables if size != usual]
+        if not differing:
+            return ""
+        use, (collection, *names) = self._body.use, differing[0]
+        others = [path for path, size in variables if size == usual]
+        others += [outer.path for outer in use.outers if outer.path != tuple(names[: len(outer.path)])]
+        code = use.layout.lift.advice.sharing(differing[0], others)
+        if not code:
+            return ""
+        equal = "Share" if dict(variables)[differing[0]] is None else "Make them equal, or share"
+        return f"{equal} what is the same for all: {code}."
 
     def _named(self) -> Iterator[Named]:
         """Yield the arguments with their names in the signature of the function."""
@@ -271,6 +296,12 @@ def _shapes(name: str, tree: PyTree, axes: Sequence[Axis]) -> Iterator[tuple[str
     for (path, leaf), axis in zip(jax.tree.leaves_with_path(tree), axes, strict=True):
         if axis is not None:
             yield f"{name}{jax.tree_util.keystr(path)}", np.shape(leaf), axis
+
+
+def _size(leaf: Any, axis: int) -> int | None:
+    """Return the size of an axis; None if there is no such axis."""
+    shape = np.shape(leaf)
+    return shape[axis] if -len(shape) <= axis < len(shape) else None
 
 
 def select_mapped(items: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:

@@ -33,6 +33,7 @@ from .axes import (
 )
 from .boxes import boxes_outside, check_params, sized_inside
 from .carry import fix_for
+from .invariance import share_the_rest
 from .mesh_axes import MeshAxis
 
 __all__ = ["Elements", "Mapper", "over_elements"]
@@ -273,10 +274,11 @@ def _check_shared(body: Body, parts: Split, axes: Sequence[Axis], mapper: Mapper
         paths = [path for path, one in jax.tree.leaves_with_path(differ) if one]
         names = sorted({path_text(path[2:]) for path in paths})
         if names:
+            differing = [body.path(path[1:]) for path in paths]
+            axis = share_the_rest(body, differing, paths[0][0].idx)
+            axis = axis or f'Give it an axis, `variable_axes={{"{differing[0][0]}": 0}}`'
             raise LoopInvarianceError(
                 body.where,
                 f"{names} is shared by all elements (axis None), but its new value differs between them.",
-                fix_for(
-                    body, names, f'Give it an axis, `variable_axes={{"{names[0].split("/")[0]}": 0}}`, or {advice}.'
-                ),
+                fix_for(body, names, f"{axis}, or {advice}."),
             ) from error

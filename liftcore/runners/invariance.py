@@ -9,10 +9,11 @@ import jax
 import numpy as np
 
 from ..errors import AxisSizeError, LiftArgumentError, LoopInvarianceError, name_of, shown
+from ..filters import leaves_of
 from ..pipeline.splitting import Split, trace
 from ..pipeline.use import Body
 from ..texts import path_text
-from ..typing import PyTree
+from ..typing import Path, PyTree
 from .carry import fix_for, overlay, select
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "check_unread",
     "checked_iteration",
     "not_constant",
+    "share_the_rest",
 ]
 
 STATE, SLICES = 0, 1
@@ -148,6 +150,25 @@ def _carry_it(where: str, names: Sequence[str], advice: LoopAdvice, what: str) -
     )
 
 
+def share_the_rest(body: Body, differing: Sequence[Path], group: int) -> str:
+    """Return the fix for a collection of which only some variables are the same for all; nothing if none of them is.
+
+    Args:
+        body: the body of the lift.
+        differing: the paths of new variables whose initial values differ.
+        group: the number of the output group whose variables are the same for all.
+    """
+    lift = body.use.layout.lift
+    for outer in body.use.outers:
+        for (collection, *names), value in leaves_of(outer.collections_below()):
+            path = (collection, *outer.path, *names)
+            taken = next((number for number, takes in enumerate(lift.out) if takes(path, value)), None)
+            code = lift.advice.sharing(path, differing) if taken == group and collection == differing[0][0] else ""
+            if code:
+                return f"Share only what is the same for all, {code}"
+    return ""
+
+
 def not_constant(body: Body, traced: Split, differing: Sequence[int], advice: LoopAdvice) -> LoopInvarianceError:
     """Return the error for a value that all iterations share, but that depends on one of them."""
     paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
@@ -158,13 +179,13 @@ def not_constant(body: Body, traced: Split, differing: Sequence[int], advice: Lo
         error = _carry_it(where, carried, advice, "its initial value depends on the carry, or on a carried variable")
         return LoopInvarianceError(error.where, error.what, fix_for(body, names, error.fix))
     if names:
+        others = [body.path(path[1:]) for path, _ in pairs if path[0].name == "shared"]
+        stack = share_the_rest(body, others, 0) or advice.stack.format(others[0][0])
         return LoopInvarianceError(
             where,
             f"{names} is shared by all iterations{advice.shared}, but its initial value depends on "
             "a slice or on a key that is split.",
-            fix_for(
-                body, names, f"{advice.stack.format(names[0].split('/')[0])}, or do not split the stream it draws from."
-            ),
+            fix_for(body, names, f"{stack}, or do not split the stream it draws from."),
         )
     written = sorted({path_text(path[3:]) for path, _ in pairs if path[1].idx == WRITTEN})
     if written:

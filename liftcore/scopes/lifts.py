@@ -80,6 +80,8 @@ class Advice(NamedTuple):
         out: how it treats each output group.
         rngs: how it treats each group of RNG streams.
         captured: how it treats sown values that no group takes.
+        part: the code that shares a part of a collection and gives the rest of it an axis; `{0}` stands for the name of
+            the collection, `{1}` for a name in the paths of that part.
     """
 
     collection: str
@@ -88,6 +90,22 @@ class Advice(NamedTuple):
     out: tuple[str, ...] = ()
     rngs: tuple[str, ...] = ()
     captured: str = "passed on"
+    part: str = ""
+
+    def sharing(self, path: Sequence[str], others: Iterable[Sequence[str]]) -> str:
+        """Return the code that shares a variable, and gives the others of its collection an axis.
+
+        Args:
+            path: the path of the variable.
+            others: paths of scopes and variables that must not be shared.
+
+        Returns:
+            The code. It is empty if the lift cannot share a part, or no name distinguishes the variable.
+        """
+        collection, *names = path
+        taken = {name for other in others for name in other}
+        own = next((name for name in names if name not in taken), None)
+        return "" if own is None else self.part.format(collection, own)
 
     def along(
         self,

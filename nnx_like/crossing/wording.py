@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from liftcore.errors import LiftError, rewords
+from liftcore.errors import AxisSizeError, LiftError, rewords
 
+from ..variablelib.kinds import RngState
 from ..variablelib.variable import Variable
 from .groups import Groups
 
@@ -25,6 +26,13 @@ _running: contextvars.ContextVar[tuple[Groups, Any] | None] = contextvars.Contex
 _OPTION = re.compile(r"`variable_(axes|carry|broadcast)=[^`]*`")
 _ASIDE = re.compile(r"\s*\(variable_\w+\)|\bcarried variable (?=\S*\.)| The first argument is the carry;[^.]*\.")
 """Parts to drop, since they do not apply here: the option behind a group, and the position of the core's carry."""
+
+
+_SPLIT = (
+    "Give each element keys of its own: pass `rngs.split(…)`, or split during the call, "
+    "`nnx.split_rngs(splits=…)(nnx.{}(…))`."
+)
+"""The fix for streams that are mapped over without having been split."""
 
 
 @contextlib.contextmanager
@@ -51,6 +59,8 @@ def _reword(error: LiftError) -> None:
     error.where, error.what = named.said(error.where).removesuffix(" at /"), named.said(error.what)
     error.what = _ASIDE.sub("", error.what).replace("`broadcast`", "None")
     error.fix = _OPTION.sub(named.option, _ASIDE.sub("", error.fix)).replace("(scope, …)", "(…)")
+    if isinstance(error, AxisSizeError) and named.has_streams:
+        error.fix = _SPLIT.format(running[0].where.partition("(")[0])
 
 
 class _Named:
@@ -66,6 +76,7 @@ class _Named:
         self._lists = re.compile(rf"\[((?:{key})(?:, (?:{key}))*)\]")
         self._walk = walk
         self._kinds: dict[str, None] = {}
+        self.has_streams = False
 
     def said(self, text: str) -> str:
         """Return a text with paths in place of groups and keys; a list of them loses its brackets."""
@@ -79,6 +90,7 @@ class _Named:
         holders: Mapping[str, Mapping[Any, Any]] = self._walk.holders
         holder = holders.get(group, {}).get(key, (None,))[0]
         if isinstance(holder, Variable):
+            self.has_streams = self.has_streams or isinstance(holder, RngState)
             ours = type(holder).__module__.startswith("nnx_like.")
             self._kinds[f"{'nnx.' * ours}{type(holder).__name__}"] = None
         return key.removesuffix(".")
@@ -88,5 +100,6 @@ class _Named:
         kinds = ", ".join(self._kinds)
         kinds = f"({kinds})" if len(self._kinds) > 1 else kinds
         spec = {"axes": "0", "carry": "nnx.Carry", "broadcast": "None"}[found[1]]
+        spec = "None" if ": None, " in found[0] else spec  # it shares a part, and gives the rest an axis
         rest = ", ...: None" if spec != "None" else ", ...: 0"
         return f"`nnx.StateAxes({{{kinds}: {spec}{rest}}})`" if kinds else f"`nnx.StateAxes({{...: {spec}}})`"

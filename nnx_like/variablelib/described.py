@@ -39,7 +39,8 @@ class Described:
                 f"a {kind}",
                 "it is changed under a different JAX trace from the one in which it was created, and would keep a "
                 "traced value.",
-                f"Pass the {kind}, or the object that holds it, as an argument of the transformed function.",
+                f"Pass the {kind}, or the object that holds it, as an argument of the transformed function. If "
+                "`nnx.merge` made that object inside, copy what it is given: `nnx.merge(…, copy=True)`.",
             )
 
     def get_metadata(self, name: str | None = None, default: Any = _MISSING) -> Any:

@@ -1,0 +1,102 @@
+"""Rows of advice: a program that raises, the fix in the error's text, and the program after the edit that the fix asks.
+
+A file of rows has the form of a diff. What stands before its first row are the imports of all its programs. A row is
+
+    @@ what goes wrong
+    >the fix, in the words of the error; the text ends what the error says
+     a line of the program
+    -the line that is wrong
+    +the line that the fix asks for
+    =an expression that is true after the corrected program
+
+Code that the fix quotes must be part of the edit: at least one quoted piece is in the corrected program and not in the
+other, or, where the fix says what to leave out, the other way round. A quoted `…` stands for any code.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = Path(__file__).parent
+
+
+class Row(NamedTuple):
+    """A program that raises, and the one that its error asks for."""
+
+    name: str
+    imports: str
+    fix: str
+    wrong: str
+    right: str
+    expected: tuple[str, ...]
+
+    def run(self, program: str) -> dict[str, Any]:
+        """Run one of the two programs; return its names."""
+        names: dict[str, Any] = {"__name__": "advice"}
+        exec(compile(self.imports, f"{self.name}, imports", "exec"), names)
+        exec(compile(program, self.name, "exec"), names)
+        return names
+
+    def is_followed(self) -> bool:
+        """Return whether the edit is what the fix quotes; a fix without code is followed by any edit."""
+        quoted = re.findall(r"`([^`]+)`", self.fix)
+        wrong, right = _spaceless(self.wrong), _spaceless(self.right)
+        return not quoted or any(_is_in(piece, right) != _is_in(piece, wrong) for piece in quoted)
+
+
+def _is_in(piece: str, program: str) -> bool:
+    return re.search(r".*?".join(map(re.escape, _spaceless(piece).split("…"))), program) is not None
+
+
+def _spaceless(text: str) -> str:
+    return re.sub(r"\s", "", text).replace("'", '"')
+
+
+def rows() -> list[Row]:
+    """Return the rows of all files."""
+    return [row for path in sorted(FOLDER.glob("*.diff")) for row in _read(path)]
+
+
+def _read(path: Path) -> Iterator[Row]:
+    imports, *parts = re.split(r"^@@ ", path.read_text(), flags=re.MULTILINE)
+    for part in parts:
+        name, *lines = part.rstrip().split("\n")
+        marked = [(line[:1] or " ", line[1:]) for line in lines]
+        text = {mark: "\n".join(line for one, line in marked if one in mark) for mark in (">", " -", " +")}
+        assert {mark for mark, _ in marked} <= set(">-+= "), f"{path.name}, {name}: a line has an unknown mark"
+        expected = tuple(line for mark, line in marked if mark == "=")
+        yield Row(f"{path.stem}: {name}", imports, text[">"], text[" -"], text[" +"], expected)
+
+
+def fixes(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the fixes that a file passes to errors: the line, and a regular expression that their texts match."""
+    tree = ast.parse(source)
+    for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))]:
+        for node in ast.walk(scope) if scope is not tree else ast.iter_child_nodes(tree):
+            if isinstance(node, ast.Call) and len(node.args) == 3 and re.search(r"Error$", ast.unparse(node.func)):
+                for text in _texts(node.args[2], [scope, tree]):
+                    yield node.lineno, text
+
+
+def _texts(node: ast.AST, scopes: list[Any]) -> Iterator[str]:
+    match node:
+        case ast.Constant(value=str()):
+            yield re.escape(node.value)
+        case ast.JoinedStr():
+            yield "".join(re.escape(one.value) if isinstance(one, ast.Constant) else ".*" for one in node.values)
+        case ast.IfExp():
+            yield from _texts(node.body, scopes)
+            yield from _texts(node.orelse, scopes)
+        case ast.Name():
+            for found in (one for scope in scopes for one in ast.walk(scope) if isinstance(one, ast.Assign)):
+                for target, value in zip(*map(_parts, (found.targets[0], found.value)), strict=False):
+                    if isinstance(target, ast.Name) and target.id == node.id and not isinstance(value, ast.Name):
+                        yield from _texts(value, scopes)
+
+
+def _parts(node: Any) -> list[Any]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
