@@ -55,7 +55,7 @@ def check_stream_names(lift: Lift, outers: Sequence[Scope]) -> None:
 def _no_stream_filter(name: str, filter: Predicate) -> LiftArgumentError:
     return LiftArgumentError(
         f"the RNG streams of {name}",
-        f"{short_form(filter)} asks about paths or values, but a stream has only a name, such as \"params\".",
+        f'{short_form(filter)} asks about paths or values, but a stream has only a name, such as "params".',
         "Filter streams by name. To split keys for a part of the variables, draw these from a stream of their own: "
         '`scope.param("w", lambda key: init(scope.make_rng("head"), shape))`, with '
         '`split_rngs={"head": True, "params": False}`.',

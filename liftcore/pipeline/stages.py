@@ -21,9 +21,12 @@ import jax
 
 from .. import filters, rng
 from ..errors import LiftArgumentError, UnliftedCollectionError, shown
+from ..rest import Rest
 from ..scopes.lifts import Lift
 from ..scopes.scope import Scope
+from ..scopes.scoped import is_scoped, split_scoped
 from ..scopes.tree import Names, Sown, Surroundings, Tree
+from ..statics import Undescribed
 from ..typing import Filter, Path, Predicate, PyTree
 from .changes import Changes
 from .streams import group_streams, inner_streams
@@ -61,6 +64,8 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
         scope and the route from there; and the pytree structure of the given scopes.
     """
     given, structure = jax.tree.flatten(scopes, is_leaf=is_scope)
+    if not all(map(is_scope, given)):
+        given, structure = jax.tree.flatten(jax.tree.map(_opened, scopes, is_leaf=is_scoped), is_leaf=is_scope)
     for scope in given:
         if not isinstance(scope, Scope):
             raise LiftArgumentError(
@@ -163,6 +168,38 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
 def is_scope(value: Any) -> bool:
     """Whether a leaf is a scope."""
     return isinstance(value, Scope)
+
+
+class _Held:
+    """The scopes of a value that holds some, as a pytree node that is unflattened to the value on other scopes."""
+
+    def __init__(self, scopes: Sequence[Scope], make: Rest | _Unshared) -> None:
+        self.scopes, self.make = scopes, make
+
+
+class _Unshared:
+    """A function that cannot be compared with others, so a trace that depends on it is not used again."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+jax.tree_util.register_pytree_node(
+    _Held, lambda held: (held.scopes, held.make), lambda make, scopes: make.value(tuple(scopes))
+)
+
+
+def _opened(value: Any) -> Any:
+    """Return a value that holds scopes, such as a child of a scope, as a node of these; other values unchanged."""
+    if is_scope(value) or not is_scoped(value):
+        return value
+    scopes, make = split_scoped(value)
+    if not scopes:
+        return value
+    try:
+        return _Held(scopes, Rest(make))
+    except Undescribed:
+        return _Held(scopes, _Unshared(make))
 
 
 def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[PyTree]:

@@ -13,6 +13,7 @@ import jax
 from .._compat import tag, trace_state
 from ..errors import LiftArgumentError, misfit, no_function
 from ..scopes import problems
+from ..scopes.child import Child
 from ..scopes.scope import Scope
 from ..scopes.tree import Sown
 from ..scopes.variable import Variable
@@ -203,8 +204,8 @@ class Use:
         """Return the result of a user's function for scopes that `scope_fn` created."""
         result = _call(lambda: self.where, fn, scopes, args, kwargs)
         for leaf in jax.tree.leaves(result):
-            if isinstance(leaf, Scope | Variable):
-                raise problems.returned(self.where, fn, "Scope" if isinstance(leaf, Scope) else "Variable")
+            if isinstance(leaf, Scope | Variable | Child):
+                raise problems.returned(self.where, fn, type(leaf).__name__)
         return result
 
     def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
@@ -277,7 +278,11 @@ class Use:
     def enter(self) -> None:
         """Notify the scopes outside that the body begins to run."""
         for outer in self.outers:
-            outer.tree.enter_lift(self.layout.lift.name)
+            outer.tree.enter_lift(self.layout.lift.name, self._inside)
+
+    def _inside(self) -> Sequence[Scope]:
+        """Return the outermost scopes of the body that is running: those that were created last and have not ended."""
+        return next((run.roots for run in reversed(self._runs) if all(root.tree.alive for root in run.roots)), ())
 
     def leave(self) -> None:
         """Notify the scopes outside that the body ended, and end the scopes that were created inside."""

@@ -20,6 +20,7 @@ from ..filters import partition, to_predicate
 from ..typing import Collection, Filter, Path, RNGs, Variables
 from ..values import cast, copied, unwrapped, wrapped
 from . import problems
+from .child import Child
 from .declaring import Checking, check_creatable, check_known, check_lifted, check_one, check_shape, names_checked
 from .naming import Naming
 from .tree import Node, Sown, Tree
@@ -143,10 +144,11 @@ class Scope(Checking, Naming):
         prefix: str | None = None,
         named_call: bool = True,
         **partial_kwargs: Any,
-    ) -> Callable[..., Any]:
+    ) -> Child:
         """Return the function with a child scope of this one as its first argument.
 
-        Each call begins with all names in the child scope free, so a second call uses the same variables.
+        Each call begins with all names in the child scope free, so a second call uses the same variables. It may also
+        be called in the body of a lift over this scope, or be lifted itself: `liftcore.jit(lambda net: net(x))(net)`.
 
         Args:
             fn: a function of a scope.
@@ -157,16 +159,15 @@ class Scope(Checking, Naming):
         """
         if not callable(fn):
             raise no_function(f"child of the scope at {self.path_text}", fn)
-        fn_name = getattr(fn, "__name__", "fn")
-        taken = self._take_name(name, f"{fn_name}_" if prefix is None else prefix)
+        taken = self._take_name(name, f"{getattr(fn, '__name__', 'fn')}_" if prefix is None else prefix)
+        return Child(fn, self._inner(taken), named_call, partial_kwargs)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self.check_valid()
-            with jax.named_scope(taken) if named_call else contextlib.nullcontext():
-                return fn(self._inner(taken), *args, **{**partial_kwargs, **kwargs})
-
-        call.__name__ = fn_name
-        return call
+    def here(self) -> Scope:
+        """Return the scope at the same place inside the innermost lift that is running over it, or the scope itself."""
+        scope = self
+        while (root := scope.tree.entered(scope.path)) is not None:
+            scope = root.below(scope.path[len(root.path) :])
+        return scope
 
     def rewound(self, rewind_rngs: bool = False) -> Scope:
         """Return a scope at the same place with all names free.

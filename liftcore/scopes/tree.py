@@ -166,7 +166,7 @@ class Tree:
     tree, except while a method of a module runs (`claim`). Without modules, the first thread that changes a scope is
     the `writer`.
     `creates` tells whether scopes may create variables, and `writes` whether they may change at all.
-    `lifts` has the names of the running lifts of the tree, by thread.
+    `lifts` has the running lifts of the tree by thread: their names, and functions that return the scopes inside.
     """
 
     variables: dict[str, Any]
@@ -195,7 +195,7 @@ class Tree:
     written: dict[Path, None] = field(default_factory=dict)
     sown: list[tuple[Sown, Any]] = field(default_factory=list)
     unsplit: set[Path] = field(default_factory=set)
-    lifts: dict[int, list[str]] = field(default_factory=dict)
+    lifts: dict[int, list[tuple[str, Callable[[], Sequence[Scope]]]]] = field(default_factory=dict)
     thread: int = field(default_factory=threading.get_ident)
     writer: int = _ANYBODY
     reads: bool = False
@@ -233,9 +233,9 @@ class Tree:
             if lifts is not None:
                 self.lifts[here] = lifts
 
-    def enter_lift(self, name: str) -> None:
-        """Record that the body of a lift begins to run in this thread."""
-        self.lifts.setdefault(threading.get_ident(), []).append(name)
+    def enter_lift(self, name: str, roots: Callable[[], Sequence[Scope]]) -> None:
+        """Record that the body of a lift begins to run in this thread; `roots` returns the scopes at its entry."""
+        self.lifts.setdefault(threading.get_ident(), []).append((name, roots))
 
     def leave_lift(self) -> None:
         """Record that the body ended."""
@@ -248,7 +248,13 @@ class Tree:
     def running_lift(self) -> str | None:
         """The name of the innermost lift of the tree that runs in this thread."""
         held = self.lifts.get(threading.get_ident()) if self.lifts else None
-        return held[-1] if held else None
+        return held[-1][0] if held else None
+
+    def entered(self, path: Path) -> Scope | None:
+        """Return the scope at the entry of the innermost running lift that holds a path, or None."""
+        held = self.lifts.get(threading.get_ident()) if self.lifts else None
+        roots = held[-1][1]() if held else ()
+        return next((root for root in roots if _is_around(root, self, path)), None)
 
     def open(self) -> Tree:
         """Return the tree, which from now on any thread may use, one at a time."""
@@ -385,3 +391,9 @@ class Tree:
         while tree.outer is not None:
             tree = tree.outer.tree
         return tree
+
+
+def _is_around(root: Scope, outside: Tree, path: Path) -> bool:
+    """Whether a scope at the entry of a lift stands for one of the tree outside, at or above a path."""
+    outer = root.tree.outer
+    return outer is not None and outer.tree is outside and path[: len(root.path)] == root.path

@@ -12,7 +12,7 @@ from ..filterlib import Everything, Filter, Predicate, to_predicate
 from ..graph.definition import path_text
 from ..objects.traversal import recursive_map
 from .splitting import NOT_GIVEN, check_shape, check_whole, is_function, streams_of
-from .streams import RngStream, Shape
+from .streams import RngStream, Shape, check_takes
 
 __all__ = ["with_rngs"]
 
@@ -99,7 +99,10 @@ def _filters(fork: Any) -> list[Any]:
 
 def _changed(node: Any, rules: list[_Rule], only: Predicate) -> Any:
     changes: dict[int, _Change] = {}
-    for path, stream in streams_of(node):  # check everything before drawing the first key
+    streams = list(streams_of(node))
+    for matches in (only, *[rule[2] for rule in rules]):
+        check_takes("with_rngs", matches, streams)
+    for path, stream in streams:  # check everything before drawing the first key
         rule = _rule(path, stream, rules) if only(path, stream) else None
         if rule is not None:
             check_whole(path, stream)

@@ -17,7 +17,7 @@ from ..graph.definition import path_text
 from ..objects.pytree import Pytree
 from ..objects.traversal import iter_graph
 from ..variablelib.variable import Variable
-from .streams import RngStream, Shape, drawn_key, rules_of, shape_of
+from .streams import RngStream, Shape, check_takes, drawn_key, rules_of, shape_of
 
 __all__ = [
     "NOT_GIVEN",
@@ -116,7 +116,7 @@ def split_rngs(
     rules = [(to_predicate(only), () if squeeze else shape)]
 
     def change(value: Any) -> SplitBackups:
-        return _change(value, rules, functools.partial(_split_key, splits=shape))
+        return _change("split_rngs", value, rules, functools.partial(_split_key, splits=shape))
 
     return decorates(node, change)
 
@@ -156,7 +156,7 @@ def fork_rngs(
     for _, shape in rules:
         if shape is not None:
             check_shape("fork_rngs", shape)
-    return decorates(node, lambda value: _change(value, rules, lambda stream, shape: drawn_key(stream, shape)))
+    return decorates(node, lambda value: _change("fork_rngs", value, rules, drawn_key))
 
 
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
@@ -209,13 +209,17 @@ def _decorated(f: Callable[..., Any], change: Callable[[Any], SplitBackups]) -> 
 
 
 def _change(
+    where: str,
     node: Any,
     rules: list[tuple[Predicate, Any]],
     new_key: Callable[[RngStream, Any], jax.Array],
 ) -> SplitBackups:
     """Give new keys to the streams that a rule matches: to all of them, or to none if one cannot be changed."""
     chosen: list[tuple[RngStream, Any]] = []
-    for path, stream in streams_of(node):
+    streams = list(streams_of(node))
+    for matches, _ in rules:
+        check_takes(where, matches, streams, _matches)
+    for path, stream in streams:
         rule = next((rule for rule in rules if _matches(rule[0], path, stream)), None)
         if rule is not None:
             check_whole(path, stream)

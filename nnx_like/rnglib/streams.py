@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.filters import asking_further
 
 from ..errors import UnknownStreamError
-from ..filterlib import Filter, Predicate, to_predicate
+from ..filterlib import Filter, PathIn, PathParts, Predicate, to_predicate
 from ..objects.pytree import Pytree
 from ..variablelib.kinds import RngCount, RngKey
 from .draws import Draws
 
-__all__ = ["RngStream", "RngValue", "Rngs", "Shape", "drawn_key", "rules_of", "shape_of"]
+__all__ = ["RngStream", "RngValue", "Rngs", "Shape", "check_takes", "drawn_key", "rules_of", "shape_of"]
 
 RngValue = int | jax.Array
 """A seed: an int, a key of `jax.random.key`, or the raw `uint32` data of one."""
@@ -207,7 +208,8 @@ class Rngs(Draws, Pytree):
             Streams with the same names and counts of zero.
         """
         rules = rules_of(split)
-        return Rngs({name: stream.fork(split=_chosen(rules, stream)) for name, stream in self.items()})
+        shapes = _chosen("Rngs.fork", rules, self)
+        return Rngs({name: stream.fork(split=shapes[name]) for name, stream in self.items()})
 
     def split(self, k: Mapping[Filter, Shape | None] | Shape) -> Rngs:
         """Return new streams of several keys, each split from a key drawn from the stream of its name.
@@ -247,9 +249,9 @@ class Rngs(Draws, Pytree):
         return self._each(k, RngStream.broadcast)
 
     def _each(self, k: Any, change: Callable[[RngStream, Any], RngStream]) -> Rngs:
-        rules = rules_of(k)
-        shaped = [(name, stream, _chosen(rules, stream)) for name, stream in self.items()]
-        return Rngs({name: stream if shape is None else change(stream, shape) for name, stream, shape in shaped})
+        shapes = _chosen(f"Rngs.{change.__name__}", rules_of(k), self)
+        changed = {name: change(stream, shapes[name]) for name, stream in self.items() if shapes[name] is not None}
+        return Rngs({**dict(self.items()), **changed})
 
 
 def _draw(stream: RngStream) -> jax.Array:
@@ -289,9 +291,42 @@ def rules_of(k: Mapping[Filter, Shape | None] | Shape | None) -> list[tuple[Pred
     return [(to_predicate(one), shape) for one, shape in (k if isinstance(k, Mapping) else {...: k}).items()]
 
 
-def _chosen(rules: list[tuple[Predicate, Shape | None]], stream: RngStream) -> Shape | None:
-    """Return the shape of the first rule that matches a stream of an `Rngs`; filters see an empty path."""
-    return next((shape for matches, shape in rules if matches((), stream)), None)
+def _chosen(where: str, rules: list[tuple[Predicate, Shape | None]], rngs: Rngs) -> dict[str, Shape | None]:
+    """Return for each stream, by name, the shape of the first rule that matches it."""
+    streams = [((name,), stream) for name, stream in rngs.items()]
+    for matches, _ in rules:
+        check_takes(where, matches, streams)
+    return {
+        path[0]: next((shape for matches, shape in rules if matches(path, stream)), None) for path, stream in streams
+    }
+
+
+def check_takes(
+    where: str,
+    predicate: Predicate,
+    streams: Sequence[tuple[PathParts, RngStream]],
+    matches: Callable[[Predicate, PathParts, RngStream], bool] = lambda predicate, *one: predicate(*one),
+) -> None:
+    """Check that a filter of paths or types takes one of the streams, if there are any. A name may be missing.
+
+    Args:
+        where: the function, for errors.
+        predicate: the filter.
+        streams: the streams with their paths.
+        matches: returns whether a filter takes a stream.
+
+    Raises:
+        LiftArgumentError: if it takes none.
+    """
+    is_by_name = asking_further(predicate) is None and not isinstance(predicate, PathIn)
+    if is_by_name or not streams or any(matches(predicate, path, stream) for path, stream in streams):
+        return
+    paths = ", ".join(".".join(map(str, path)) or "the given one" for path, _ in streams)
+    raise LiftArgumentError(
+        where,
+        f"the filter {predicate!r} matches no stream (there are: {paths}).",
+        f"Write the name of a stream, {streams[0][1].tag!r}, or a part of one of these paths.",
+    )
 
 
 def _stream(value: Any, name: str) -> RngStream:

@@ -292,13 +292,42 @@ def test_only_asks_about_the_key_and_the_count() -> None:
     for only, names in [
         ("params", ["params"]),
         (nnx.RngState, ["dropout", "params"]),
-        (nnx.RngKey, []),
         ([nnx.RngKey, nnx.RngCount], ["dropout", "params"]),
         (nnx.Not("params"), ["dropout"]),
         (nnx.PathContains("params"), ["params"]),
         (None, []),
     ]:
         assert [stream.tag for stream, _, _ in nnx.split_rngs(two(), splits=2, only=only)] == names
+
+
+@pytest.mark.parametrize(
+    "only", [nnx.RngKey, nnx.Param, nnx.PathContains("head"), nnx.All("params", nnx.PathContains(0))]
+)
+def test_a_filter_of_paths_or_types_that_takes_no_stream_is_an_error(only: Any) -> None:
+    uses = {
+        "split_rngs": lambda: nnx.split_rngs(two(), splits=2, only=only),
+        "fork_rngs": lambda: nnx.fork_rngs(two(), split={only: 2, ...: None}),
+        "with_rngs": lambda: nnx.with_rngs(two(), split=2, only=only),
+        "Rngs.split": lambda: two().split({only: 2}),
+        "Rngs.fork": lambda: two().fork(split={only: 2}),
+        "Rngs.broadcast": lambda: two().broadcast({only: 2}),
+    }
+    for where, use in uses.items():
+        if only is nnx.RngKey and where.partition("_")[0] not in ("split", "fork"):
+            only = nnx.Param  # the others ask about the stream, not about its key and its count
+        with pytest.raises(LiftArgumentError, match=rf"{where}: the filter .* matches no stream .*params"):
+            use()
+
+
+def test_the_filters_of_an_rngs_see_the_names_of_its_streams() -> None:
+    split = two().split({nnx.PathContains("params"): 3, nnx.filterlib.PathIn(("dropout",)): 2})
+    assert (split.params.key.shape, split.dropout.key.shape) == ((3,), (2,))
+
+
+def test_a_name_that_no_stream_has_is_no_error() -> None:
+    for only in ("missing", None, nnx.Not(...), ("missing", "params"), lambda path, value: False):
+        nnx.split_rngs(two(), splits=2, only=only)
+    nnx.split_rngs([], splits=2, only=nnx.PathContains("head"))
 
 
 def test_of_the_filters_of_fork_rngs_the_first_that_matches_decides() -> None:

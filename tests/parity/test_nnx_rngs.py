@@ -124,7 +124,7 @@ CONTEXTS: dict[str, Program] = {
     "split tuple": held(lambda nnx, rngs: nnx.split_rngs([{"a": rngs}], splits=(2, 1))),
     "split only": held(lambda nnx, rngs: nnx.split_rngs(rngs, splits=2, only="params")),
     "split squeeze": held(lambda nnx, rngs: nnx.split_rngs(rngs, splits=1, squeeze=True)),
-    "split none": held(lambda nnx, rngs: nnx.split_rngs(rngs, splits=2, only=nnx.RngKey)),
+    "split none": held(lambda nnx, rngs: nnx.split_rngs(rngs, splits=2, only="missing")),
     "fork": held(lambda nnx, rngs: nnx.fork_rngs(rngs)),
     "fork split": held(lambda nnx, rngs: nnx.fork_rngs(rngs, split=2)),
     "fork mapping": held(lambda nnx, rngs: nnx.fork_rngs(rngs, split={"params": 3})),
