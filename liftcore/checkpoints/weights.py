@@ -12,7 +12,7 @@ from ..meta import replace_boxed, unbox
 from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
-from .matching import match_state
+from .matching import about_boxes, match_state
 from .weights_rules import WeightGroup, WeightRule, grouped
 
 __all__ = ["export_weights", "load_weights"]
@@ -80,7 +80,8 @@ def load_weights(
     hints = _hints(groups, state, shapes)
     try:
         nested = unflatten_dict(state, sep="/")
-        found = match_state(bare, nested, where=where, filter=filter, strict=strict, cast=cast)
+        takes = about_boxes(target, filter)
+        found = match_state(bare, nested, where=where, filter=takes, strict=strict, cast=cast)
     except SerializationError as error:
         also = "; `cast=True` converts dtypes" if "cast=True" in error.fix else ""
         fix = f"Change the rules. `strict=False` ignores what is left over{also}."
