@@ -8,9 +8,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..errors import LiftArgumentError, UnmatchedFilterError, shown
-from ..filters import Parameters, to_predicate
+from ..filters import Parameters, names_in, to_predicate
 from ..filters.parameters import listed
-from ..filters.predicates import names_in
 from ..typing import Filter, Path, Predicate, PyTree
 
 __all__ = ["labels", "mask", "part_of"]

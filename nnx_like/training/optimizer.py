@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError, shown
-from liftcore.filters import Parameters
+from liftcore.filters import Parameters, names_in
 from liftcore.training import apply_updates, part_of
 
 from ..errors import OptimizerArgumentError
@@ -124,7 +124,7 @@ class Optimizer(Pytree, Generic[M]):
 
     Raises:
         OptimizerArgumentError: if `wrt` is missing, or `tx` is not a transformation.
-        LiftArgumentError: if `wrt` matches nothing in a model that has parameters.
+        LiftArgumentError: if `wrt` asks for a name, and matches nothing.
     """
 
     step: OptState[jax.Array]
@@ -147,7 +147,7 @@ class Optimizer(Pytree, Generic[M]):
         self.step = OptState(jnp.array(0, jnp.uint32))
         self.tx = tx
         params = state(model, wrt)
-        if not params and state(model, Param):
+        if not params and names_in(to_predicate(wrt)):  # a kind of variables may be missing, a name is misspelled
             Parameters.of(state(model)).check(f"{type(self).__name__}, wrt", to_predicate(wrt))
         with part_of(lambda: state(model)):
             self.opt_state = to_opt_state(tx.init(params))
