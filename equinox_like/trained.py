@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import jax
 
-from liftcore.filters import to_predicate
+from liftcore.filters import Parameters, names_collections, to_predicate
 from liftcore.typing import Filter
 
 from .applied import Applied
@@ -48,25 +49,35 @@ def trainable(pytree: Any, variables: Filter = "params") -> Any:
 
     Raises:
         InvalidFilterError: if `variables` is not a filter.
+        LiftArgumentError: if it asks for more than collections, and matches nothing.
     """
-    selects = to_predicate(variables)
+    predicate, found = to_predicate(variables), Parameters.of(pytree, ("params",))
+    nodes = jax.tree.leaves_with_path(pytree, is_leaf=_is_applied)
+    applied = {tuple(map(_name, keys)) for keys, node in nodes if _is_applied(node)}
+    paths = [_path(path, applied) for path in found.paths]
+    chosen = [
+        path is not None and bool(predicate(path, value)) for path, value in zip(paths, found.values, strict=True)
+    ]
+    if not any(chosen) and not names_collections(predicate):  # a model need not have variables of each collection
+        found._replace(paths=[path for path in paths if path is not None]).check("trainable", predicate)
 
-    def chosen(path: tuple[str, ...], leaf: Any) -> bool:
-        return is_inexact_array(leaf) and bool(selects(path, leaf))
+    def of_leaves(value: Any, chosen: bool) -> Any:
+        return jax.tree.map(lambda leaf: chosen and is_inexact_array(leaf), value)
 
-    def answer(keys: Any, node: Any) -> Any:
-        place = tuple(map(_name, keys))
-        if not isinstance(node, Applied):
-            return chosen(("params", *place), node)
+    return found.like(list(map(of_leaves, found.values, chosen)))
 
-        def of_variable(keys: Any, leaf: Any) -> bool:
-            collection, *names = (_name(key) for key in keys if isinstance(key, jax.tree_util.DictKey))
-            return chosen((collection, *place, *names), leaf)
 
-        fn = jax.tree.map(lambda _: False, node.fn)
-        return Applied(fn, jax.tree_util.tree_map_with_path(of_variable, node.variables))
+def _is_applied(node: Any) -> bool:
+    return isinstance(node, Applied)
 
-    return jax.tree_util.tree_map_with_path(answer, pytree, is_leaf=lambda node: isinstance(node, Applied))
+
+def _path(path: tuple[str, ...], applied: Container[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """Return the path with the collection of a variable of an `Applied`, or None for a leaf of its function."""
+    place = next((path[1:end] for end in range(1, len(path)) if path[1:end] in applied), None)
+    if place is None:
+        return path
+    kind, *names = path[1 + len(place) :]
+    return (names[0], *place, *names[1:]) if kind == "variables" else None
 
 
 def _name(key: Any) -> str:

@@ -312,14 +312,14 @@ def _check_names(target: Any, children: dict[str, Any], state: Any) -> None:
 
 
 def _check_leaf(target: Any, state: Any) -> None:
-    if target is None:
-        return
     expected, found = _kind(target), _kind(state)
+    if expected not in _KINDS:  # None, a class, a function or any object: as in flax, it takes what was saved
+        return
     if expected == _KINDS[0] and isinstance(state, Mapping) and set(state) == {"value"}:
         what = f"the target is {expected}, but what was saved has axis metadata (a dict with `value`)."
         fix = "Restore into the boxed variables that `init` returned, and `unbox` the result."
         raise StateError(what, fix)
-    if (found != expected and expected in _KINDS) or isinstance(state, Mapping):
+    if found != expected:
         raise StateError(f"expected {expected}, found {found}.", _SAME_STRUCTURE)
 
 

@@ -136,13 +136,9 @@ class PathContains(core.PathContains):
         (True, False, True)
 
     Args:
-        key: an attribute name, or an index.
+        key: an attribute name, or an index; `0` and `"0"` match the same, as an index is text in files.
         exact: whether an item of the path must equal `key`; if False, it is enough that its string contains `key`.
     """
-
-    def __call__(self, path: PathParts, value: typing.Any) -> bool:
-        """Say whether the value at `path` matches."""
-        return self.key in path if self.exact else any(str(self.key) in str(part) for part in path)
 
     def __repr__(self) -> str:
         return f"PathContains({self.key!r}, exact={self.exact})"
@@ -156,15 +152,16 @@ class PathIn(core.SubtreePredicate):
         (True, False)
 
     Args:
-        *paths: whole paths.
+        *paths: whole paths; an index may be a number or text, as for `PathContains`.
     """
 
     def __init__(self, *paths: PathParts) -> None:
         self.paths = frozenset(paths)
+        self._names = frozenset(map(_names, paths))
 
     def __call__(self, path: PathParts, value: typing.Any) -> bool:
         """Say whether the value at `path` matches."""
-        return path in self.paths
+        return _names(path) in self._names
 
     def decide(self, prefix: PathParts) -> bool | None:
         """Answer for all values under `prefix`.
@@ -172,7 +169,7 @@ class PathIn(core.SubtreePredicate):
         Args:
             prefix: the first parts of the paths of these values.
         """
-        return None if any(path[: len(prefix)] == prefix for path in self.paths) else False
+        return None if any(path[: len(prefix)] == _names(prefix) for path in self._names) else False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PathIn) and self.paths == other.paths
@@ -182,6 +179,10 @@ class PathIn(core.SubtreePredicate):
 
     def __repr__(self) -> str:
         return f"PathIn({', '.join(sorted(map(repr, self.paths)))})"
+
+
+def _names(path: PathParts) -> tuple[str, ...]:
+    return tuple(map(str, path))
 
 
 class Any(core.Any):

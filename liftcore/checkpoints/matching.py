@@ -5,6 +5,7 @@ Both are flat state dicts here, from paths to leaves. Shapes and dtypes are comp
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -14,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import SerializationError
-from ..filters import to_predicate
+from ..filters import All, Everything, Parameters, short_form, to_predicate
+from ..filters.parameters import is_variable, listed
 from ..saving.problems import TRACER, printable
 from ..serialization import from_state_dict, to_state_dict
-from ..typing import Filter, Path, PyTree
-from .placing import KeyTarget, SavedKey, converted, misfit, shown_type, unmarked
+from ..typing import Filter, Path, Predicate, PyTree
+from .placing import KeyTarget, SavedKey, converted, misfit, naming, shown_type, unmarked
 
-__all__ = ["TRANSFORM", "Comparison", "compare", "match_state"]
+__all__ = ["TRANSFORM", "Comparison", "about_boxes", "compare", "match_state"]
 
 _MAX_COMPARISONS = 20_000
 """The number of pairs of names that are compared to suggest the closest ones; it takes half a second."""
@@ -66,7 +68,7 @@ def match_state(
         where: the name of what was read, for errors.
         filter: which leaves to restore; the others keep the value of the target. The paths are those of
             `to_state_dict`: for variables, such as `("params", "dense", "kernel")`; for a training state, they begin
-            with the field.
+            with the field. A box in the target is one leaf, as for all filters.
         strict: whether the names must be the same. If false, missing entries keep the value of the target, and
             unexpected ones are ignored. Shapes and dtypes must fit even then.
         cast: whether to convert floating-point numbers to the target's dtype, and integers if all of them are in its
@@ -86,18 +88,24 @@ class Comparison(NamedTuple):
     """A target and the saved leaves that fit it, ready to be converted.
 
     Attributes:
+        where: the name of what was read, for errors.
         marked: the target, with each typed key as one leaf.
         spec: the target's state dict.
         pairs: for each path to restore, the leaf of the target and the saved leaf.
     """
 
+    where: str
     marked: PyTree
     spec: Any
     pairs: Mapping[Path, tuple[Any, Any]]
 
     def converted(self) -> Any:
         """Return a tree like the target, with each saved leaf converted."""
-        return self.restored({path: converted(leaf, saved) for path, (leaf, saved) in self.pairs.items()})
+        new = {}
+        for path, (leaf, saved) in self.pairs.items():
+            with naming(self.where, path):
+                new[path] = converted(leaf, saved)
+        return self.restored(new)
 
     def restored(self, new: Mapping[Path, Any]) -> Any:
         """Return a tree like the target, with new leaves at some paths."""
@@ -133,21 +141,69 @@ def compare(
     spec = to_state_dict(marked)
     expected = dict(_flat(spec))
     saved = _with_keys(dict(_flat(to_state_dict(state))), expected)
-    takes = to_predicate(filter)
-    taken = {path: leaf for path, leaf in expected.items() if takes(path, unmarked(leaf))}
-    beside = {path: leaf for path, leaf in saved.items() if path not in expected and takes(path, leaf)}
+    takes = about_boxes(target, filter)
+
+    def is_taken(path: Path, leaf: Any) -> bool:
+        with naming(where, path):
+            return takes(path, leaf)
+
+    taken = {path: leaf for path, leaf in expected.items() if is_taken(path, unmarked(leaf))}
+    beside = {path: leaf for path, leaf in saved.items() if path not in expected and is_taken(path, leaf)}
     found = {path: saved[path] for path in taken if path in saved} | beside
-    _check(where, taken, found, strict, cast, bool(expected), filter is not True, renaming)
-    return Comparison(marked, spec, {path: (leaf, found[path]) for path, leaf in taken.items() if path in found})
+    if expected and not taken:
+        what = f"the filter matches no leaf of the target: {short_form(takes)} (available: "
+        what += f"{listed(list(expected), takes)})."
+        raise SerializationError(where, what, "Match some of these, such as a module with `PathContains(name)`.")
+    _check(where, taken, found, strict, cast, filter is not True, renaming)
+    return Comparison(where, marked, spec, {path: (leaf, found[path]) for path, leaf in taken.items() if path in found})
+
+
+@dataclasses.dataclass(frozen=True, repr=False, init=False)
+class _AboutBoxes(All):
+    """A filter over the paths of a state, where a box is a dict, that sees each box of the target as one variable."""
+
+    boxes: Mapping[Path, Any] = dataclasses.field(hash=False, compare=False)
+
+    def __init__(self, filter: Filter, boxes: Mapping[Path, Any]) -> None:
+        super().__init__(filter)
+        object.__setattr__(self, "boxes", boxes)
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        places = (path[:end] for end in range(len(path) + 1))
+        box = next((place for place in places if place in self.boxes), None)
+        return super().__call__(path, value) if box is None else super().__call__(box, self.boxes[box])
+
+    def __repr__(self) -> str:
+        return short_form(self.filters[0])
+
+
+def about_boxes(target: PyTree, filter: Filter) -> Predicate:
+    """Return a filter of leaves by their paths in a state that decides about boxes as filters elsewhere do.
+
+    Args:
+        target: the tree to restore.
+        filter: a filter of variables.
+    """
+    predicate = to_predicate(filter)
+    if isinstance(predicate, Everything):
+        return predicate
+    try:
+        found = Parameters.of(target)
+    except _NOT_FROM_JAX:
+        return predicate
+    pairs = zip(found.paths, found.values, strict=True)
+    return _AboutBoxes(predicate, {path: value for path, value in pairs if is_variable(value)})
+
+
+_NOT_FROM_JAX = (TypeError, ValueError, RecursionError, SystemError)
+"""What JAX raises for a dict whose names it cannot sort, and for a tree that contains itself."""
 
 
 def _with_marks(target: PyTree) -> PyTree:
     """Return a target in which each array of typed random keys is one opaque leaf."""
     try:
         has_keys = any(map(_is_typed_key, jax.tree.leaves(target)))
-    except (TypeError, ValueError):  # JAX cannot sort the names of a dict; such a tree does not come from JAX
-        return target
-    except (RecursionError, SystemError):  # the tree contains itself; `to_state_dict` has the better error
+    except _NOT_FROM_JAX:  # `to_state_dict` serves the one, and has a better error for the other
         return target
     # `jax.tree.map` sorts dicts, so a target without keys is returned unchanged to keep its order.
     return jax.tree.map(lambda leaf: KeyTarget(leaf) if _is_typed_key(leaf) else leaf, target) if has_keys else target
@@ -190,7 +246,10 @@ def _filled(spec: Any, path: Path, new: Mapping[Path, Any]) -> Any:
 
 
 class _Fix(NamedTuple):
-    """The text of a fix, and a predicate for the problems that it applies to. `{part}` is advice about the filter, `{renaming}` about names."""
+    """The text of a fix, and a predicate for the problems that it applies to.
+
+    In the text, `{part}` stands for advice about the filter, and `{renaming}` for advice about names.
+    """
 
     applies: Callable[[str], bool]
     text: str
@@ -216,13 +275,9 @@ def _check(
     found: Mapping[Path, Any],
     strict: bool,
     cast: bool,
-    chooses: bool,
     narrow: bool,
     renaming: str,
 ) -> None:
-    if chooses and not taken:
-        what = "the filter matches no leaf of the target."
-        raise SerializationError(where, what, 'Paths are those of the state, such as ("params", "dense", "bias").')
     problems = list(_names(taken, found)) if strict else []
     for path, leaf in taken.items():
         text = misfit(leaf, found[path], cast) if path in found else None
@@ -231,7 +286,8 @@ def _check(
     if not problems:
         return
     part = _narrower(taken) if narrow else "restore a part with `filter=`"
-    fixes = [fix.text.replace("{part}", part).replace("{renaming}", renaming) for fix in _FIXES if any(fix.applies(text) for _, text in problems)]
+    applying = [fix for fix in _FIXES if any(fix.applies(text) for _, text in problems)]
+    fixes = [fix.text.replace("{part}", part).replace("{renaming}", renaming) for fix in applying]
     if _boxed(taken, found):
         fixes.insert(0, "Restore boxed values into boxed ones: into variables from `init`; then `unbox` the result.")
     count = "1 entry does" if len(problems) == 1 else f"{len(problems)} entries do"

@@ -13,7 +13,7 @@ from ..errors import LiftArgumentError
 from ..portions import bytes_per_process, portions, return_memory
 from ..typing import Path
 from .matching import Comparison
-from .placing import KeyTarget, SavedKey, Stored, converted
+from .placing import KeyTarget, SavedKey, Stored, converted, naming
 
 __all__ = ["Read", "require_orbax", "restore_args", "restored"]
 
@@ -55,7 +55,11 @@ def restored(where: str, match: Comparison, read: Read) -> Any:
     wanted = _arrays_of(match.pairs)
     _check_shardings(where, wanted)
     values = _read_in_portions(wanted, read)
-    return match.restored({path: _placed(path, *pair, values) for path, pair in match.pairs.items()})
+    new = {}
+    for path, pair in match.pairs.items():
+        with naming(where, path):
+            new[path] = _placed(path, *pair, values)
+    return match.restored(new)
 
 
 def _arrays_of(pairs: Mapping[Path, tuple[Any, Any]]) -> dict[Path, Any]:

@@ -245,6 +245,8 @@ def _guarded(where: str) -> Iterator[None]:
     """Translate the errors of orbax."""
     try:
         yield
+    except (MemoryError, PermissionError):  # they say nothing about the folder
+        raise
     except Exception as error:  # for a damaged folder, orbax raises many kinds
         text = str(error).partition(" [tensorstore_spec")[0][:300]
         what = f"orbax cannot read it ({type(error).__name__}: {text})."

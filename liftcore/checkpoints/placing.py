@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..errors import LiftError
 from ..leaves import is_number, number_type
-from ..saving.problems import TRACER
+from ..saving.problems import TRACER, printable
+from ..typing import Path
 
-__all__ = ["KeyTarget", "SavedKey", "Stored", "converted", "misfit", "number_of", "shown_type", "unmarked"]
+__all__ = ["KeyTarget", "SavedKey", "Stored", "converted", "misfit", "naming", "number_of", "shown_type", "unmarked"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +46,23 @@ class KeyTarget:
     """The typed random keys of a target, or their shape, as one leaf."""
 
     key: Any
+
+
+@contextlib.contextmanager
+def naming(where: str, path: Path) -> Iterator[None]:
+    """Add the leaf to errors of others: of JAX, of the system, of a filter. Errors of liftcore name it already.
+
+    Args:
+        where: what is being read.
+        path: the path of the leaf.
+    """
+    try:
+        yield
+    except LiftError:
+        raise
+    except Exception as error:
+        error.add_note(f'This happened at "{printable("/".join(path))}" of {where}.')
+        raise
 
 
 def unmarked(leaf: Any) -> Any:

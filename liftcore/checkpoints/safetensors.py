@@ -21,8 +21,8 @@ from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
 from .disk import replace_file
-from .matching import compare
-from .placing import Stored
+from .matching import about_boxes, compare
+from .placing import Stored, naming
 from .streams import check_path
 
 __all__ = ["load_safetensors", "safetensors_metadata", "save_safetensors"]
@@ -223,10 +223,10 @@ def load_safetensors(
     with _opened(path) as file:
         flat = {name: _stored(path, file, name) for name in file.keys()}  # noqa: SIM118  # `file` is not a mapping
         if target is None:
-            arrays = {name: one.read() for name, one in flat.items()}
+            arrays = {name: _whole(where, name, one) for name, one in flat.items()}
             return arrays if separator is None else _nested(where, arrays, separator)
         state = flat if separator is None else _nested(where, flat, separator)
-        options: Any = {"filter": filter, "strict": strict, "cast": cast, "renaming": _RENAMING}
+        options: Any = {"filter": about_boxes(target, filter), "strict": strict, "cast": cast, "renaming": _RENAMING}
         return replace_boxed(target, compare(unbox(target), state, where=where, **options).converted())
 
 
@@ -260,26 +260,51 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         what = f"this is a folder, not a safetensors file (such files in it: {', '.join(names) or 'none'})."
         fix = "Pass the path of one file. To join several, load each with `separator=None`, and merge the dicts."
         raise SerializationError(f'"{os.fspath(path)}"', what, fix)
+    if str(path).endswith(".index.json"):
+        what = "this is the index of a model in several files, not a safetensors file."
+        fix = "Load each file that its `weight_map` names with `separator=None`, and merge the dicts."
+        raise SerializationError(f'"{os.fspath(path)}"', what, fix)
+    with contextlib.ExitStack() as stack:
+        with _about_the_file(path):
+            file = stack.enter_context(package.safe_open(os.fspath(path), framework="numpy"))
+        yield file
+
+
+@contextlib.contextmanager
+def _about_the_file(path: str | os.PathLike[str], name: str = "") -> Iterator[None]:
+    """Translate what the package raises about a file. Nothing else may run inside: its errors are not about the file.
+
+    Args:
+        path: the file.
+        name: the array that is being read.
+    """
     try:
-        with package.safe_open(os.fspath(path), framework="numpy") as file:
-            yield file
-    except (SerializationError, LiftArgumentError):
-        raise
-    except (package.SafetensorError, ValueError, OverflowError, MemoryError) as error:
+        yield
+    except (_package().SafetensorError, ValueError, OverflowError) as error:
         what = f"this is not a safetensors file, or it is damaged ({error})."
-        raise SerializationError(f'"{os.fspath(path)}"', what, "Download or copy it again.") from error
+        where = f'"{os.fspath(path)}"' + (f", {name}" if name else "")
+        raise SerializationError(where, what, "Download or copy it again.") from error
+
+
+def _whole(where: str, name: str, stored: Stored) -> Any:
+    with naming(where, (name,)):
+        return stored.read()
 
 
 def _stored(path: str | os.PathLike[str], file: Any, name: str) -> Stored:
-    part = file.get_slice(name)
-    kind, shape = part.get_dtype(), tuple(part.get_shape())
+    with _about_the_file(path):
+        part = file.get_slice(name)
+        kind, shape = part.get_dtype(), tuple(part.get_shape())
     if kind not in _NAMES:
         what = f'"{name}" has dtype {kind}, which NumPy lacks.'
         raise SerializationError(f'"{os.fspath(path)}"', what, f"Convert it to one of {', '.join(_NAMES)}.")
     dtype = DTYPES[_NAMES[kind]]
-    if kind in _FLOAT8:
-        return Stored(shape, dtype, lambda: _read_bytes(path, name, dtype).reshape(shape))
-    return Stored(shape, dtype, lambda: file.get_tensor(name))
+
+    def read() -> Any:
+        with _about_the_file(path, name):
+            return _read_bytes(path, name, dtype).reshape(shape) if kind in _FLOAT8 else file.get_tensor(name)
+
+    return Stored(shape, dtype, read)
 
 
 def _read_bytes(path: str | os.PathLike[str], name: str, dtype: Any) -> Any:

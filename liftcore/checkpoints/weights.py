@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..meta import replace_boxed, unbox
 from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
-from .matching import match_state
+from .matching import about_boxes, match_state
 from .weights_rules import WeightGroup, WeightRule, grouped
 
 __all__ = ["export_weights", "load_weights"]
@@ -62,7 +63,7 @@ def load_weights(
             `WeightRule`, or the target is a single leaf.
     """
     where = "load_weights"
-    groups, unused, problems = grouped(where, foreign, rules)
+    groups, unused, problems, passed_over = grouped(where, foreign, rules)
     _check_paths(where, groups)
     bare = unbox(target)
     expected = to_state_dict(bare)
@@ -76,11 +77,13 @@ def load_weights(
         try:
             state |= {path: _fitted(array, shapes.get(path)) for path, array in _made(group, foreign).items()}
         except (IndexError, TypeError, ValueError) as error:
-            problems.append(f"{', '.join(group.paths)} ({group.rule}): {error}")
-    hints = _hints(groups, state, shapes)
+            advice = _sizes(group, foreign, shapes) if "sizes" in str(error) else ""
+            problems.append(f"{', '.join(group.paths)} ({group.rule}): {error}{advice}")
+    hints = _hints(groups, state, shapes) + [text for path, text in passed_over.items() if path not in state]
     try:
         nested = unflatten_dict(state, sep="/")
-        found = match_state(bare, nested, where=where, filter=filter, strict=strict, cast=cast)
+        takes = about_boxes(target, filter)
+        found = match_state(bare, nested, where=where, filter=takes, strict=strict, cast=cast)
     except SerializationError as error:
         also = "; `cast=True` converts dtypes" if "cast=True" in error.fix else ""
         fix = f"Change the rules. `strict=False` ignores what is left over{also}."
@@ -116,12 +119,12 @@ def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[W
             `WeightRule`.
     """
     where = "export_weights"
-    groups, _, problems = grouped(where, like, rules)
+    groups, _, problems, _ = grouped(where, like, rules)
     _check_paths(where, groups)
     flat = {"/".join(path): leaf for path, leaf in flatten_dict(to_state_dict(unbox(variables))).items()}
     new: dict[str, Any] = {}
     for group in filter(lambda group: group.paths, groups):
-        if callable(group.rule.change):
+        if any(map(callable, group.rule.changes)):
             what = "its `change` is a function, which cannot be inverted."
             raise LiftArgumentError(
                 f"{where}, {group.rule}", what, "Give a named change, or export these arrays by hand."
@@ -184,36 +187,82 @@ def _row(rule: WeightRule, arrays: list[Any]) -> list[Any]:
     if len(arrays) > 1:
         if rule.axis is None:
             raise ValueError("several arrays cannot be joined, as `axis` is None")
-        arrays = [np.concatenate(arrays, rule.axis)]
+        arrays = [_joined(rule, arrays, rule.axis)]
     if len(rule.path) > 1:
         arrays = arrays * len(rule.path) if rule.axis is None else _divided(rule, arrays[0], rule.axis)
-    return [_changed(rule, array) for array in arrays]
+    return [_changed(change, array) for change, array in zip(rule.changes, arrays, strict=True)]
+
+
+def _joined(rule: WeightRule, arrays: Sequence[Any], axis: int) -> Any:
+    """Return arrays joined along an axis: in each group, the share of the first array comes first."""
+    parts = [_in_groups(rule, array, axis) for array in arrays]
+    axis %= arrays[0].ndim
+    try:
+        return _merged(np.concatenate(parts, axis + 1), axis)
+    except ValueError as error:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        raise ValueError(f"arrays of shapes {shapes} cannot be joined along axis {axis} ({error})") from error
 
 
 def _divided(rule: WeightRule, array: Any, axis: int) -> list[Any]:
-    if rule.sizes is None:
-        return np.split(array, len(rule.path), axis)
-    if sum(rule.sizes) != array.shape[axis]:
-        raise ValueError(f"sizes {rule.sizes} do not add up to the size of axis {axis} of shape {array.shape}")
-    return np.split(array, np.cumsum(rule.sizes)[:-1].tolist(), axis)
+    """Return the parts of an array along an axis; see `_joined`."""
+    count, sizes = len(rule.path), rule.sizes
+    size = _in_groups(rule, array, axis).shape[axis % array.ndim + 1] * rule.groups
+    what = f"axis {axis} of shape {array.shape}"
+    if sizes is None and size % (count * rule.groups):
+        each = f" in each of {rule.groups} groups" if rule.groups > 1 else ""
+        raise ValueError(f"{what} cannot be split into {count} equal parts{each}; pass their sizes by `sizes=`")
+    sizes = (size // count,) * count if sizes is None else sizes
+    if sum(sizes) != size:
+        raise ValueError(f"sizes {sizes} do not add up to the size of {what}")
+    return _split(rule, array, axis, sizes)
 
 
-def _changed(rule: WeightRule, array: Any) -> Any:
-    if callable(rule.change):
-        return np.asarray(rule.change(array))
-    order = _order(rule, array.ndim)
+def _split(rule: WeightRule, array: Any, axis: int, sizes: Sequence[int]) -> list[Any]:
+    """Return parts of some sizes along an axis; each consists of a share of each group."""
+    if any(size % rule.groups for size in sizes):
+        raise ValueError(f"sizes {tuple(sizes)} along axis {axis} cannot be divided into `groups={rule.groups}`")
+    ends = np.cumsum([size // rule.groups for size in sizes])[:-1].tolist()
+    parts = np.split(_in_groups(rule, array, axis), ends, axis % array.ndim + 1)
+    return [_merged(part, axis % array.ndim) for part in parts]
+
+
+def _in_groups(rule: WeightRule, array: Any, axis: int) -> Any:
+    """Return an array with an axis split in two: the groups, and what is in each of them."""
+    if not -array.ndim <= axis < array.ndim:
+        raise ValueError(f"shape {array.shape} has no axis {axis}; pass another one by `axis=`")
+    axis %= array.ndim
+    if array.shape[axis] % rule.groups:
+        raise ValueError(f"axis {axis} of shape {array.shape} cannot be divided into `groups={rule.groups}`")
+    within = array.shape[axis] // rule.groups
+    return array.reshape(*array.shape[:axis], rule.groups, within, *array.shape[axis + 1 :])
+
+
+def _merged(array: Any, axis: int) -> Any:
+    """Return an array with an axis and the next one as one axis."""
+    return array.reshape(*array.shape[:axis], array.shape[axis] * array.shape[axis + 1], *array.shape[axis + 2 :])
+
+
+def _changed(change: Any, array: Any) -> Any:
+    if callable(change):
+        try:
+            return np.asarray(change(array))
+        except (IndexError, TypeError, ValueError) as error:
+            what = f"`change`, called with an array of shape {array.shape}, raised {type(error).__name__}: {error}"
+            raise ValueError(f"{what}. It is called after the array is joined or split; see `groups=`") from error
+    order = _order(change, array)
     return array if order is None else array.transpose(order)
 
 
-def _order(rule: WeightRule, ndim: int) -> list[int] | None:
+def _order(change: Any, array: Any) -> list[int] | None:
     """Return the order of axes that a named change transposes to, or `None`."""
-    if rule.change is None:
+    if change is None:
         return None
-    if rule.change == "linear" and ndim != 2:
-        raise ValueError(f'"linear" takes arrays of 2 dimensions, not of {ndim}')
-    if ndim < 2:
-        raise ValueError(f'"conv" takes arrays of at least 2 dimensions, not of {ndim}')
-    return [*range(2, ndim), 1, 0]
+    if change == "linear" and array.ndim != 2:
+        raise ValueError(f'"linear" takes arrays of 2 dimensions, not one of shape {array.shape}')
+    if array.ndim < 2:
+        raise ValueError(f'"conv" takes arrays of at least 2 dimensions, not one of shape {array.shape}')
+    return [*range(2, array.ndim), 1, 0]
 
 
 def _fitted(array: Any, shape: tuple[int, ...] | None) -> Any:
@@ -228,17 +277,42 @@ def _is_regrouped(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def _hints(groups: Iterable[WeightGroup], state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return a hint for each array that would fit if its rule transposed it."""
+    """Return a hint for each array that would fit if its rule transposed it, or did not."""
     hints = []
     for group in groups:
-        for path in group.paths:
-            found, expected = state.get(path), shapes.get(path)
-            if found is None or expected is None or found.shape == expected or group.rule.change is not None:
-                continue
-            swapped = [*found.shape[:-2], *found.shape[:-3:-1]]
-            if found.ndim >= 2 and _is_regrouped(swapped, expected):
-                hints.append(f'{path}: it would fit if the {group.rule} had the change "linear"')
+        better = [
+            _better(change, state.get(path), shapes.get(path))
+            for change, path in zip(group.rule.changes, group.paths, strict=False)
+        ]
+        texts = [f'"{change}"' if isinstance(change, str) else str(change) for change in better]
+        text = f"change {texts[0]}" if len(texts) == 1 else f"changes ({', '.join(texts)})"
+        hints += [
+            f"{path}: it would fit if the {group.rule} had the {text}"
+            for path, old, new in zip(group.paths, group.rule.changes, better, strict=False)
+            if old != new
+        ]
     return hints
+
+
+def _better(change: Any, found: Any, expected: tuple[int, ...] | None) -> Any:
+    """Return the change of a rule for one path, or the other one of None and "linear" if that would fit."""
+    if change not in (None, "linear") or found is None or expected is None or found.shape == expected:
+        return change
+    swapped = [*found.shape[:-2], *found.shape[:-3:-1]]
+    fits = found.ndim >= 2 and _is_regrouped(swapped, expected) and not _is_regrouped(found.shape, expected)
+    return {None: "linear", "linear": None}[change] if fits else change
+
+
+def _sizes(group: WeightGroup, foreign: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Return the sizes that an array has to be split into by the shapes of the target, as advice."""
+    rule, first = group.rule, np.shape(foreign[group.rows[0][0]])
+    if rule.axis is None or len(group.paths) < 2 or not all(path in shapes for path in group.paths):
+        return ""
+    counts = [math.prod(shapes[path]) for path in group.paths]
+    if not -len(first) <= rule.axis < len(first) or not sum(counts) or (first[rule.axis] * counts[0]) % sum(counts):
+        return ""
+    sizes = ", ".join(str(first[rule.axis] * count // sum(counts)) for count in counts)
+    return f". For the shapes of the target, write `sizes=({sizes})`"
 
 
 # --- export -----------------------------------------------------------------------------------------------------------
@@ -257,13 +331,13 @@ def _unmade(group: WeightGroup, like: Mapping[str, Any], flat: Mapping[str, Any]
         rows.append(list(array) if group.rule.stacked else [array])
     new: dict[str, Any] = {}
     for names, arrays in zip(group.rows, zip(*rows, strict=True), strict=True):
-        back = [_unchanged(group.rule, array) for array in arrays]
+        back = [_unchanged(change, array) for change, array in zip(group.rule.changes, arrays, strict=True)]
         new |= dict(zip(names, _unrow(group.rule, back, [np.shape(like[name]) for name in names]), strict=True))
     return {name: np.ascontiguousarray(array, np.asarray(like[name]).dtype) for name, array in new.items()}
 
 
-def _unchanged(rule: WeightRule, array: Any) -> Any:
-    order = _order(rule, array.ndim)
+def _unchanged(change: Any, array: Any) -> Any:
+    order = _order(change, array)
     return array if order is None else array.transpose(np.argsort(order))
 
 
@@ -273,7 +347,5 @@ def _unrow(rule: WeightRule, arrays: Sequence[Any], shapes: Sequence[tuple[int, 
         if not all(np.array_equal(array, arrays[0], equal_nan=array.dtype.kind in "fc") for array in arrays):
             raise ValueError("these paths share one array, but their values differ")
         return [arrays[0]]
-    whole = np.concatenate(arrays, rule.axis) if len(arrays) > 1 else arrays[0]
-    if len(shapes) == 1:
-        return [whole]
-    return np.split(whole, np.cumsum([shape[rule.axis] for shape in shapes])[:-1].tolist(), rule.axis)
+    whole = _joined(rule, arrays, rule.axis) if len(arrays) > 1 else arrays[0]
+    return [whole] if len(shapes) == 1 else _split(rule, whole, rule.axis, [shape[rule.axis] for shape in shapes])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import LiftArgumentError, shown
@@ -40,11 +40,14 @@ class WeightRule:
         foreign: a template for the names in the other framework; or several, whose arrays are joined along `axis`.
         path: a template for the paths, with slashes; or several, among which each array is split along `axis`; or
             `None` to leave the arrays out.
-        change: the change to each array, before it is stacked: `"linear"` swaps the axes of `(out, in)`; `"conv"`
-            transposes `(out, in, *window)` to `(*window, in, out)`; a function of a NumPy array makes any other change.
+        change: the change to each array, after it is joined or split and before it is stacked: `"linear"` swaps the
+            axes of `(out, in)`; `"conv"` transposes `(out, in, *window)` to `(*window, in, out)`; a function of a NumPy
+            array makes any other change. Or a tuple or list with a change for each path.
         axis: the axis of the other framework's arrays along which they are joined or split; `None` gives the same array
             to all paths.
         sizes: the sizes of the parts along `axis`; equal ones by default.
+        groups: the number of groups along `axis`, each of which holds a share of every part. For queries, keys and
+            values whose rows are `(head, 3, depth)`, as in GPT-NeoX and BLOOM, it is the number of heads.
 
     Raises:
         LiftArgumentError: if an argument is not valid.
@@ -52,25 +55,28 @@ class WeightRule:
 
     foreign: tuple[str, ...]
     path: tuple[str, ...]
-    change: Change | str | None
+    change: Change | str | tuple[Change | str | None, ...] | None
     axis: int | None
     sizes: tuple[int, ...] | None
+    groups: int
 
     def __init__(
         self,
         foreign: str | Iterable[str],
         path: str | Iterable[str] | None,
-        change: Change | str | None = None,
+        change: Change | str | Sequence[Change | str | None] | None = None,
         *,
         axis: int | None = 0,
         sizes: Iterable[int] | None = None,
+        groups: int = 1,
     ) -> None:
         found = {
             "foreign": _texts(foreign),
             "path": () if path is None else _texts(path),
-            "change": change,
+            "change": tuple(change) if isinstance(change, list) else change,
             "axis": axis,
             "sizes": None if sizes is None else tuple(sizes),
+            "groups": groups,
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
@@ -95,12 +101,25 @@ class WeightRule:
             yield "a path has a field that the foreign name lacks.", "Add the field to the foreign name."
         if len(self.stacked) > 1:
             yield f"no path has the fields {self.stacked}.", "Leave out only one field, along which arrays are stacked."
-        if not (self.change is None or callable(self.change) or self.change in _NAMED):
-            yield f"`change` is {self.change!r}.", f"Give one of {_NAMED}, or a function."
+        yield from self._change_problems()
         if not isinstance(self.axis, int | None):
             yield f"`axis` is {shown(self.axis)}.", "Give the number of an axis, or None."
         if self.sizes is not None and (len(self.path) < 2 or len(self.sizes) != len(self.path)):
             yield f"`sizes` is {self.sizes}, but there is {len(self.path)} path(s).", "Give a size for each of several."
+
+        if not isinstance(self.groups, int) or self.groups < 1 or (self.groups > 1 and self.axis is None):
+            yield f"`groups` is {shown(self.groups)}.", "Give the number of groups along `axis`, such as that of heads."
+
+    def _change_problems(self) -> Iterator[tuple[str, str]]:
+        if isinstance(self.change, tuple) and len(self.change) != len(self.path):
+            yield f"`change` has {len(self.change)} changes for {len(self.path)} path(s).", "Give one for each path."
+        if not all(change is None or callable(change) or change in _NAMED for change in self.changes):
+            yield f"`change` is {self.change!r}.", f"Give one of {_NAMED}, or a function."
+
+    @property
+    def changes(self) -> tuple[Change | str | None, ...]:
+        """The change for each path."""
+        return self.change if isinstance(self.change, tuple) else (self.change,) * max(1, len(self.path))
 
     @property
     def stacked(self) -> tuple[str, ...]:
@@ -179,11 +198,12 @@ class WeightGroup(NamedTuple):
 
 def grouped(
     where: str, arrays: Mapping[str, Any], rules: Iterable[WeightRule]
-) -> tuple[list[WeightGroup], list[str], list[str]]:
+) -> tuple[list[WeightGroup], list[str], list[str], dict[str, str]]:
     """Group the names of arrays by the first rule that matches them.
 
     Returns:
-        The groups; the names that no rule matches; and the problems, as text.
+        The groups; the names that no rule matches; the problems, as text; and, for each path that a rule would give to
+        an array which an earlier rule takes, a text that says so.
 
     Raises:
         LiftArgumentError: if there is no mapping of arrays, or a rule is not a `WeightRule`.
@@ -211,7 +231,24 @@ def grouped(
         problems += _gaps(rules[at], paths, table)
         rows = tuple(tuple(table[layer][part] for part in sorted(table[layer])) for layer in sorted(table))
         groups.append(WeightGroup(rules[at], paths if rules[at].path else (), rows))
-    return groups, unused, problems
+    return groups, unused, problems, _passed_over(names, rules, {at for at, _ in tables})
+
+
+def _passed_over(names: Sequence[str], rules: Sequence[WeightRule], used: set[int]) -> dict[str, str]:
+    """Return a text for each path of a rule that comes too late: earlier rules take all names that it matches."""
+    texts = {}
+    for late in (rule for at, rule in enumerate(rules) if at not in used):
+        for name, (part, fields) in ((name, hit) for name in names if (hit := late.matched(name))):
+            earlier = next(rule for rule in rules if rule.matched(name))
+            changes = ", ".join(map(_change_text, (*earlier.changes, *late.changes)))
+            fix = f"WeightRule({late.foreign[part]!r}, {[*earlier.path, *late.path]}, [{changes}], axis=None)"
+            for path in (_filled(path, fields) for path in late.path):
+                texts[path] = f"{path}: the {earlier} takes it; one rule gives an array to several paths: {fix}"
+    return texts
+
+
+def _change_text(change: Any) -> str:
+    return change.__qualname__ if callable(change) and hasattr(change, "__qualname__") else repr(change)
 
 
 def _checked(where: str, arrays: Any, rules: Any) -> tuple[list[str], list[WeightRule]]:

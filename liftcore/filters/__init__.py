@@ -44,6 +44,7 @@ from .predicates import (
     decide,
     matches_collection,
     matches_stream,
+    names_in,
     short_form,
     to_predicate,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "matches_stream",
     "merge",
     "names_collections",
+    "names_in",
     "partition",
     "short_form",
     "split",

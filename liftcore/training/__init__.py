@@ -6,7 +6,7 @@
     averages               ExponentialMovingAverage
     gradients              accumulate_gradients, per_example_gradients
     early stopping         EarlyStopping
-    your own states        apply_updates, update_average
+    your own states        apply_updates, part_of, update_average
 
 An optimizer is any pair of functions like optax's `init` and `update`. Importing this package does not need optax.
 

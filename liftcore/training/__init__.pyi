@@ -2,7 +2,7 @@ from .averages import ExponentialMovingAverage
 from .dynamic_scale import DynamicScale, DynamicScaleResult
 from .early_stopping import EarlyStopping
 from .examples import per_example_gradients
-from .labelling import labels, mask
+from .labelling import labels, mask, part_of
 from .microbatches import accumulate_gradients
 from .sizes import count, size_bytes
 from .train_state import TrainState
@@ -19,6 +19,7 @@ __all__ = [
     "count",
     "labels",
     "mask",
+    "part_of",
     "per_example_gradients",
     "size_bytes",
     "update_average",

@@ -8,9 +8,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..errors import LiftArgumentError, UnmatchedFilterError, shown
-from ..filters import Parameters, to_predicate
+from ..filters import Parameters, names_in, to_predicate
 from ..filters.parameters import listed
-from ..filters.predicates import names_in
 from ..typing import Filter, Path, Predicate, PyTree
 
 __all__ = ["labels", "mask", "part_of"]
@@ -101,17 +100,30 @@ def _prefix(collection: str | None) -> Path:
     return () if collection is None else (collection,)
 
 
-_WHOLE: ContextVar[PyTree] = ContextVar("all parameters, while an optimizer sees a part of them", default=None)
+_WHOLE: ContextVar[Callable[[], PyTree] | None] = ContextVar(
+    "returns all parameters, while an optimizer sees a part of them", default=None
+)
 
 
 @contextlib.contextmanager
-def part_of(params: PyTree) -> Iterator[None]:
-    """While an optimizer is called with a part of some parameters, let its masks and labels be about all of them.
+def part_of(whole: Callable[[], PyTree]) -> Iterator[None]:
+    """Call an optimizer with a part of the parameters: its masks and labels may be about the rest.
+
+    `mask` and `labels` raise an error for a filter that matches nothing, as a misspelled one does. In this context, a
+    filter may match only parameters that the optimizer does not see. `TrainState` calls its optimizer so.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from liftcore.filters import PathContains
+        >>> params = {"head": {"kernel": jnp.ones(2), "bias": jnp.ones(2)}}
+        >>> tx = optax.adamw(1e-3, mask=mask(PathContains("kernel")))
+        >>> with part_of(lambda: params):
+        ...     opt_state = tx.init({"head": {"bias": params["head"]["bias"]}})
 
     Args:
-        params: all parameters, the frozen ones too.
+        whole: a function that returns all parameters.
     """
-    outer = _WHOLE.set(params)
+    outer = _WHOLE.set(whole)
     try:
         yield
     finally:
@@ -128,7 +140,7 @@ def _check_elsewhere(where: str, seen: PyTree, prefix: Path, predicates: Sequenc
         LiftArgumentError: if it matches none of these either.
     """
     predicate, whole = predicates[index], _WHOLE.get()
-    found = Parameters.of(seen if whole is None else whole, prefix)
+    found = Parameters.of(seen if whole is None else whole(), prefix)
     if whole is not None and index in found.first(predicates):
         return
     hidden = set(Parameters.of(seen, prefix, gaps=True).paths) - set(Parameters.of(seen, prefix).paths)

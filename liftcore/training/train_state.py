@@ -88,7 +88,7 @@ class TrainState(PyTreeNode):
         made = cls(step=0, apply_fn=apply_fn, params=params, tx=tx, opt_state=None, trainable=filter, **extra)
         taken("TrainState.create, trainable", _collections(params, optimised=True), trainable)
         part = _optimised(made.trainable_params)
-        with part_of(_optimised(params)):
+        with part_of(lambda: _optimised(params)):
             opt_state = tx.init(part)
         _check_lookahead(f"{cls.__name__}.create, params", part, opt_state)
         return made.replace(opt_state=opt_state)
@@ -192,7 +192,7 @@ class TrainState(PyTreeNode):
         grads = _fast(grads, part)
         check_like("TrainState.apply_gradients, grads", grads, _fast(part, part), fix)
         weights = _optimised(part)
-        with part_of(_optimised(self.params)):
+        with part_of(lambda: _optimised(self.params)):
             updates, opt_state = _update(self.tx, _optimised(grads), self.opt_state, weights, tx_args or {})
         weights = apply_updates(weights, updates)
         new = {_OVERWRITE: grads[_OVERWRITE], "params": weights} if _overwrites(part) else weights

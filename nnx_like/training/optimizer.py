@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError, shown
-from liftcore.training import apply_updates
+from liftcore.filters import Parameters, names_in
+from liftcore.training import apply_updates, part_of
 
 from ..errors import OptimizerArgumentError
-from ..filterlib import Filter
+from ..filterlib import Filter, to_predicate
 from ..graph.changing import update
 from ..graph.functions import state
 from ..graph.held import Held
@@ -126,6 +127,7 @@ class Optimizer(Pytree, Generic[M]):
 
     Raises:
         OptimizerArgumentError: if `wrt` is missing, or `tx` is not a transformation.
+        LiftArgumentError: if `wrt` asks for a name, and matches nothing.
     """
 
     step: OptState[jax.Array]
@@ -147,7 +149,11 @@ class Optimizer(Pytree, Generic[M]):
             )
         self.step = OptState(jnp.array(0, jnp.uint32))
         self.tx = tx
-        self.opt_state = to_opt_state(tx.init(state(model, wrt)))
+        params = state(model, wrt)
+        if not params and names_in(to_predicate(wrt)):  # a kind of variables may be missing, a name is misspelled
+            Parameters.of(state(model)).check(f"{type(self).__name__}, wrt", to_predicate(wrt))
+        with part_of(lambda: state(model)):
+            self.opt_state = to_opt_state(tx.init(params))
         self.wrt = wrt
 
     @property
@@ -201,7 +207,8 @@ class Optimizer(Pytree, Generic[M]):
         variables = state(model, self.wrt)
         params = _values(variables)
         gradients = _gradients(grads, self.wrt, params)
-        updates, new_state = self.tx.update(gradients, _values(self.opt_state), params, **_values(kwargs))
+        with part_of(lambda: state(model)):
+            updates, new_state = self.tx.update(gradients, _values(self.opt_state), params, **_values(kwargs))
         new_params = apply_updates(params, updates)
         steps = self.step.get_raw_value() + 1
         _write(model, (variables, self.opt_state, self.step), (new_params, new_state, steps))

@@ -63,6 +63,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
     """
 
     __slots__ = ("_value",)
+    __one_variable__ = True  # for filters of liftcore over pytrees, such as `training.mask`
 
     _value: Any
 

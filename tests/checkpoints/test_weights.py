@@ -229,8 +229,8 @@ def test_all_that_is_left_over_or_does_not_fit_is_listed_at_once() -> None:
         'l (rule for "l.{i}.w"): no layer 1, but a layer 2',
         "typos: missing, float64[3] in the target; closest: typo",
         'qk (rule for "q, k"): q without k',
-        'u, v (rule for "far"): tuple index out of range',
-        'x, y (rule for "odd"): array split does not result in an equal division',
+        'u, v (rule for "far"): shape (4,) has no axis 5',
+        'x, y (rule for "odd"): axis 0 of shape',
     ):
         assert text in caught.value.what, text
 
@@ -304,3 +304,120 @@ def test_rules_of_another_class_are_an_error(rules: Any) -> None:
         load_weights(arrays, None, [WeightRule("a", "a")])
     with pytest.raises(LiftArgumentError, match="expected arrays by name, given 3"):
         load_weights(3, arrays, [WeightRule("a", "a")])  # type: ignore[arg-type]
+
+
+# --- several paths ----------------------------------------------------------------------------------------------------
+
+WORDS_AND_HEAD = ["words", "head"]
+TIED = {"words": np.zeros((10, 4)), "head": np.zeros((4, 10))}
+
+
+def test_one_array_goes_to_several_paths_with_a_change_for_each() -> None:
+    foreign = {"wte.weight": np.arange(40.0).reshape(10, 4)}
+    rules = [WeightRule("wte.weight", WORDS_AND_HEAD, [None, "linear"], axis=None)]
+    found = load_weights(foreign, TIED, rules)
+    np.testing.assert_array_equal(found["words"], foreign["wte.weight"])
+    np.testing.assert_array_equal(found["head"], foreign["wte.weight"].T)
+    np.testing.assert_array_equal(export_weights(found, foreign, rules)["wte.weight"], foreign["wte.weight"])
+    with pytest.raises(SerializationError, match="share one array, but their values differ"):
+        export_weights(TIED | {"words": np.ones((10, 4))}, foreign, rules)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [WeightRule("wte.weight", WORDS_AND_HEAD, axis=None)],
+        [WeightRule("wte.weight", WORDS_AND_HEAD, "linear", axis=None)],
+        [WeightRule("wte.weight", "words"), WeightRule("wte.weight", "head", "linear")],
+    ],
+)
+def test_advice_for_a_tied_array_works(rules: list[WeightRule]) -> None:
+    foreign = {"wte.weight": np.ones((10, 4))}
+    with pytest.raises(SerializationError) as caught:
+        load_weights(foreign, TIED, rules)
+    if len(rules) == 1:
+        assert 'had the changes (None, "linear")' in caught.value.what
+        change: Any = (None, "linear")
+        load_weights(foreign, TIED, [WeightRule("wte.weight", WORDS_AND_HEAD, change, axis=None)])
+    else:
+        [advice] = [line for line in caught.value.what.splitlines() if "one rule" in line]
+        rule = eval(advice[advice.index("WeightRule(") :], {"WeightRule": WeightRule})
+        assert load_weights(foreign, TIED, [rule])["head"].shape == (4, 10)
+
+
+@pytest.mark.parametrize(
+    ("heads", "groups", "sizes"),
+    [([2, 2, 2], 2, None), ([4, 2, 2], 2, (16, 8, 8)), ([2, 2, 2], 1, None), ([2, 2, 2], 8, None)],
+    ids=["GPT-NeoX", "with fewer keys", "not interleaved", "element by element"],
+)
+@pytest.mark.parametrize("axis", [0, -1])
+def test_interleaved_queries_keys_and_values_are_split(heads: list[int], groups: int, sizes: Any, axis: int) -> None:
+    depth, width = 4, 8
+    parts = [np.random.default_rng(0).normal(size=(width, count, depth)) for count in heads]
+    shares = [part.reshape(width, groups, -1) for part in parts]
+    rows = np.concatenate(shares, 2).reshape(width, -1).T  # (out, in), as in PyTorch
+    foreign = {"qkv": rows if axis == 0 else rows.T, "qkv.bias": rows[:, 0]}
+    target = {name: np.zeros(part.shape) for name, part in zip("qkv", parts, strict=True)}
+    target |= {f"{name}_bias": np.zeros(part.shape[1:]) for name, part in zip("qkv", parts, strict=True)}
+    options: Any = {"sizes": sizes, "groups": groups}
+    rules = [
+        WeightRule("qkv", list("qkv"), "linear" if axis == 0 else None, axis=axis, **options),
+        WeightRule("qkv.bias", ["q_bias", "k_bias", "v_bias"], **options),
+    ]
+    found = load_weights(foreign, target, rules)
+    for name, part in zip("qkv", parts, strict=True):
+        np.testing.assert_array_equal(found[name], part)
+        np.testing.assert_array_equal(found[f"{name}_bias"], part[0])
+    back = export_weights(found, foreign, rules)
+    assert all(np.array_equal(back[name], foreign[name]) for name in foreign)
+    joined = [WeightRule(tuple("qkv"), "all", axis=1, groups=groups)]  # the other way round
+    flat = {name: part.reshape(width, -1) for name, part in zip("qkv", parts, strict=True)}
+    whole = load_weights(flat, {"all": np.zeros(rows.T.shape)}, joined)
+    np.testing.assert_array_equal(whole["all"], rows.T)
+    assert all(np.array_equal(export_weights(whole, flat, joined)[name], flat[name]) for name in flat)
+
+
+SPLIT = {"q": np.zeros((8, 8)), "k": np.zeros((8, 4)), "v": np.zeros((8, 4))}
+IMPOSSIBLE = {
+    "no sizes": (WeightRule("w", list("qkv"), "linear"), ["axis 0 of shape (16, 8)", "write `sizes=(8, 4, 4)`"]),
+    "wrong sizes": (WeightRule("w", list("qkv"), sizes=(8, 8, 8)), ["sizes (8, 8, 8)", "axis 0 of shape (16, 8)"]),
+    "sizes and groups": (WeightRule("w", list("qkv"), sizes=(8, 4, 4), groups=8), ["(8, 4, 4)", "`groups=8`"]),
+    "groups": (WeightRule("w", list("qkv"), groups=3), ["axis 0 of shape (16, 8)", "`groups=3`"]),
+    "no axis": (WeightRule("w", list("qkv"), axis=2), ["shape (16, 8) has no axis 2", "`axis=`"]),
+    "function": (
+        WeightRule("w", list("qkv"), lambda w: w.reshape(3), sizes=(8, 4, 4)),
+        ["called with an array of shape (8, 8)", "cannot reshape", "`groups=`"],
+    ),
+    "three dimensions": (WeightRule("w", "q", "linear"), []),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_what_cannot_be_split_names_shape_axis_and_option(name: str) -> None:
+    rule, texts = IMPOSSIBLE[name]
+    foreign = {"w": np.ones((16, 8))} if texts else {"w": np.ones((2, 8, 8))}
+    with pytest.raises(SerializationError) as caught:
+        load_weights(foreign, SPLIT, [rule])
+    for text in texts or ['"linear" takes arrays of 2 dimensions, not one of shape (2, 8, 8)']:
+        assert text in caught.value.what
+
+
+def test_arrays_that_cannot_be_joined_name_their_shapes() -> None:
+    with pytest.raises(SerializationError, match=r"arrays of shapes \(2, 3\), \(2, 4\) cannot be joined along axis 0"):
+        load_weights(
+            {"a": np.ones((2, 3)), "b": np.ones((2, 4))}, {"c": np.ones((4, 3))}, [WeightRule(("a", "b"), "c")]
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"change": [None]}, "1 changes for 2 path"),
+        ({"change": [None, "lin"]}, "`change` is"),
+        ({"groups": 0}, "`groups` is 0"),
+        ({"groups": 2, "axis": None}, "`groups` is 2"),
+    ],
+)
+def test_options_for_several_paths_are_checked(options: Any, text: str) -> None:
+    with pytest.raises(LiftArgumentError, match=text):
+        WeightRule("w", ["a", "b"], **options)

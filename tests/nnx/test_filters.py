@@ -53,7 +53,8 @@ def chosen(filter):
         (nnx.PathContains("lora"), []),
         (nnx.PathContains("lora", exact=False), [2]),
         (nnx.PathContains(0), [2]),
-        (nnx.PathContains("0"), []),
+        (nnx.PathContains("0"), [2]),  # an index is one thing, as a number and as text
+        (nnx.PathIn(("layers", "0", "lora_a")), [2]),
         (nnx.PathContains("0", exact=False), [2]),
         (nnx.PathIn(("encoder", "kernel"), ("layers",)), [0]),
         (lambda path, value: path[0] == "encoder", [0, 1]),

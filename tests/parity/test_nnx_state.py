@@ -107,7 +107,7 @@ def values(lib: Any) -> list[Any]:
     return [1, 2.0, "dropout", None, Tagged(), lib.Param(1), lib.BatchStat(2, tag="dropout"), lib.Param, a_lambda]
 
 
-PATHS = [(), ("a",), ("b", "x"), ("dropout",), ("layers", 2, "lora_a"), ("2",), (1, "b"), ("b", 10, "x")]
+PATHS = [(), ("a",), ("b", "x"), ("dropout",), ("layers", 2, "lora_a"), ("3",), (1, "b"), ("b", 10, "x")]
 
 
 @pytest.mark.parametrize("number", range(len(FILTERS)))

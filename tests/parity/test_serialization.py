@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,9 @@ import numpy as np
 import optax
 import pytest
 
+import linen_like
 from liftcore import serialization, struct
+from liftcore.frozen_dict import freeze
 from liftcore.saving import encoding
 
 flax = pytest.importorskip("flax")
@@ -96,3 +100,62 @@ def test_dataclasses_and_frozen_dicts_are_the_same():
     ours = Ours(1, serialization.FrozenDict({"a": {"b": np.ones(2)}}))
     theirs = Theirs(1, flax.core.freeze({"a": {"b": np.ones(2)}}))
     assert serialization.to_bytes(ours) == peer.to_bytes(theirs)
+
+
+class Plain:
+    """A class that nobody registered."""
+
+
+class Registered:
+    def __init__(self, w: Any) -> None:
+        self.w = w
+
+
+TARGETS: dict[str, tuple[Any, Any]] = {
+    "class": (Plain, Plain),
+    "object": (Plain(), Plain()),
+    "function": (print, print),
+    "lambda": (lambda x: x, lambda x: x),
+    "Python module": (types, types),
+    "None": (None, None),
+    "set": ({1}, {1}),
+    "module": (flax.linen.Dense(2), linen_like.Dense(2)),
+    "class of a module": (flax.linen.Dense, linen_like.Dense),
+    "in a dict": ({"w": Plain}, {"w": Plain}),
+    "in a list": ([Plain], [Plain]),
+    "in a frozen dict": (flax.core.freeze({"w": None}), freeze({"w": Plain})),
+    "registered": (Registered(Plain), Registered(Plain)),
+    "dict of a number": ({"w": 0}, {"w": 0}),
+}
+SAVED = {
+    "dict": {"w": np.ones(2)},
+    "nested": {"w": {"a": 1}},
+    "list": {"0": {"a": 1}},
+    "number": 3,
+    "text": "x",
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_of_no_known_type_takes_what_was_saved(name: str) -> None:
+    for package in (peer, serialization):
+        package.register_serialization_state(
+            Registered,
+            lambda one, package=package: {"w": package.to_state_dict(one.w)},
+            lambda one, state, package=package: {"registered": package.from_state_dict(one.w, state["w"])},
+            override=True,
+        )
+    for saved in SAVED.values():
+        data = peer.msgpack_serialize(saved)
+        results = []
+        for package, target in zip((peer, serialization), TARGETS[name], strict=True):
+            try:
+                results.append(package.from_bytes(target, data))
+            except Exception:
+                results.append("an error")
+        theirs, ours = results
+        if theirs == "an error" or (name == "dict of a number" and saved is SAVED["nested"]):
+            continue  # a number takes no dict: the one difference, which finds wrong targets
+        ours, theirs = (one.unfreeze() if hasattr(one, "unfreeze") else one for one in (ours, theirs))
+        np.testing.assert_equal(ours, theirs)
