@@ -30,7 +30,7 @@ class Contents:
         lists: native lists.
     """
 
-    __slots__ = ("items", "kinds", "marks", "metadata", "name_kinds", "names", "sizes", "values")
+    __slots__ = ("items", "keys", "kinds", "marks", "metadata", "names", "sizes", "values")
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Contents:
         every = [*map(_attributes, objects), *dicts]
         self.kinds = [*map(type, objects), *map(type, variables)]
         self.sizes = list(map(len, [*every, *lists]))
-        self.names, self.name_kinds = list(_of_all(every)), list(map(type, _of_all(dicts)))
+        self.names, self.keys = list(_of_all(every)), list(_of_all(dicts))
         self.values, self.items = list(_of_all(map(dict.values, every))), list(_of_all(lists))
         self.metadata = list(map(_metadata, variables))
         self.marks = flattening.marks_made()
@@ -61,7 +61,7 @@ class Contents:
             and [*map(type, objects), *map(type, variables)] == self.kinds
             and [*map(len, every), *map(len, lists)] == self.sizes
             and list(_of_all(every)) == self.names
-            and list(map(type, _of_all(dicts))) == self.name_kinds
+            and all(map(operator.is_, _of_all(dicts), self.keys))  # keys of two types may be equal
             and all(map(operator.is_, _of_all(map(dict.values, every)), self.values))
             and all(map(operator.is_, _of_all(lists), self.items))
             and all(map(operator.is_, map(_metadata, variables), self.metadata))

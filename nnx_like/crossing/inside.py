@@ -16,16 +16,19 @@ from ..errors import AliasError, TraceContextError
 from ..graph.build import Builder
 from ..graph.definition import (
     AGAIN,
+    MAPPING,
     STATIC,
     TREE,
     Definition,
     Fixed,
+    Keys,
     metadata_definition,
     metadata_of,
     path_text,
     static_value,
 )
 from ..graph.walk import Place, Walk, is_object, is_single
+from ..objects.natives import is_dict
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
 from .contents import Contents
@@ -150,7 +153,7 @@ class _Made:
     def __init__(self, nodes: list[Any]) -> None:
         self.objects = [node for node in nodes if isinstance(node, Pytree)]
         self.variables = [node for node in nodes if isinstance(node, Variable)]
-        self.dicts = [node for node in nodes if type(node) is dict]
+        self.dicts = [node for node in nodes if is_dict(node)]
         self.lists = [node for node in nodes if type(node) is list]
         self.contents = Contents(self.objects, self.variables, self.dicts, self.lists)
 
@@ -185,8 +188,8 @@ class _InnerBuilder(Builder):
         """Return the value that a definition describes."""
         if definition[0] == STATIC:
             self._note(definition)
-        elif definition[0] == TREE:
-            self.may_change = True
+        elif definition[0] == TREE or (definition[0] == MAPPING and type(definition[1]) is Keys):
+            self.may_change = True  # also the `default_factory` of a defaultdict
         return super().build(definition, place)
 
     def _note(self, definition: Definition) -> None:
@@ -281,7 +284,8 @@ class _InnerWalk(Walk):
         return metadata_definition(names.outside(type(value), value._metadata, group), path, self._static)
 
     def _static(self, value: Any, path: tuple[Any, ...]) -> Definition:
-        return self.inside.builder.unknown.get(id(value)) or super()._static(value, path)
+        now = super()._static(value, path)  # raises an error if a body stored an array where it would be lost
+        return self.inside.builder.unknown.get(id(value), now)
 
     def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
         found = self.inside.builder.slots.get(id(value), _NEW)

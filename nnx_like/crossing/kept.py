@@ -22,6 +22,7 @@ import numpy as np
 from ..graph.held import Held
 from ..graph.walk import Leaf, Walk, is_object, is_single
 from ..objects import flattening
+from ..objects.natives import is_dict, is_native
 from ..objects.pytree import Pytree, walks_of
 from ..statelib.tree import StateTree
 from ..variablelib.variable import Variable
@@ -77,8 +78,8 @@ class KeptWalk:
         self.inner = [node for node in self.nodes if isinstance(node, Pytree)]
         objects = [*[root for _, _, root in roots], *self.inner]
         containers = [*_containers([list(vars(one).values()) for one in objects])]
-        self.dicts = [one for one in containers if type(one) is dict]
-        self.lists = [one for one in containers if type(one) is list]
+        self.dicts = [one for one in containers if is_dict(one)]
+        self.lists = [one for one in containers if not is_dict(one)]
         self.variables = [node for node in walk.nodes if isinstance(node, Variable)]
         self.contents = Contents(objects, self.variables, self.dicts, self.lists)
         self.holders = walk.holders
@@ -201,8 +202,9 @@ def _key(roots: Sequence[Root]) -> Any:
 
 def _can_be_kept(node: Any) -> bool:
     """Return whether no part of a node can change unnoticed."""
-    if isinstance(node, (list, dict)):
-        return all(map(_is_seen, node.values() if isinstance(node, dict) else node))
+    if is_native(node):
+        factory = getattr(node, "default_factory", None)  # it can be replaced
+        return factory is None and all(map(_is_seen, node.values() if is_dict(node) else node))
     if isinstance(node, Variable):
         return is_single(type(node._value)) and all(map(is_fixed, node._metadata.values()))
     return all(map(_is_seen, vars(node).values()))
@@ -210,10 +212,8 @@ def _can_be_kept(node: Any) -> bool:
 
 def _is_seen(value: Any) -> bool:
     """Return whether everything in an attribute is immutable, or is compared in each call."""
-    if is_object(value) or type(value) is list or is_fixed(value):
-        return True
-    if type(value) is dict and all(type(name) is str for name in value):
-        return True  # it is a node itself, like a list
+    if is_object(value) or is_native(value) or is_fixed(value):
+        return True  # a list or a dict is a node itself
     parts = _inside(value)
     return parts is not None and all(map(_is_seen, parts))
 
@@ -221,8 +221,8 @@ def _is_seen(value: Any) -> bool:
 def _inside(value: Any) -> Iterable[Any] | None:
     """Return the items of a list, dict, state or tuple; None for anything else."""
     value = value.raw_mapping if isinstance(value, StateTree) else value
-    if type(value) is dict:
-        return value.values() if {str, int}.issuperset(map(type, value)) else None
+    if is_dict(value):
+        return value.values()
     return value if type(value) is list or _is_plain_tuple(value) else None
 
 
@@ -232,7 +232,7 @@ def _containers(values: Iterable[Iterable[Any]]) -> Iterator[Any]:
     while left:
         value = left.pop()
         value = value.raw_mapping if isinstance(value, StateTree) else value
-        if type(value) in (list, dict):
+        if is_native(value):
             if id(value) in met:
                 continue
             met.add(id(value))

@@ -18,6 +18,7 @@ from ..graph.build import Builder, value_of
 from ..graph.definition import AGAIN, path_text, static
 from ..graph.differences import path_of
 from ..graph.walk import Walk
+from ..objects.natives import children_with_path, is_native
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
 from .groups import Groups, parts_of
@@ -383,11 +384,12 @@ def _replaced(container: Any, path: list[Any], new: Any) -> Any:
     if not path:
         return new
     step, *rest = path
-    if isinstance(container, (list, dict)):
+    if is_native(container):
         container[step] = _replaced(container[step], rest, new)
         return container
     if type(container) is tuple:
         return (*container[:step], _replaced(container[step], rest, new), *container[step + 1 :])
-    leaves, structure = jax.tree.flatten(container, is_leaf=lambda one: isinstance(one, (Pytree, Variable)))
-    leaves[step] = _replaced(leaves[step], rest, new)
-    return jax.tree.unflatten(structure, leaves)
+    pairs, structure = children_with_path(container)
+    children = [child for _, child in pairs]
+    children[step] = _replaced(children[step], rest, new)
+    return jax.tree.unflatten(structure, children)

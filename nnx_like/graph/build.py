@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from .definition import (
     TREE,
     VARIABLE,
     Definition,
+    Keys,
     metadata_of,
     static_value,
 )
@@ -76,22 +78,19 @@ class Builder:
         return of.value.unflatten(built) if kind == TREE else of(built)
 
     def _container(self, definition: Definition, place: tuple[Any, ...] | None) -> Any:
-        kind, names, parts, index = definition
+        kind, of, parts, index = definition
         existing = self._existing(index)
-        made: Any = existing
-        if existing is None:
-            made = {} if kind == MAPPING else []
-        self.table[index] = made  # before its items, since the list may contain itself
-        steps = names if kind == MAPPING else range(len(parts))
+        fresh: Any = [] if kind == SEQUENCE else of.empty() if type(of) is Keys else {}
+        made = self.table[index] = fresh if existing is None else existing  # before its items: it may contain itself
+        steps = self._keys(of) if kind == MAPPING else range(len(parts))
         items = [self.build(part, place and (*place, step)) for step, part in zip(steps, parts, strict=True)]
-        now = dict(zip(names, items, strict=True)) if kind == MAPPING else items
+        fresh.extend(items) if kind == SEQUENCE else fresh.update(zip(steps, items, strict=True))
         if existing is not None:
-            self._change_container(made, now)
-        elif kind == MAPPING:
-            made.update(now)
-        else:
-            made.extend(now)
+            self._change_container(made, fresh)
         return made
+
+    def _keys(self, of: Any) -> Sequence[Any]:
+        return [self.build(key) for key in of.keys] if type(of) is Keys else of
 
     def _object(self, definition: Definition) -> Any:
         _, cls, index, parts, marks, order = definition
@@ -137,6 +136,8 @@ class Builder:
     def _change_container(self, made: Any, items: Any) -> None:
         made.clear()
         made.extend(items) if isinstance(made, list) else made.update(items)
+        if isinstance(made, defaultdict):
+            made.default_factory = items.default_factory
 
     def _change_variable(self, made: Any, value: Any, metadata: dict[str, Any]) -> None:
         object.__setattr__(made, "_value", value)

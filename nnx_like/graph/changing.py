@@ -10,11 +10,12 @@ import jax
 from liftcore.errors import LiftArgumentError
 
 from ..filterlib import Filter, group
+from ..objects.natives import is_native, items_of
 from ..objects.pytree import Pytree, attributes_of, check_live
 from ..statelib.state import State
 from ..variablelib.variable import Variable
 from .definition import path_text
-from .functions import Path, listed, pairs_of_states
+from .functions import Path, at_known_paths, listed, pairs_of_states
 from .walk import is_object
 
 __all__ = ["pop", "set_metadata", "update"]
@@ -42,7 +43,8 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         TraceContextError: inside a transformation to which the graph was not passed.
     """
     here = dict(listed(node)[1])
-    writes = [(path, leaf, here.get(path)) for path, leaf in pairs_of_states("update", (state, *states))]
+    leaves = at_known_paths(pairs_of_states("update", (state, *states)), here)
+    writes = [(path, leaf, here.get(path)) for path, leaf in leaves.items()]
     for path, _, found in writes:
         if isinstance(found, Variable):
             found.check_live()
@@ -150,10 +152,9 @@ class _Removal:
         if isinstance(part, Pytree):
             self.seen.add(id(part))
             self._visit_all(part, dict(attributes_of(part)), path, part)
-        elif isinstance(part, dict):
-            self._visit_all(part, part, path, owner)
-        elif isinstance(part, list):
-            self._visit_all(part, dict(enumerate(part)), path, owner)
+        elif is_native(part):
+            self.seen.add(id(part))
+            self._visit_all(part, dict(items_of(part)), path, owner)
         elif type(part) is tuple:
             now = [self.visit(one, (*path, number), owner) for number, one in enumerate(part)]
             if any(one is not before for one, before in zip(now, part, strict=True)):

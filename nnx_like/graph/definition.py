@@ -9,7 +9,8 @@ The first item of each tuple is its type:
     (ARRAY, group, key)                                         an array that is an attribute itself
     (SEQUENCE, tuple, definitions)                              a tuple
     (SEQUENCE, list, definitions, index)                        a list at its first occurrence
-    (MAPPING, names, definitions, index)                        a dict whose keys are strings, at its first occurrence
+    (MAPPING, keys, definitions, index)                         a dict at its first occurrence: the keys are strings, or
+                                                                `Keys` of any other keys and other classes of dicts
     (TREE, structure, definitions)                              any other pytree that holds objects or arrays
     (STATIC, class, value)                                      anything else
 
@@ -19,10 +20,11 @@ different value.
 
 from __future__ import annotations
 
+import collections
 import enum
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -30,8 +32,8 @@ from liftcore import is_array, static_key
 from liftcore.statics import Undescribed, snapshot, warn_not_shared
 
 from ..errors import StructureError
-from ..objects.pytree import Pytree
-from ..variablelib.variable import Variable
+from ..objects.natives import hidden_error, hidden_in
+from ..variablelib.by_reference import is_object
 
 __all__ = [
     "AGAIN",
@@ -44,8 +46,10 @@ __all__ = [
     "VARIABLE",
     "Definition",
     "Fixed",
+    "Keys",
     "entries",
     "fixed",
+    "keys_of",
     "metadata_definition",
     "metadata_of",
     "path_text",
@@ -121,12 +125,9 @@ def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
                 f"{kind} is in a place where only static values are allowed.",
                 "Keep arrays in attributes, in lists, tuples or dicts, or in a `Variable`.",
             ) from None
-        if unknown is not None and isinstance(error.value, (Variable, Pytree)):
-            raise StructureError(
-                path_text(path) + error.place,
-                f"a {type(error.value).__name__} is in a place where only static values are allowed.",
-                "Keep it in an attribute, a list, a tuple or a dict, or pass it as an argument that is not static.",
-            ) from None
+        place, hidden = hidden_in(value) or ("", None)
+        if is_object(hidden) or (hidden is not None and (unknown is not None or isinstance(hidden, jax.core.Tracer))):
+            raise hidden_error(path_text(path) + place, hidden, value) from None
         if unknown is not None:
             warn_not_shared(path_text(path), error)
         return Fixed(value, (id(value), unknown), has_key=False)
@@ -144,6 +145,44 @@ def static_value(definition: Definition) -> Any:
     """Return the value that a static definition describes."""
     value = definition[2]
     return snapshot(value.value) if type(value) is Fixed else value
+
+
+class Keys(NamedTuple):
+    """The keys of a dict that are not all strings, or those of a dict of another class.
+
+    Attributes:
+        kind: the class.
+        factory: the definition of the `default_factory` of a `defaultdict`.
+        keys: the definitions of the keys.
+    """
+
+    kind: type[Any]
+    factory: Definition
+    keys: tuple[Definition, ...]
+
+    @classmethod
+    def of(cls, value: Any, define: Callable[[Any], Definition]) -> Any:
+        """Return the keys of a dict, or a tuple of strings for a plain dict of strings.
+
+        Args:
+            value: the dict.
+            define: returns the definition of a static value.
+        """
+        if type(value) is dict and all(type(key) is str for key in value):
+            return tuple(value)
+        return cls(type(value), define(getattr(value, "default_factory", None)), tuple(map(define, value)))
+
+    def empty(self) -> Any:
+        """Return a dict of the class without items."""
+        if self.kind is collections.defaultdict:
+            return collections.defaultdict(static_value(self.factory))
+        return self.kind()
+
+
+def keys_of(definition: Definition) -> tuple[Any, ...]:
+    """Return the keys of a dict from its definition."""
+    of = definition[1]
+    return tuple(map(static_value, of.keys)) if type(of) is Keys else of
 
 
 def metadata_definition(
@@ -173,7 +212,7 @@ def path_text(path: tuple[Any, ...], base: str = "") -> str:
         path: names and numbers.
         base: where the path begins, such as `[0].`.
     """
-    text = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path)
+    text = "".join(f".{name}" if isinstance(name, str) else f"[{name!r}]" for name in path)
     return base + text.removeprefix(".") if path else base.removesuffix(".") or "the object itself"
 
 
@@ -181,8 +220,7 @@ def step_of(key: Any) -> Any:
     """Convert a step of a JAX path into a step of a path here."""
     for name in ("name", "key", "idx"):
         if hasattr(key, name):
-            found = getattr(key, name)
-            return found if isinstance(found, (int, str, tuple)) else str(found)
+            return getattr(key, name)
     return str(key)
 
 
@@ -209,7 +247,7 @@ def _steps(definition: Definition) -> list[tuple[Any, ...]]:
     """Return the steps from a sequence, a dict or another pytree to its parts."""
     kind, of, parts = definition[:3]
     if kind == MAPPING:
-        return [(name,) for name in of]
+        return [(key,) for key in keys_of(definition)]
     if kind == SEQUENCE:
         return [(number,) for number in range(len(parts))]
     pairs = jax.tree_util.tree_leaves_with_path(of.value.unflatten(range(len(parts))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .definition import AGAIN, ARRAY, MAPPING, OBJECT, SEQUENCE, STATIC, TREE, VARIABLE, Definition, path_text
+from .definition import AGAIN, ARRAY, MAPPING, OBJECT, SEQUENCE, STATIC, TREE, VARIABLE, Definition, keys_of, path_text
 
 __all__ = ["described", "difference", "path_of", "renumbered"]
 
@@ -54,7 +54,8 @@ def difference(before: Definition, after: Definition, path: tuple[Any, ...] = ()
     if kind in (SEQUENCE, TREE):
         return _in_items(before[2], after[2], path)
     if kind == MAPPING:
-        return _in_names(dict(zip(before[1], before[2], strict=True)), dict(zip(after[1], after[2], strict=True)), path)
+        was, now = [dict(zip(keys_of(one), one[2], strict=True)) for one in (before, after)]
+        return _in_names(was, now, path) or f"{path_text(path)} has other keys, or is another kind of dict, than before"
     if kind == VARIABLE and before[3] != after[3]:
         return f"the metadata of {path_text(path)} was {_metadata(before)} and is {_metadata(after)}"
     if kind == STATIC:
@@ -100,7 +101,7 @@ def path_of(definition: Definition, index: int, path: tuple[Any, ...] = ()) -> t
     if kind == OBJECT:
         parts = definition[3]
     elif kind == MAPPING:
-        parts = zip(definition[1], definition[2], strict=True)
+        parts = zip(keys_of(definition), definition[2], strict=True)
     else:
         parts = enumerate(definition[2]) if kind in (SEQUENCE, TREE) else ()
     found = (path_of(part, index, (*path, name)) for name, part in parts)
@@ -151,6 +152,6 @@ def described(definition: Definition, path: str = "", whole: Definition | None =
         yield path, "array"
     else:
         yield path, definition[1].__name__ if kind == SEQUENCE else {MAPPING: "dict", TREE: "pytree"}[kind]
-        names = definition[1] if kind == MAPPING else range(len(definition[2]))
+        names = keys_of(definition) if kind == MAPPING else range(len(definition[2]))
         for name, part in zip(names, definition[2], strict=True):
             yield from described(part, f"{path}[{name!r}]", whole)

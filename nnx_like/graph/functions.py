@@ -23,6 +23,7 @@ __all__ = [
     "GraphDef",
     "Path",
     "PureState",
+    "at_known_paths",
     "call",
     "clone",
     "graphdef",
@@ -254,7 +255,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables
         raise LiftArgumentError(
             "merge", f"expected a GraphDef, given a {type(graphdef).__name__}.", "Write `merge(graphdef, state)`."
         )
-    leaves = dict(pairs_of_states("merge", states))
+    leaves = at_known_paths(pairs_of_states("merge", states), graphdef.paths)
     _check_complete(graphdef, leaves)
     return _Merger(leaves, copy, recreate_variables).build(graphdef.definition)
 
@@ -293,6 +294,26 @@ def _check_complete(graphdef: GraphDef[Any], leaves: Mapping[Path, Any]) -> None
             f"the states do not match the definition ({said}).",
             "Pass exactly the states that `split` returned.",
         )
+
+
+def at_known_paths(pairs: Iterable[tuple[Path, Any]], known: Iterable[Path]) -> dict[Path, Any]:
+    """Return leaves by path, where a path may have a number as text, as files store it: `"0"` for the key 0.
+
+    Example:
+        >>> at_known_paths([(("layers", "0"), 1.5), (("new",), 2)], [("layers", 0)])
+        {('layers', 0): 1.5, ('new',): 2}
+
+    Args:
+        pairs: the leaves with their paths.
+        known: the paths of a graph.
+    """
+    known = dict.fromkeys(known)
+    by_text = {_text(path): path for path in known}
+    return {path if path in known else by_text.get(_text(path), path): leaf for path, leaf in pairs}
+
+
+def _text(path: Path) -> Path:
+    return tuple([str(step) for step in path])  # `map` is another function in this file
 
 
 def pairs_of_states(where: str, states: Iterable[Any]) -> Iterable[tuple[Path, Any]]:

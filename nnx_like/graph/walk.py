@@ -11,10 +11,11 @@ from liftcore import flatten_static
 from liftcore.leaves import is_array_like, is_array_or_struct, is_number, is_numpy
 from liftcore.statics import Undescribed
 
-from ..errors import AliasError, StructureError
+from ..errors import AliasError
 from ..objects.flattening import marks_of
+from ..objects.natives import children_with_path, contains_itself, is_dict, is_native
 from ..objects.pytree import Pytree, attributes_of
-from ..variablelib.by_reference import ByReference
+from ..variablelib.by_reference import is_object
 from ..variablelib.variable import Variable
 from .aliasing import alias_error
 from .definition import (
@@ -27,6 +28,7 @@ from .definition import (
     TREE,
     VARIABLE,
     Definition,
+    Keys,
     fixed,
     metadata_definition,
     path_text,
@@ -50,10 +52,6 @@ _SINGLE: set[type] = {bool, int, float, complex}
 
 _STATIC = frozenset({str, int, bool, float, type(None), type, type(len), type(lambda: None), type(jax.jit(len))})
 """The most common types of static attributes; checked before anything else."""
-
-
-is_object: Callable[[Any], bool] = ByReference.__instancecheck__
-"""Returns whether a value is a variable or an object with attributes. JAX calls it on each leaf, so it runs in C."""
 
 
 def is_single(kind: type) -> bool:
@@ -107,9 +105,10 @@ class Walk:
             prefix of its key, since filters see paths within one argument.
         groups: the groups of variables, by index. Within one argument the first path decides, as in states.
         placed: the groups of arrays in attributes, by the identity of their owner and the name.
+        open: the identities of the pytrees, other than objects and native containers, that it is in.
     """
 
-    __slots__ = ("base", "groups", "index", "leaves", "nodes", "origins", "placed", "unknown", "values")
+    __slots__ = ("base", "groups", "index", "leaves", "nodes", "open", "origins", "placed", "unknown", "values")
 
     def __init__(self, unknown: Hashable = None) -> None:
         self.base = ""
@@ -118,6 +117,7 @@ class Walk:
         self.nodes: list[Any] = []
         self.origins: list[Any] = []
         self.groups: dict[int, str] = {}
+        self.open: set[int] = set()
         self.placed: dict[tuple[int, str], str] = {}
         self.leaves: list[Leaf] = []
         self.values: dict[str, dict[str, Any]] = {}
@@ -150,7 +150,7 @@ class Walk:
             return self._array(value, path, prefix, place)
         if kind is tuple:
             return SEQUENCE, kind, self._items(enumerate(value), path, prefix, place)
-        if kind is list or (kind is dict and all(type(name) is str for name in value)):
+        if is_native(value):
             return self._container(value, path, prefix, place)
         return self._other(value, path, prefix, place)
 
@@ -166,7 +166,8 @@ class Walk:
         self.origins.append(origin)
         if type(value) is list:
             return SEQUENCE, list, self._items(enumerate(value), path, prefix, place), index
-        return MAPPING, tuple(value), self._items(value.items(), path, prefix, place), index
+        keys = Keys.of(value, lambda key: self._static(key, path))
+        return MAPPING, keys, self._items(value.items(), path, prefix, place), index
 
     def _items(
         self, items: Iterable[tuple[Any, Any]], path: tuple[Any, ...], prefix: Prefix, place: Place | None
@@ -228,18 +229,17 @@ class Walk:
         """Return the definition of a value that JAX may know as a pytree."""
         if jax.tree_util.all_leaves((value,)):
             return self._static(value, path)
-        try:
-            pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
-        except ValueError as error:  # JAX cannot sort the keys of a dict
-            raise StructureError(
-                path_text(path, self.base), f"JAX cannot flatten this: {error}", "Use keys of one type in a dict."
-            ) from None
-        if not any(is_object(leaf) or is_array_or_struct(leaf) for _, leaf in pairs):
-            return self._static(value, path)
+        if id(value) in self.open:
+            raise contains_itself(value, path_text(path, self.base))
+        pairs, structure = children_with_path(value)
+        self.open.add(id(value))
         parts = []
-        for number, (keys, leaf) in enumerate(pairs):
+        for number, (keys, child) in enumerate(pairs):
             below = (*path, *[step_of(key) for key in keys])
-            parts.append(self.define(leaf, below, prefix, place and (*place, number)))
+            parts.append(self.define(child, below, prefix, place and (*place, number)))
+        self.open.discard(id(value))
+        if all(part[0] == STATIC for part in parts):
+            return self._static(value, path)
         return TREE, fixed(structure, path, self.unknown), tuple(parts)
 
     # -- what subclasses override -----------------------------------------------------------------------------------
@@ -312,4 +312,4 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
     """Return the attributes of an object, or the items of a list or a dict."""
     if isinstance(value, Pytree):
         return attributes_of(value)
-    return value.items() if isinstance(value, dict) else enumerate(value)
+    return value.items() if is_dict(value) else enumerate(value)

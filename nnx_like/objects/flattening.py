@@ -12,7 +12,9 @@ from jax.tree_util import GetAttrKey, SequenceKey
 from liftcore import static_key, trace_state
 from liftcore.statics import Undescribed, snapshot
 
+from ..variablelib.by_reference import is_object
 from .markers import has_data, is_data
+from .natives import hidden_error, hidden_in
 
 __all__ = [
     "NO_MARKS",
@@ -85,6 +87,9 @@ def _key(value: Any) -> Hashable:
     try:
         return static_key(value)
     except Undescribed:
+        found = hidden_in(value)
+        if found is not None and is_object(found[1]):
+            raise hidden_error(f"a {type(value).__name__}{found[0]}", found[1], value) from None
         return _Alike(value)
 
 

@@ -19,6 +19,7 @@ from liftcore import is_array
 
 from ..errors import StructureError
 from ..variablelib.variable import Variable
+from .natives import children_with_path, is_native, items_of
 
 __all__ = [
     "MARK",
@@ -119,23 +120,20 @@ def has_data(value: Any, /) -> list[Any]:
     Returns:
         The data in it, in the order of its leaves. An attribute is data if this is not empty.
     """
+    return _data(value, ())
+
+
+def _data(value: Any, above: tuple[Any, ...]) -> list[Any]:
     kind = type(value)
-    if kind in _STATIC_TYPES:
+    if kind in _STATIC_TYPES or any(value is one for one in above):  # a list may contain itself
         return []
-    if kind is list or kind is tuple:
-        return [one for part in value for one in has_data(part)]
-    if kind is dict:
-        return [one for name in _sorted(value) for one in has_data(value[name])]
+    if kind is tuple or is_native(value):
+        return [one for _, part in items_of(value) for one in _data(part, (*above, value))]
     if is_data(value):
         return [value]
-    return [leaf for leaf in jax.tree.leaves(value, is_leaf=is_data) if is_data(leaf)]
-
-
-def _sorted(names: Mapping[Any, Any]) -> list[Any]:
-    try:
-        return sorted(names)
-    except TypeError:  # the keys cannot be sorted, so JAX does not flatten the dict either
-        return list(names)
+    if jax.tree_util.all_leaves((value,)):
+        return []
+    return [one for _, part in children_with_path(value)[0] for one in _data(part, (*above, value))]
 
 
 def data(value: Any = _NONE, /, **options: Any) -> Any:

@@ -11,6 +11,7 @@ from ..variablelib.kinds import RngState
 from ..variablelib.printing import size_of, size_text
 from ..variablelib.variable import Variable
 from .markers import has_data, is_data
+from .natives import is_dict, is_native
 
 __all__ = ["kind_name", "object_text", "sizes_by_kind", "sizes_text", "treescope_of", "value_text"]
 
@@ -44,12 +45,17 @@ def _text(value: Any, path: str, seen: dict[int, str]) -> str:
         return _object(value, path, seen)
     if isinstance(value, Variable):
         return _variable(value, path, seen)
+    if is_native(value) and has_data(value):
+        if id(value) in seen:
+            return f"{type(value).__name__}(…)  # {seen[id(value)]}"
+        seen[id(value)] = path
     if type(value) in (list, tuple) and has_data(value):
         lines = [_text(one, f"{path}[{number}]", seen) for number, one in enumerate(value)]
         return _block("[" if type(value) is list else "(", lines, "]" if type(value) is list else ")", "")
-    if type(value) is dict and has_data(value):
+    if is_dict(value) and has_data(value):
         lines = [f"{name!r}: {_text(one, f'{path}[{name!r}]', seen)}" for name, one in value.items()]
-        return _block("{", lines, "}", "")
+        kind = "" if type(value) is dict else type(value).__name__
+        return _block(f"{kind}({{" if kind else "{", lines, "})" if kind else "}", "")
     return value_text(value)
 
 

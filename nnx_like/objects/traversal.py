@@ -5,6 +5,7 @@ Each object, variable, list, tuple and dict is visited once; parts come before t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,8 +15,10 @@ from liftcore.errors import shown
 
 from ..errors import StructureError
 from ..filterlib import to_predicate
+from ..variablelib.by_reference import is_object
 from ..variablelib.variable import Variable
 from .markers import is_data
+from .natives import children_with_path, hidden_error, hidden_in, is_native, items_of
 from .pytree import Pytree, attributes_of, renewed
 
 __all__ = ["children_of", "find_duplicates", "iter_children", "iter_graph", "recursive_map"]
@@ -32,20 +35,16 @@ def children_of(node: Any) -> list[tuple[Any, Any]] | None:
     kind = type(node)
     if isinstance(node, Pytree):
         return attributes_of(node)
-    if kind in (list, tuple):
-        return list(enumerate(node))
+    if kind is tuple or is_native(node):
+        return list(items_of(node))
     if node is None or is_data(node) or isinstance(node, str | int | float | type):
         return None
-    try:
-        pairs = jax.tree.leaves_with_path(node, is_leaf=_is_not(node))
-    except (TypeError, ValueError):  # a dict whose keys cannot be sorted, which JAX does not flatten
+    if jax.tree_util.all_leaves((node,)):
+        found = hidden_in(node)
+        if found is not None and is_object(found[1]):
+            raise hidden_error(f"a {kind.__name__}{found[0]}", found[1], node)
         return None
-    is_leaf = len(pairs) == 1 and pairs[0][1] is node
-    return None if is_leaf else [(_name(path[0]), child) for path, child in pairs]
-
-
-def _is_not(node: Any) -> Callable[[Any], bool]:
-    return lambda one: one is not node
+    return [(_name(path[0]), child) for path, child in children_with_path(node)[0]]
 
 
 def _name(step: Any) -> Any:
@@ -75,15 +74,15 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
     Yields:
         The path and the value, including static values. An object that was visited before is skipped.
     """
-    yield from _below((), node, set())
+    yield from _below((), node, {})
 
 
-def _below(path: Path, node: Any, seen: set[int]) -> Iterator[tuple[Path, Any]]:
+def _below(path: Path, node: Any, seen: dict[int, Any]) -> Iterator[tuple[Path, Any]]:
     children = children_of(node)
     if children is not None or node is None or isinstance(node, Variable):
         if id(node) in seen:
             return
-        seen.add(id(node))
+        seen[id(node)] = node  # held, since another value could get the identity of one that is gone
     for name, child in children or ():
         yield from _below((*path, name), child, seen)
     yield path, node
@@ -147,15 +146,19 @@ def _mapped(f: Callable[[Path, Any], Any], path: Path, node: Any, made: dict[int
         if isinstance(node, Variable):
             made[id(node)] = new
         return new
-    empty = renewed(node) if isinstance(node, Pytree) else None
+    empty: Any = renewed(node) if isinstance(node, Pytree) else None
+    if is_native(node):
+        empty = copy.copy(node)  # of the same class, with the same order of keys
     if empty is not None:
         made[id(node)] = empty  # before its children, since the object may contain itself
     parts = [(name, _mapped(f, (*path, name), child, made)) for name, child in children]
-    if empty is not None:
+    if isinstance(node, Pytree):
         vars(empty).update({str(name): part for name, part in parts})
+    elif is_native(node):
+        for name, part in parts:
+            empty[name] = part
     else:
-        structure: Any = jax.tree.structure(node, is_leaf=_is_not(node))
-        empty = structure.unflatten([part for _, part in parts])
+        empty = children_with_path(node)[1].unflatten([part for _, part in parts])
     made[id(node)] = new = f(path, empty)
     return new
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,23 +15,30 @@ __all__ = ["joined", "nest", "pairs_of", "sorted_keys", "sorted_pairs"]
 
 
 def sorted_keys(keys: Iterable[Any]) -> list[Any]:
-    """Sort the keys of one node: numbers first, then strings.
+    """Sort the keys of one node: numbers first, then strings, then anything else by type.
 
     Example:
-        >>> sorted_keys(["b", 10, "a", 2])
-        [2, 10, 'a', 'b']
+        >>> sorted_keys(["b", 10, ("a", 1), "a", 2])
+        [2, 10, 'a', 'b', ('a', 1)]
     """
     keys = list(keys)
     try:
-        return sorted(keys)
+        if not any(isinstance(key, frozenset) for key in keys):  # their `<` is no order
+            return sorted(keys)
     except TypeError:
-        return sorted(keys, key=_rank)
+        pass
+    return sorted(keys, key=_rank)
 
 
 def _rank(key: Any) -> tuple[Any, ...]:
     if isinstance(key, int | float):
         return (0, key)
-    return (1, key) if isinstance(key, str) else (2, type(key).__name__, repr(key))
+    if isinstance(key, str):
+        return (1, key)
+    if isinstance(key, tuple | frozenset):
+        parts = list(map(_rank, key))
+        return (2, type(key).__name__, sorted(parts) if isinstance(key, frozenset) else parts)
+    return (3, type(key).__name__, getattr(key, "__qualname__", None) or repr(key))
 
 
 def sorted_pairs(pairs: Iterable[tuple[PathParts, Any]]) -> list[tuple[PathParts, Any]]:
@@ -85,12 +93,13 @@ def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:
         pairs: `(path, leaf)`, in any order.
 
     Returns:
-        Nested dicts.
+        Nested dicts; below the outermost, a sorted `OrderedDict` for keys of several types.
 
     Raises:
         LiftArgumentError: if a path is empty, or continues below a leaf.
     """
     nested: dict[Any, Any] = {}
+    only_names = True
     parent: PathParts = ()
     node = nested
     for path, leaf in pairs:
@@ -104,7 +113,20 @@ def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:
         if not path:
             raise LiftArgumentError("path ()", "the path of a leaf must have at least one key.", "Add a key.")
         node[path[-1]] = leaf
-    return nested
+        only_names = only_names and all(type(part) is str for part in path)
+    return nested if only_names else {key: _in_order(below) for key, below in nested.items()}
+
+
+def _in_order(node: Any) -> Any:
+    """Return nested dicts that JAX can flatten: it cannot order keys of several types, but keeps a given order."""
+    if type(node) is not dict:
+        return node
+    below = {key: _in_order(node[key]) for key in node}
+    try:
+        sorted(node)
+    except TypeError:
+        return OrderedDict((key, below[key]) for key in sorted_keys(below))
+    return below
 
 
 def joined(mappings: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:

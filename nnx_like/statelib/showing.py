@@ -30,7 +30,7 @@ def nested_text(mapping: Mapping[Any, Any]) -> str:
           'c': {}
         }
     """
-    shown = ((key, nested_text(x) if type(x) is dict else repr(x)) for key, x in mapping.items())
+    shown = ((key, nested_text(x) if isinstance(x, dict) else repr(x)) for key, x in mapping.items())
     return _block("{", (f"{key!r}: {text}" for key, text in shown), "}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self, TypeVar
 
@@ -57,7 +58,7 @@ class StateTree(MutableMapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         value = self._mapping[key]
-        return tree_over(type(self), value) if type(value) is dict else value
+        return tree_over(type(self), value) if type(value) in (dict, OrderedDict) else value
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._mapping[key] = value._mapping if isinstance(value, StateTree) else value

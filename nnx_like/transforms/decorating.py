@@ -9,7 +9,7 @@ from typing import Any
 
 from liftcore.errors import LiftArgumentError, check_function
 
-from ..objects.pytree import Pytree
+from .guarding import method_of
 
 __all__ = ["MISSING", "Plain", "check_axes", "checked", "named", "numbered", "positional", "title"]
 
@@ -45,13 +45,11 @@ def checked(name: str, f: Any) -> str:
     """Check that a function can be transformed; return its name in errors.
 
     Raises:
-        LiftArgumentError: if it is not a function, or is a bound method.
+        LiftArgumentError: if it is not a function, or is a bound method, also inside a partial or another wrapper.
     """
     check_function(name, f)
-    owner = f if isinstance(f, Pytree) else getattr(f, "__self__", None)
-    if isinstance(owner, Pytree):
-        kind = type(owner).__name__
-        method = "__call__" if f is owner else f.__name__
+    if (found := method_of(f)) is not None:
+        kind, method = type(found[0]).__name__, found[1]
         raise LiftArgumentError(
             title(name, f),
             f"it is a method bound to one {kind}, so it uses that object by closure.",

@@ -20,6 +20,7 @@ from ..crossing.outside import Outside, still
 from ..crossing.places import PositionNames
 from ..graph.walk import is_object
 from .decorating import MISSING, checked, named, numbered, title
+from .guarding import check_brings_none
 
 __all__ = ["CompiledFunction", "JitFunction", "LoweredFunction", "StateSharding", "jit"]
 
@@ -174,6 +175,7 @@ class JitFunction:
         self._fun, self._static, self._donated, self._options = fun, static, donated, options
         kept = "not donated" if any(donated) else "without a sharding"
         self._groups = Groups(checked("jit", fun), "sharding", functools.partial(_phrase, kept))
+        check_brings_none("jit(", self._groups.where, fun)
         Groups(self._groups.where, "sharding").encode(in_shardings)  # raises errors in them early
         self._in_shardings = tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
         self._out_shardings = out_shardings

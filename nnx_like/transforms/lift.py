@@ -20,6 +20,7 @@ from ..graph.differences import difference
 from ..graph.walk import is_object
 from ..variablelib.collection import collection_of
 from .decorating import checked, named
+from .guarding import check_brings_none
 
 __all__ = ["lift"]
 
@@ -82,7 +83,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     check_function(where, transformation)
     each = list(_each(where, fns))
     for fn in each:
-        checked("lift", fn)
+        check_brings_none("lift(…, ", checked("lift", fn), fn)
     groups = Groups(where, "collection")
     bodies = [
         [_body(groups, fn) for fn in one] if isinstance(one, (list, tuple)) else _body(groups, one) for one in fns

@@ -10,7 +10,8 @@ import jax
 
 import liftcore
 
-from .decorating import MISSING, numbered, title
+from .decorating import MISSING, checked, numbered, title
+from .guarding import check_brings_none
 from .vmap import mapped
 
 __all__ = ["pmap"]
@@ -66,6 +67,7 @@ def pmap(
             transform_metadata=transform_metadata,
             **options,
         )
+    check_brings_none("pmap(", checked("pmap", f), f)
     static, _ = numbered(title("pmap", f), f, static_broadcasted_argnums, ())
     donated, _ = numbered(title("pmap", f), f, donate_argnums, ())
     lift = functools.partial(liftcore.pmap, donate_argnums=tuple(number + 1 for number in sorted(donated)))
