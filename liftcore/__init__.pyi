@@ -20,6 +20,7 @@ from . import (
     typing,
 )
 from .diagnostics.explanation import ExplainedLift, ExplainedStream, ExplainedVariable, Explanation, explain
+from .diagnostics.operations import OperationCount, count_operations
 from .diagnostics.retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
 from .entry import apply, bind, init, lazy_init
 from .filters import DenyList
@@ -94,6 +95,7 @@ __all__ = [
     "Jitted",
     "Loop",
     "LoweredJit",
+    "OperationCount",
     "Out",
     "Prologue",
     "Rest",
@@ -116,6 +118,7 @@ __all__ = [
     "checkpoints",
     "cond",
     "copy",
+    "count_operations",
     "cursor",
     "custom_jvp",
     "custom_vjp",

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore import FrozenDict
-from liftcore.errors import CarryTypeError, LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, shown
 from liftcore.nn import Sequences, flip_sequences
 from liftcore.typing import Array, ArrayLike, Filter, InOutAxes, Key, PyTree
 
@@ -27,7 +27,6 @@ from .cells import (
     SimpleCell,
 )
 from .lifecycle.binding import place
-from .lifecycle.calling import nowrap
 from .module import Module
 from .transforms.loops import scan
 
@@ -151,9 +150,7 @@ class RNN(Module):
         reverse = self.reverse if reverse is None else reverse
         keep_order = self.keep_order if keep_order is None else keep_order
 
-        _check_rank(place(self), inputs, self.cell.num_feature_axes, time_major)
-        batch_axes = inputs.ndim - self.cell.num_feature_axes - 1
-        time = Sequences.of(place(self), inputs.shape, batch_axes, time_major, seq_lengths)
+        time = Sequences.of_inputs(place(self), inputs, self.cell.num_feature_axes, time_major, seq_lengths)
         carry = initial_carry
         if carry is None:
             key = jax.random.key(0) if init_key is None else init_key
@@ -161,7 +158,7 @@ class RNN(Module):
             carry = time.first(carry, inputs)
         keeps_all = return_carry and time.lengths is not None
         run = scan(
-            _step(time.axis, keeps_all),
+            _step(time, keeps_all),
             in_axes=time.axis,
             out_axes=(0, time.axis) if keeps_all else time.axis,
             unroll=self.unroll,
@@ -170,12 +167,8 @@ class RNN(Module):
             variable_carry=self.variable_carry,
             split_rngs=self.split_rngs,
         )
-        try:
+        with time.noting(initial_carry is None):
             last, outputs = run(self.cell, carry, time.whole(time.flip(inputs) if reverse else inputs))
-        except CarryTypeError as error:
-            if initial_carry is None:
-                error.add_note(_OWN_CARRY)
-            raise
         if keeps_all:
             carries, outputs = outputs
             last = time.last(carry, carries)
@@ -184,35 +177,14 @@ class RNN(Module):
         return (last, outputs) if return_carry else outputs
 
 
-_OWN_CARRY = (
-    "The cell's `initialize_carry` made the first carry; a cell of this library uses `param_dtype` for it. "
-    "The products have the dtype `dtype`: pass the same dtype for both, or cast the inputs."
-)
-
-
-def _step(axis: int, keeps_all: bool) -> Callable[..., Any]:
+def _step(time: Sequences, keeps_all: bool) -> Callable[..., Any]:
     """Return a function that runs one step of a cell; the outputs get the time axis.
 
     Stacking all carries and picking the last one of each sequence later costs less than choosing in each step.
     """
 
     def step(cell: Any, carry: PyTree, x: Array) -> tuple[PyTree, PyTree]:
-        result = cell(carry, x)
-        if not isinstance(result, tuple | list) or len(result) != 2:
-            raise LiftArgumentError(
-                place(cell),
-                f"a cell must return a pair, the next carry and the outputs; given {shown(result)}.",
-                "Write `return carry, outputs`.",
-            )
-        carry, y = Sequences.kept(result[0], carry), result[1]
-        short = [jnp.shape(leaf) for leaf in jax.tree.leaves(y) if jnp.ndim(leaf) < axis]
-        if short:
-            raise LiftArgumentError(
-                place(cell),
-                f"its outputs are stacked along axis {axis}, after the batch axes, but one has shape {short[0]}.",
-                "Return outputs with the batch axes, or run it with `time_major=True`.",
-            )
-        return carry, (carry, y) if keeps_all else y
+        return time.step(place(cell), cell(carry, x), carry, keeps_all)
 
     return step
 
@@ -281,9 +253,8 @@ class Bidirectional(Module):
         Raises:
             LiftArgumentError: if `initial_carry` is not a pair, or `reverse` is True.
         """
-        self._check(initial_carry, reverse)
+        first, second = Sequences.pair(place(self), initial_carry, reverse)
         return_carry = self.return_carry if return_carry is None else return_carry
-        first, second = (None, None) if initial_carry is None else initial_carry
         keys = (None, None) if init_key is None else jax.random.split(init_key)
         options: Any = {
             "seq_lengths": seq_lengths,
@@ -297,21 +268,6 @@ class Bidirectional(Module):
         if not return_carry:
             return jax.tree.map(self.merge_fn, ahead, back)
         return (ahead[0], back[0]), jax.tree.map(self.merge_fn, ahead[1], back[1])
-
-    @nowrap
-    def _check(self, initial_carry: PyTree, reverse: bool | None) -> None:
-        if initial_carry is not None and not (isinstance(initial_carry, tuple | list) and len(initial_carry) == 2):
-            raise LiftArgumentError(
-                place(self),
-                f"expected a pair as `initial_carry`, given {shown(initial_carry)}.",
-                "Pass a carry for each direction: `(forward, backward)`.",
-            )
-        if reverse:
-            raise LiftArgumentError(
-                place(self),
-                "it was called with `reverse=True`, but it already runs in both directions.",
-                "Leave it out, or swap `forward_rnn` and `backward_rnn`.",
-            )
 
 
 def _check_cell(cell: Any) -> None:
@@ -327,15 +283,3 @@ def _check_cell(cell: Any) -> None:
 
 def _no_module(where: str, given: Any, example: str) -> LiftArgumentError:
     return LiftArgumentError(where, f"expected a module, given {shown(given)}.", f"Pass one, such as `{example}`.")
-
-
-def _check_rank(where: str, inputs: Any, features: int, time_major: bool) -> None:
-    if not hasattr(inputs, "shape") or len(inputs.shape) <= features:
-        sizes = "features" if features == 1 else f"{features} sizes of features"
-        layout = f"(time, *batch, {sizes})" if time_major else f"(*batch, time, {sizes})"
-        given = f"shape {inputs.shape}" if hasattr(inputs, "shape") else shown(inputs)
-        raise LiftArgumentError(
-            where,
-            f"expected an array of shape {layout}, given {given}.",
-            "For a single step call the cell; for a sequence of numbers add a feature axis: `inputs[..., None]`.",
-        )

@@ -5,14 +5,16 @@ Everything after the end of a sequence is padding. It stays where it is.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import CarryTypeError, LiftArgumentError, shown
 from ..typing import Array, ArrayLike, PyTree, Shape
 from .sharding import gather, is_sharded, on_auto_axes, place, shard_like, sharding_entries, to_spec
 
@@ -92,6 +94,33 @@ class Sequences(NamedTuple):
         time = cls(where, axis, shape[axis], tuple(shape[first : first + batch_axes]), None)
         return time if seq_lengths is None else time._replace(lengths=time._checked(jnp.asarray(seq_lengths)))
 
+    @classmethod
+    def of_inputs(
+        cls, where: str, inputs: Any, feature_axes: int, time_major: bool, seq_lengths: ArrayLike | None
+    ) -> Sequences:
+        """Check the inputs of a recurrent layer, and read their shape.
+
+        Args:
+            where: the layer, for errors.
+            inputs: the sequences, `(*batch, time, *features)`, or `(time, *batch, *features)` if `time_major`.
+            feature_axes: the number of feature axes.
+            time_major: whether time is the first axis.
+            seq_lengths: the number of steps of each sequence; see `Sequences.of`.
+
+        Raises:
+            LiftArgumentError: if the inputs have no such axes, or the lengths do not match.
+        """
+        if not hasattr(inputs, "shape") or len(inputs.shape) <= feature_axes:
+            sizes = "features" if feature_axes == 1 else f"{feature_axes} sizes of features"
+            layout = f"(time, *batch, {sizes})" if time_major else f"(*batch, time, {sizes})"
+            given = f"shape {inputs.shape}" if hasattr(inputs, "shape") else shown(inputs)
+            raise LiftArgumentError(
+                where,
+                f"expected an array of shape {layout}, given {given}.",
+                "For a single step call the cell; for a sequence of numbers add a feature axis: `inputs[..., None]`.",
+            )
+        return cls.of(where, inputs.shape, len(inputs.shape) - feature_axes - 1, time_major, seq_lengths)
+
     def _checked(self, lengths: Array) -> Array:
         if lengths.shape != self.batch or not jnp.issubdtype(lengths.dtype, jnp.integer):
             raise LiftArgumentError(
@@ -158,6 +187,75 @@ class Sequences(NamedTuple):
             return carry
         return jax.tree.map(shard_like, carry, before)
 
+    def step(self, where: str, result: Any, before: PyTree, keeps_all: bool) -> tuple[PyTree, PyTree]:
+        """Check the result of one step of a cell, and return the carry and what is stacked along the time axis.
+
+        Args:
+            where: the cell, for errors.
+            result: what the cell returned.
+            before: the carry that it was given.
+            keeps_all: whether the carries of all steps are stacked as well, to pick the last one of each sequence.
+
+        Raises:
+            LiftArgumentError: if the result is not a pair, or an output lacks the batch axes before the time axis.
+        """
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise LiftArgumentError(
+                where,
+                f"a cell must return a pair, the next carry and the outputs; given {shown(result)}.",
+                "Write `return carry, outputs`.",
+            )
+        carry, y = self.kept(result[0], before), result[1]
+        short = [jnp.shape(leaf) for leaf in jax.tree.leaves(y) if jnp.ndim(leaf) < self.axis]
+        if short:
+            raise LiftArgumentError(
+                where,
+                f"its outputs are stacked along axis {self.axis}, after the batch axes, but one has shape {short[0]}.",
+                "Return outputs with the batch axes, or run it with `time_major=True`.",
+            )
+        return carry, (carry, y) if keeps_all else y
+
+    @staticmethod
+    @contextlib.contextmanager
+    def noting(made_by_cell: bool) -> Iterator[None]:
+        """Return a `with` block in which an error about the type of the carry says where the first one is from.
+
+        Args:
+            made_by_cell: whether the cell made the first carry, and not the user.
+        """
+        try:
+            yield
+        except CarryTypeError as error:
+            if made_by_cell:
+                error.add_note(_OWN_CARRY)
+            raise
+
+    @staticmethod
+    def pair(where: str, initial_carry: PyTree, reverse: bool | None) -> tuple[PyTree, PyTree]:
+        """Return the first carries of a layer that runs in both directions, each None by default.
+
+        Args:
+            where: the layer, for errors.
+            initial_carry: a pair of carries, or None.
+            reverse: the argument of that name, which must not be True.
+
+        Raises:
+            LiftArgumentError: if `initial_carry` is not a pair, or `reverse` is True.
+        """
+        if initial_carry is not None and not (isinstance(initial_carry, tuple | list) and len(initial_carry) == 2):
+            raise LiftArgumentError(
+                where,
+                f"expected a pair as `initial_carry`, given {shown(initial_carry)}.",
+                "Pass a carry for each direction: `(forward, backward)`.",
+            )
+        if reverse:
+            raise LiftArgumentError(
+                where,
+                "it was called with `reverse=True`, but it already runs in both directions.",
+                "Leave it out, or swap `forward_rnn` and `backward_rnn`.",
+            )
+        return (None, None) if initial_carry is None else (initial_carry[0], initial_carry[1])
+
     def last(self, initial: PyTree, history: PyTree) -> PyTree:
         """Return the carry after the last step of each sequence.
 
@@ -180,6 +278,12 @@ class Sequences(NamedTuple):
         lengths = _with_axes(self.lengths, history.ndim - 1)
         found = _picked(history, jnp.maximum(lengths - 1, 0)[None], 0)[0]
         return jnp.where(lengths > 0, found, initial)
+
+
+_OWN_CARRY = (
+    "The cell's `initialize_carry` made the first carry; a cell of this library uses `param_dtype` for it. "
+    "The products have the dtype `dtype`: pass the same dtype for both, or cast the inputs."
+)
 
 
 def _picked(array: Array, index: Array, axis: int) -> Array:

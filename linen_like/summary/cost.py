@@ -1,4 +1,4 @@
-"""Costs: the number of floating-point operations of a call, as XLA counts them in its lowered form."""
+"""Costs: the number of floating-point operations of a call without the model around it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from liftcore import OperationCount, count_operations
 from liftcore.typing import Filter, PyTree, RNGs
 
 from ..lifecycle.fields import Base
-from .loops import Count, counted
 
 __all__ = ["Alone", "chosen", "flops", "is_type", "joined", "vjp_flops"]
 
@@ -50,17 +50,17 @@ class Alone(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def flops(alone: Alone | None, rngs: RNGs) -> Count | None:
+def flops(alone: Alone | None, rngs: RNGs) -> OperationCount | None:
     """Return the number of floating-point operations of a call; None if it cannot be run alone."""
     return _count(alone, rngs, _apply)
 
 
-def vjp_flops(alone: Alone | None, rngs: RNGs) -> Count | None:
+def vjp_flops(alone: Alone | None, rngs: RNGs) -> OperationCount | None:
     """Return the number of operations of its pullback, including the call; 0 if nothing can be differentiated."""
     return _count(alone, rngs, _pullback)
 
 
-def _count(alone: Alone | None, rngs: RNGs, run: Callable[..., Any]) -> Count | None:
+def _count(alone: Alone | None, rngs: RNGs, run: Callable[..., Any]) -> OperationCount | None:
     if alone is None:
         return None
     types = chosen((alone.args, alone.kwargs), is_type)
@@ -71,7 +71,7 @@ def _count(alone: Alone | None, rngs: RNGs, run: Callable[..., Any]) -> Count | 
 
     try:
         variables = jax.eval_shape(init, rngs, types)
-        return counted(jax.jit(functools.partial(run, alone)).trace(variables, rngs, types))
+        return count_operations(functools.partial(run, alone))(variables, rngs, types)
     except Exception:  # it may need something from around it, such as the name of an axis
         return None
 

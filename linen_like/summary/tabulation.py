@@ -88,7 +88,7 @@ def tabulate(
         table_kwargs: options of `rich.table.Table`.
         column_kwargs: options of `rich.table.Table.add_column`. The plain table, without `rich`, ignores all three.
         compute_flops: whether to count the floating-point operations of each call: of the whole model in the first row,
-            and of one call in rows inside a lift. Each call is lowered alone, which takes time. A loop counts with all
+            and of one call in rows inside a lift. Each call is traced alone, which takes time. A loop counts with all
             its iterations; a loop of unknown length, such as a `while_loop`, counts as one iteration, and the number
             has a `+`. A call that cannot be run alone has a `?`.
         compute_vjp_flops: whether to count the operations of its pullback, including the call itself.
@@ -136,7 +136,7 @@ def summarize(
         show_repeated: whether to show each call, instead of only the first one of each module.
         mutable: a filter of the collections to make.
         compute_flops: whether to count the floating-point operations of each call: of the whole model in the first row,
-            and of one call in rows inside a lift. Each call is lowered alone, which takes time. A loop counts with all
+            and of one call in rows inside a lift. Each call is traced alone, which takes time. A loop counts with all
             its iterations; a loop of unknown length, such as a `while_loop`, counts as one iteration, and the number
             has a `+`. A call that cannot be run alone has a `?`.
         compute_vjp_flops: whether to count the operations of its pullback, including the call itself.

@@ -135,15 +135,14 @@ class RNN(Module):
 
         Raises:
             LiftArgumentError: if the shapes of inputs, carry and lengths do not match.
+            CarryTypeError: if the cell changes the type of the carry.
         """
         return_carry = self.return_carry if return_carry is None else return_carry
         time_major = self.time_major if time_major is None else time_major
         reverse = self.reverse if reverse is None else reverse
         keep_order = self.keep_order if keep_order is None else keep_order
 
-        _check_rank(inputs, self.cell.num_feature_axes, time_major)
-        batch_axes = inputs.ndim - self.cell.num_feature_axes - 1
-        time = Sequences.of("RNN", inputs.shape, batch_axes, time_major, seq_lengths)
+        time = Sequences.of_inputs("RNN", inputs, self.cell.num_feature_axes, time_major, seq_lengths)
         stream = carry_stream(rngs.carry.fork() if isinstance(rngs, Rngs) else rngs)
         carry = initial_carry
         if carry is None:
@@ -152,7 +151,8 @@ class RNN(Module):
             carry = time.first(carry, inputs)
         keeps_all = return_carry and time.lengths is not None
         steps = time.whole(time.flip(inputs) if reverse else inputs)
-        last, outputs = self._run(time.axis, keeps_all)(self.cell, carry, steps)
+        with time.noting(initial_carry is None):
+            last, outputs = self._run(time, keeps_all)(self.cell, carry, steps)
         if keeps_all:
             carries, outputs = outputs
             last = time.last(carry, carries)
@@ -160,7 +160,7 @@ class RNN(Module):
             outputs = jax.tree.map(time.flip, outputs)
         return (last, outputs) if return_carry else outputs
 
-    def _run(self, axis: int, keeps_all: bool) -> Callable[..., Any]:
+    def _run(self, time: Sequences, keeps_all: bool) -> Callable[..., Any]:
         """Run the loop over the steps of a cell. The outputs get the time axis.
 
         Stacking all carries and picking the last one of each sequence later costs less than choosing in each step.
@@ -172,18 +172,11 @@ class RNN(Module):
             result = cell(carry, x)
             for variable, value in kept:  # restore the count, so that the next step draws the same keys
                 variable.set_value(value)
-            if not isinstance(result, tuple | list) or len(result) != 2:
-                raise LiftArgumentError(
-                    type(cell).__name__,
-                    f"a cell must return a pair, the next carry and the outputs; given {shown(result)}.",
-                    "Write `return carry, outputs`.",
-                )
-            carry, y = Sequences.kept(result[0], carry), result[1]
-            return carry, (carry, y) if keeps_all else y
+            return time.step(type(cell).__name__, result, carry, keeps_all)
 
         state_axes = StateAxes([(same_keys, None), *self.state_axes.items()])
-        out_axes = (Carry, (0, axis) if keeps_all else axis)
-        run = scan(step, in_axes=(state_axes, Carry, axis), out_axes=out_axes, unroll=self.unroll)
+        out_axes = (Carry, (0, time.axis) if keeps_all else time.axis)
+        run = scan(step, in_axes=(state_axes, Carry, time.axis), out_axes=out_axes, unroll=self.unroll)
         # A new key for each stream: the same in all steps of a call, but different in the next call.
         splitting: Any = split_rngs(splits=1, only=self.broadcast_rngs, squeeze=True)
         decorated: Callable[..., Any] = splitting(run)
@@ -270,9 +263,9 @@ class Bidirectional(Module):
         Raises:
             LiftArgumentError: if `initial_carry` is not a pair, `reverse` is True, or `keep_order` is False.
         """
-        self._check(initial_carry, reverse, keep_order)
+        first, second = Sequences.pair("Bidirectional", initial_carry, reverse)
+        self._check(keep_order)
         return_carry = self.return_carry if return_carry is None else return_carry
-        first, second = (None, None) if initial_carry is None else initial_carry
         options: Any = {
             "rngs": self.rngs if rngs is None else carry_stream(rngs),
             "seq_lengths": seq_lengths,
@@ -285,19 +278,7 @@ class Bidirectional(Module):
             return jax.tree.map(self.merge_fn, ahead, back)
         return (ahead[0], back[0]), jax.tree.map(self.merge_fn, ahead[1], back[1])
 
-    def _check(self, initial_carry: PyTree, reverse: bool | None, keep_order: bool | None) -> None:
-        if initial_carry is not None and not (isinstance(initial_carry, tuple | list) and len(initial_carry) == 2):
-            raise LiftArgumentError(
-                "Bidirectional",
-                f"expected a pair as `initial_carry`, given {shown(initial_carry)}.",
-                "Pass a carry for each direction: `(forward, backward)`.",
-            )
-        if reverse:
-            raise LiftArgumentError(
-                "Bidirectional",
-                "it was called with `reverse=True`, but it already runs in both directions.",
-                "Leave it out, or swap `forward_rnn` and `backward_rnn`.",
-            )
+    def _check(self, keep_order: bool | None) -> None:
         if keep_order is False:
             raise LiftArgumentError(
                 "Bidirectional",
@@ -340,15 +321,3 @@ def _check_cell(cell: Any) -> None:
 
 def _no_layer(where: str, given: Any, example: str) -> LiftArgumentError:
     return LiftArgumentError(where, f"expected a layer, given {shown(given)}.", f"Pass one, such as `{example}`.")
-
-
-def _check_rank(inputs: Any, features: int, time_major: bool) -> None:
-    if not hasattr(inputs, "shape") or len(inputs.shape) <= features:
-        sizes = "features" if features == 1 else f"{features} sizes of features"
-        layout = f"(time, *batch, {sizes})" if time_major else f"(*batch, time, {sizes})"
-        given = f"shape {inputs.shape}" if hasattr(inputs, "shape") else shown(inputs)
-        raise LiftArgumentError(
-            "RNN",
-            f"expected an array of shape {layout}, given {given}.",
-            "For a single step call the cell; for a sequence of numbers add a feature axis: `inputs[..., None]`.",
-        )

@@ -36,6 +36,7 @@ class CallInfo:
         outputs: the result, with arrays as `jax.ShapeDtypeStruct`.
         flops: the cost of the call; None if it was not requested, or the call cannot be traced separately.
         vjp_flops: the cost of the call and its pullback.
+        at_least: whether a cost includes a loop of unknown length, which counts as one iteration.
     """
 
     call_order: int
@@ -46,6 +47,7 @@ class CallInfo:
     outputs: Any
     flops: int | None = None
     vjp_flops: int | None = None
+    at_least: bool = False
 
 
 def filter_rng_streams(row: CallInfo) -> bool:
@@ -98,8 +100,9 @@ def tabulate(
         column_kwargs: options for `rich.table.Table.add_column`.
         console_kwargs: options for `rich.console.Console`; by default `{"force_terminal": True}`. If `rich` is not
             installed, these three arguments have no effect.
-        compute_flops: whether to count the floating-point operations of each call. Each call is lowered separately,
-            which takes time. The body of a loop counts once. A call that cannot be lowered separately shows a `?`.
+        compute_flops: whether to count the floating-point operations of each call. Each call is traced separately,
+            which takes time. A loop counts with all its iterations; a loop of unknown length, such as a `while_loop`,
+            counts as one iteration, and the number has a `+`. A call that cannot be traced separately shows a `?`.
         compute_vjp_flops: whether to count the operations of each call together with its pullback.
         **input_kwargs: keyword arguments of the method.
 
@@ -124,10 +127,12 @@ def tabulate(
 
 
 def _row(number: int, node: Any, call: RecordedCall, wanted: list[str]) -> tuple[CallInfo, tuple[Any, ...]]:
-    counts = {}
+    counts: dict[str, Any] = {}
     if call.apart is not None:
         fn = functools.partial(_called, call.method)
-        counts = {name: getattr(cost, name)(call.apart, fn) for name in wanted}
+        found = {name: getattr(cost, name)(call.apart, fn) for name in wanted}
+        counts = {name: one and one.operations for name, one in found.items()}
+        counts["at_least"] = any(one is not None and one.at_least for one in found.values())
     path = call.path if call.method == "__call__" else (*call.path, call.method)
     inputs = "\n".join(_inputs(call))
     return CallInfo(number, id(node), type(node), path, inputs, call.outputs, **counts), call.path
@@ -151,13 +156,15 @@ def _table(obj: Any, rows: list[tuple[CallInfo, Any]], wanted: list[str]) -> Tab
     texts = []
     for row, node in rows:
         sizes, own = sizes_by_kind([node]), _own(node)
-        counts = [_count(getattr(row, name)) for name in wanted]
+        counts = [_count(getattr(row, name), row.at_least) for name in wanted]
         kinds = ["\n".join([*own.get(kind, ()), *_sum(kind, sizes, own)]) for kind in totals]
         outputs = "\n".join(lines_of(row.outputs))
         texts.append(["/".join(map(str, row.path)), row.type.__name__, row.inputs_repr, outputs, *counts, *kinds])
     number, size = (sum(one[part] for one in totals.values()) for part in (0, 1))
     footer = [*[""] * (3 + len(wanted)), TOTAL, *(size_text(*one) for one in totals.values())]
     caption = f"Total Parameters: {size_text(number, size) or 0}"
+    if any(row.at_least for row, _ in rows):
+        caption += "\n+: a loop of unknown length counts as one iteration"
     return Table(f"{type(obj).__name__} Summary", header, texts, footer, caption)
 
 
@@ -166,8 +173,8 @@ def _sum(kind: str, sizes: Mapping[str, tuple[int, int]], own: Mapping[str, Any]
     return ["", text] if own.get(kind) and text else [text] if text else []
 
 
-def _count(number: int | None) -> str:
-    return "?" if number is None else str(number)
+def _count(number: int | None, at_least: bool) -> str:
+    return "?" if number is None else f"{number}{'+' if at_least else ''}"
 
 
 def _own(node: Any) -> dict[str, list[str]]:

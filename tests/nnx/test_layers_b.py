@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import linen_like as nn
 import nnx_like as nnx
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, LiftError
 from nnx_like.errors import StructureError
 from nnx_like.layers.cell_base import modified_orthogonal
 from nnx_like.layers.dot_product import dot_product_attention_weights
@@ -339,3 +340,77 @@ def test_what_may_not_be_meant_is_a_warning(run: Callable[[], Any], message: str
 def test_a_cell_may_keep_what_makes_its_carry() -> None:
     ones = jax.nn.initializers.ones
     np.testing.assert_array_equal(cell(carry_init=ones, keep_rngs=True).initialize_carry((2, 4)), np.ones((2, 3)))
+
+
+class Short(nnx.RNNCellBase):
+    num_feature_axes = 1
+
+    def __call__(self, carry: Any, x: Any) -> Any:
+        return carry, jnp.sum(x)
+
+    def initialize_carry(self, shape: Any, rngs: Any = None, carry_init: Any = None) -> Any:
+        return jnp.zeros(())
+
+
+class LinenShort(nn.RNNCellBase):
+    num_feature_axes = 1
+
+    def __call__(self, carry: Any, x: Any) -> Any:
+        return carry, jnp.sum(x)
+
+    @nn.nowrap
+    def initialize_carry(self, rng: Any, shape: Any) -> Any:
+        return jnp.zeros(())
+
+
+HALF: Any = {"dtype": jnp.bfloat16}
+PAIR = (jnp.ones((2, 4)),) * 2
+MISTAKES: dict[str, tuple[str, Any, Any, dict[str, Any]]] = {
+    "no time": ("SimpleCell", {}, X[0, 0], {}),
+    "no array": ("SimpleCell", {}, [1.0], {}),
+    "lengths of another shape": ("SimpleCell", {}, X, {"seq_lengths": jnp.ones(3, int)}),
+    "lengths that are not integers": ("SimpleCell", {}, X, {"seq_lengths": jnp.ones(2)}),
+    "lengths beyond the end": ("SimpleCell", {}, X, {"seq_lengths": jnp.array([1, 4])}),
+    "lengths below zero": ("SimpleCell", {}, X, {"seq_lengths": jnp.array([1, -1])}),
+    "lengths of another layout": ("SimpleCell", {}, X, {"seq_lengths": jnp.ones(2, int), "time_major": True}),
+    "a carry of another structure": ("LSTMCell", {}, X, {"initial_carry": [*PAIR]}),
+    "a carry of another dtype": ("SimpleCell", {}, X, {"initial_carry": jnp.ones((2, 4), jnp.bfloat16)}),
+    "a carry of the cell of another dtype": ("SimpleCell", HALF, X.astype(jnp.bfloat16), {}),
+    "outputs without the batch": ("short", {}, X, {}),
+    "a carry without the batch": (
+        "short",
+        {},
+        X,
+        {"seq_lengths": jnp.ones(3, int), "time_major": True, "return_carry": True},
+    ),
+    "no pair of carries": ("both", {}, X, {"initial_carry": X}),
+    "a reversed pair": ("both", {}, X, {"reverse": True}),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_at_recurrent_layers_read_as_those_of_linen(name: str) -> None:
+    kind, options, x, call = MISTAKES[name]
+
+    def ours() -> Any:
+        if kind == "both":
+            return nnx.Bidirectional(*(nnx.RNN(nnx.SimpleCell(4, 4, rngs=rngs())) for _ in range(2)))(x, **call)
+        one = Short() if kind == "short" else getattr(nnx, kind)(4, 4, **options, rngs=rngs())
+        return nnx.RNN(one)(x, **call)
+
+    def linen() -> Any:
+        if kind == "both":
+            return nn.Bidirectional(*(nn.RNN(nn.SimpleCell(4)) for _ in range(2))).init(jax.random.key(0), x, **call)
+        one = LinenShort() if kind == "short" else getattr(nn, kind)(4, **options)
+        return nn.RNN(one).init(jax.random.key(0), x, **call)
+
+    told = []
+    for use in (ours, linen):
+        with pytest.raises(LiftError) as raised:
+            use()
+        text = re.sub(r"Linen(?=Short)| at /\S*(?=:)", "", str(raised.value))
+        told.append(
+            (type(raised.value), text, [one for one in getattr(raised.value, "__notes__", []) if "cell" in one])
+        )
+    assert told[0] == told[1]
+    assert bool(told[0][2]) == (name == "a carry of the cell of another dtype")

@@ -114,11 +114,10 @@ def test_rows_are_those_of_linen(name: str, depth: int | None) -> None:
 def test_costs_are_those_of_linen(name: str) -> None:
     ours, theirs = models(linen_like)[name], models(linen)[name]
     mine, other = our_rows(ours, X, costs=True), their_rows(theirs, X, costs=True)
-    if name == "lifted":  # flax counts one iteration of the scan in it
-        assert mine[0][:-1] == other[0][:-1]
-        assert mine[0][-1] > other[0][-1]
-        mine, other = mine[1:], other[1:]
-    assert mine == other
+    assert [row[:-1] for row in mine] == [row[:-1] for row in other]
+    # Flax counts one iteration of a scan, and the integer operations of draws and of the bounds of indices.
+    differing = {"mixed": {"", "Dropout_0"}, "lifted": {"", "Embed_0"}}.get(name, set())
+    assert {"/".join(row[0]) for row, their_row in zip(mine, other, strict=True) if row != their_row} == differing
 
 
 def test_repeated_rows_are_those_of_linen() -> None:
