@@ -11,12 +11,13 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from liftcore import Rest, is_array
+from liftcore import Rest
 from liftcore.errors import LiftArgumentError, check_function, name_of
 
 from .formatting import tree_pformat
 from .keyed import KeyedTree, split_keyed
 from .parts import SplitResult, check_no_scopes
+from .shapes import is_typed
 
 __all__ = ["filter_closure_convert"]
 
@@ -116,8 +117,7 @@ class ConvertedFunction:
 
 
 def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyedTree:
-    leaves = jax.tree.leaves((args, kwargs))
-    return split_keyed((args, kwargs), [is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves])
+    return split_keyed((args, kwargs), list(map(is_typed, jax.tree.leaves((args, kwargs)))))
 
 
 def _texts(rest: Rest, types: tuple[Any, ...]) -> str:

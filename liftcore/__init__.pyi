@@ -58,7 +58,7 @@ from .pipeline.outlining import outline
 from .pipeline.packing import lifter_of, pack, transformation
 from .pipeline.splitting import Prologue, Split
 from .pipeline.use import Body, Use
-from .rest import Rest, flatten_static, is_array, join_static, split_static
+from .rest import Rest, flatten_static, is_array, is_traceable, join_static, split_static
 from .runners.ahead import CompiledJit, Jitted, LoweredJit
 from .runners.axes import NO_AXES, In, InOut, Out, broadcast
 from .runners.loop import Loop
@@ -135,6 +135,7 @@ __all__ = [
     "init_sharded",
     "is_array",
     "is_scoped",
+    "is_traceable",
     "jacfwd",
     "jacrev",
     "jit",

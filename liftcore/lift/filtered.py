@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, check_function, name_of
-from ..rest import Rest, is_array, split_static
+from ..rest import Rest, is_traceable, split_static
 from ..statics import Undescribed
 from ..typing import PyTree
 
@@ -18,7 +18,7 @@ __all__ = ["filtered"]
 
 
 def filtered(
-    lift: Callable[..., Any], *fns: Callable[..., Any], is_traced: Callable[[Any], bool] = is_array
+    lift: Callable[..., Any], *fns: Callable[..., Any], is_traced: Callable[[Any], bool] = is_traceable
 ) -> Callable[..., Any]:
     """`lift(*fns)` for arguments and results that contain any Python objects: arrays are traced, the rest is static.
 
