@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 
 from liftcore import Rest
 from liftcore.errors import LiftArgumentError, shown
-from liftcore.statics import Undescribed, static_key
+from liftcore.statics import Undescribed
 
 __all__ = ["OPEN", "STRUCTURE", "flatten", "flatten_with_keys", "unflatten"]
 
@@ -39,11 +40,38 @@ def _structure_of(module: Any) -> Structure:
     names = tuple([name for name in cls._dynamic if name in values])
     static = tuple([name for name in cls._static if name in values])
     try:
-        found = names, static, Rest([values[name] for name in static]) if static else None
+        found = names, static, _rest([values[name] for name in static]) if static else None
     except Undescribed:
         raise _no_key(module, static) from None
     _keep(module, found)
     return found
+
+
+def _rest(values: list[Any]) -> Rest:
+    """Return the values of static fields for comparison."""
+    try:
+        return Rest(values)
+    except Undescribed as error:
+        if not isinstance(error.value, jax.Array) or isinstance(error.value, jax.core.Tracer):
+            raise
+        return Rest(jax.tree.map(lambda leaf: _Constant(leaf) if isinstance(leaf, jax.Array) else leaf, values))
+
+
+class _Constant:
+    """A JAX array in a static field, which is compared by its contents.
+
+    Args:
+        array: the array.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __static_fields__(self) -> dict[str, Any]:
+        """Return its key for comparisons."""
+        is_key = jax.dtypes.issubdtype(self.array.dtype, jax.dtypes.prng_key)
+        numbers = jax.random.key_data(self.array) if is_key else self.array
+        return {"dtype": str(self.array.dtype), "numbers": np.asarray(numbers)}
 
 
 def _keep(module: Any, structure: Structure) -> None:
@@ -57,10 +85,10 @@ def _keep(module: Any, structure: Structure) -> None:
 def _no_key(module: Any, static: Iterable[str]) -> LiftArgumentError:
     for name in static:
         try:
-            static_key(module.__dict__[name])
+            _rest([module.__dict__[name]])
         except Undescribed as error:
             return LiftArgumentError(
-                f"{name}{error.place} of {type(module).__name__}",
+                f"{name} of {type(module).__name__}",
                 f"a static field holds {shown(error.value)}, which cannot be compared: it may change unnoticed.",
                 f"{error.fix} Or leave out `static=True`.",
             )
@@ -86,6 +114,9 @@ def unflatten(cls: Any, structure: Structure, children: Iterable[Any]) -> Any:
     made = object.__new__(cls)
     made.__dict__.update(zip(names, children, strict=True))
     if rest is not None:
-        made.__dict__.update(zip(static, rest.value, strict=True))
+        fields = rest.value
+        if rest.holds(_Constant):
+            fields = jax.tree.map(lambda leaf: leaf.array if isinstance(leaf, _Constant) else leaf, fields)
+        made.__dict__.update(zip(static, fields, strict=True))
     _keep(made, structure)
     return made

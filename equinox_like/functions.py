@@ -15,12 +15,15 @@ import jax
 
 from liftcore.errors import check_function, name_of
 
-__all__ = ["MISSING", "FilteredFunction", "documented", "filtered", "partial_function"]
+from .methods import described_by_function
+
+__all__ = ["MISSING", "FilteredFunction", "filtered", "in_module_of", "partial_function"]
 
 MISSING: Any = object()
 """The default for the function of a transformation: called with only options, it returns a decorator."""
 
 
+@described_by_function
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["fun", "options"], meta_fields=["transformation"])
 @dataclasses.dataclass(frozen=True, eq=False)  # a function equals only itself; as pytrees, equal ones share a trace
 class FilteredFunction:
@@ -55,7 +58,7 @@ class FilteredFunction:
         return name_of(self.fun)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("__qualname__", "__doc__", "__module__", "__annotations__"):
+        if name in ("__qualname__", "__annotations__"):
             return getattr(self.fun, name)
         raise AttributeError(name)
 
@@ -87,10 +90,10 @@ def filtered(make: Callable[..., Any], transformation: Callable[..., Any], fun: 
     if fun is MISSING:
         return functools.partial(make, **options)
     check_function(name_of(make), fun)
-    return documented(FilteredFunction(transformation, fun, options))
+    return in_module_of(FilteredFunction(transformation, fun, options))
 
 
-def documented(made: FilteredFunction) -> FilteredFunction:
-    """Give a filtered function the docstring and the module of its function, and return it."""
-    made.__dict__.update({name: getattr(made.fun, name, None) for name in ("__doc__", "__module__")})
+def in_module_of(made: FilteredFunction) -> FilteredFunction:
+    """Give a filtered function the module of its function, where doctest looks for it, and return it."""
+    made.__dict__["__module__"] = getattr(made.fun, "__module__", None)
     return made

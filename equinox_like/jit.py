@@ -17,8 +17,9 @@ from liftcore.errors import LiftArgumentError, name_of, shown
 from liftcore.statics import Undescribed, warn_not_shared
 
 from .calls import OLDER, UNSET, answered_call, given_options
-from .functions import MISSING, FilteredFunction, documented, filtered
+from .functions import MISSING, FilteredFunction, filtered, in_module_of
 from .keyed import ScopedAt, join, split_keyed, split_result
+from .methods import described_by_function
 from .naming import leaf_name
 from .options import check_options
 from .parts import is_dynamic
@@ -87,9 +88,10 @@ def filter_jit(
     check_options("filter_jit", options, _OPTIONS)
     older = given_options("filter_jit", {}, default=default, fn=fn, args=args, kwargs=kwargs, out=out)
     made = filtered(filter_jit, _call, fun, {"donate": donate, **older, **options})
-    return made if fun is MISSING else documented(JittedFunction(made.transformation, made.fun, made.options))
+    return made if fun is MISSING else in_module_of(JittedFunction(made.transformation, made.fun, made.options))
 
 
+@described_by_function
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["fun", "options"], meta_fields=["transformation"])
 class JittedFunction(FilteredFunction):
     """A function under `filter_jit`."""

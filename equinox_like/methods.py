@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-__all__ = ["BoundMethod", "BoundMethods"]
+__all__ = ["BoundMethod", "BoundMethods", "described_by_function"]
+
+
+class _DocOfFunction:
+    """The docstring of a callable object is that of its function; the class keeps its own.
+
+    Args:
+        own: the docstring of the class.
+    """
+
+    def __init__(self, own: str | None) -> None:
+        self._own = own
+
+    def __get__(self, instance: Any, cls: Any = None) -> str | None:
+        return self._own if instance is None else getattr(instance.__wrapped__, "__doc__", None)
+
+
+def described_by_function(cls: Any) -> Any:
+    """Give objects of a dataclass the docstring and the annotations of the function that they wrap.
+
+    JAX makes such objects without their constructor, so nothing can be kept in them.
+
+    Args:
+        cls: the class. Its `__getattr__` returns the annotations of the function.
+    """
+    with contextlib.suppress(AttributeError):
+        del cls.__annotations__
+    cls.__doc__ = _DocOfFunction(cls.__doc__)
+    return cls
 
 
 class BoundMethods:
@@ -31,6 +61,7 @@ class BoundMethods:
         return self.fn(*args, **kwargs)
 
 
+@described_by_function
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["__self__"], meta_fields=["__func__"])
 @dataclasses.dataclass(frozen=True, eq=False)
 class BoundMethod:
@@ -57,7 +88,7 @@ class BoundMethod:
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        return functools.partial(self.__func__, self.__self__)
+        return types.MethodType(self.__func__, self.__self__)
 
     @property
     def __name__(self) -> str:

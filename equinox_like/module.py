@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import types
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, dataclass_transform
 
@@ -38,12 +39,23 @@ def field(*, converter: Callable[[Any], Any] | None = None, static: bool = False
 
     Args:
         converter: a function that converts the value of the field after `__init__`.
-        static: whether the value is a part of the tree structure instead of a child. It must not hold arrays.
-        **options: options of `dataclasses.field`, such as `default`, `default_factory`, `init` or `kw_only`.
+        static: whether the value is a part of the tree structure instead of a child. If it holds arrays, there is a
+            warning: they are compared by their contents, and have no gradients.
+        **options: options of `dataclasses.field`, such as `default`, `default_factory`, `init` or `metadata`.
+
+    Raises:
+        LiftArgumentError: if `metadata` holds "static" or "converter".
     """
-    metadata = {**options.pop("metadata", {}), "static": static}
-    if converter is not None:
-        metadata["converter"] = converter
+    metadata = dict(options.pop("metadata", None) or {})
+    for name, value in (("static", static or None), ("converter", converter)):
+        if name in metadata:
+            raise LiftArgumentError(
+                "field, metadata",
+                f"`{name}` is an option of its own.",
+                f"Write `field({name}=…)`, outside of `metadata`.",
+            )
+        if value is not None:
+            metadata[name] = value
     return dataclasses.field(metadata=metadata, **options)
 
 
@@ -63,6 +75,7 @@ class ModuleMeta(abc.ABCMeta):
         """Create a class; with `strict`, check that it is abstract or final."""
         _check_names(name, namespace)
         methods = {key: BoundMethods(one) for key, one in namespace.items() if _is_method(key, one)}
+        namespace = {key: one for key, one in namespace.items() if key != "__slots__"}  # fields are in the dict
         cls: Any = super().__new__(mcs, name, bases, {**namespace, **methods}, **options)
         for key, one in _inherited(cls):
             type.__setattr__(cls, key, BoundMethods(one))
@@ -72,7 +85,7 @@ class ModuleMeta(abc.ABCMeta):
             check_strict(cls, [base for base in modules if base is not Module], methods)
         cls._abstract = own_abstract(cls).union(*[base._abstract for base in modules])
         cls._has_own_init = "__init__" in namespace or (above is not None and above._has_own_init)
-        dataclasses.dataclass(eq=False, repr=False, init=not cls._has_own_init)(cls)
+        _make_dataclass(cls)
         fields = dataclasses.fields(cls)
         cls._dynamic = tuple(one.name for one in fields if not one.metadata.get("static", False))
         cls._static = tuple(one.name for one in fields if one.metadata.get("static", False))
@@ -88,8 +101,8 @@ class ModuleMeta(abc.ABCMeta):
     @property
     def __signature__(cls) -> inspect.Signature:
         """The signature of `__init__`, without `self`."""
-        parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
-        return inspect.Signature(list(parameters)[1:])
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Create a module, freeze it, and check it."""
@@ -106,6 +119,34 @@ class ModuleMeta(abc.ABCMeta):
             if check is not None:
                 check(made)
         return made
+
+
+def _make_dataclass(cls: Any) -> None:
+    """Make a class a dataclass, with an `__init__` unless the class or a base class has its own."""
+    if cls._has_own_init and hasattr(cls, "__post_init__"):
+        warnings.warn(
+            f"{cls.__module__}.{cls.__qualname__} has an `__init__` of its own, so nothing calls `__post_init__`: the "
+            "`__init__` of a dataclass would. To check modules after any `__init__`, rename it to `__check_init__`.",
+            stacklevel=3,
+        )
+    documentation = cls.__init__.__doc__
+    dataclasses.dataclass(eq=False, repr=False, init=not cls._has_own_init)(cls)
+    if cls._has_own_init:
+        return
+    cls.__init__.__doc__ = documentation
+    annotations = cls.__init__.__annotations__
+    for one in dataclasses.fields(cls):
+        if one.name in annotations and "converter" in one.metadata:
+            annotations[one.name] = _taken_by(one.metadata["converter"])
+
+
+def _taken_by(converter: Callable[[Any], Any]) -> Any:
+    """Return the annotation of the argument of a converter, which is what `__init__` takes."""
+    try:
+        first = next(iter(inspect.signature(converter).parameters.values()), None)
+    except (TypeError, ValueError):  # `str`, for example, has no signature
+        return Any
+    return Any if first is None or first.annotation is first.empty else first.annotation
 
 
 def _is_method(name: str, value: Any) -> bool:
@@ -142,12 +183,32 @@ def _check(made: Any) -> None:
             f"Write `self.{unset[0]} = …` in it, or give the field a default.",
         )
     for name in cls._static:
-        if name in made.__dict__ and any(map(is_array, jax.tree.leaves(made.__dict__[name]))):
-            raise LiftArgumentError(
-                f"{name} of {cls.__name__}",
-                f"a static field holds an array, {shown(made.__dict__[name])}; it would be part of the tree structure.",
-                "Leave out `static=True`: arrays are leaves.",
+        for array in filter(is_array, jax.tree.leaves(made.__dict__.get(name))):
+            _check_static(f"{name} of {cls.__name__}", array)
+
+    for name in cls._dynamic:
+        _check_wrapper(f"{name} of {cls.__name__}", made.__dict__.get(name))
+
+
+def _check_wrapper(where: str, value: Any) -> None:
+    """Warn about a function of `jax.vmap` and the like that wraps a pytree: its arrays are no leaves of the module."""
+    if hasattr(value, "__wrapped__") and jax.tree_util.all_leaves((value,)):
+        hidden = [leaf for leaf in jax.tree.leaves(inspect.unwrap(value)) if is_array(leaf)]
+        if hidden:
+            warnings.warn(
+                f"{where}: the function wraps {shown(hidden[0])}, which is no leaf of the module: it is not trained. "
+                "Store the wrapped module, and transform it where you call it; or write `eqx.filter_vmap(…)`, "
+                "`eqx.filter_jit(…)`, …, which are pytrees.",
+                stacklevel=4,
             )
+
+
+def _check_static(where: str, array: Any) -> None:
+    """Warn about an array in a static field; raise an error if it is traced."""
+    what, fix = f"a static field holds an array, {shown(array)}", "Leave out `static=True`: arrays are leaves."
+    if isinstance(array, jax.core.Tracer):
+        raise LiftArgumentError(where, f"{what}, which is traced and would outlive the trace.", fix)
+    warnings.warn(f"{where}: {what}. It is compared in each call, and has no gradient. {fix}", stacklevel=5)
 
 
 class Module(metaclass=ModuleMeta):
@@ -177,8 +238,8 @@ class Module(metaclass=ModuleMeta):
 
     Raises:
         LiftArgumentError: if `__init__` does not set a field (also a TypeError), sets an unknown field, or sets a
-            static field to an array; if a module is changed after its creation (also an AttributeError); or if the
-            value of a static field cannot be compared by value.
+            static field to a traced array; if a module is changed after its creation (also an AttributeError); or if
+            the value of a static field cannot be compared.
     """
 
     if TYPE_CHECKING:
@@ -187,6 +248,9 @@ class Module(metaclass=ModuleMeta):
 
     def __setattr__(self, name: str, value: Any) -> None:
         cls = type(self)
+        if name == "__orig_class__":  # set by `Generic` after the creation of `Class[int]()`
+            self.__dict__[name] = value
+            return
         if OPEN not in self.__dict__:
             raise FrozenModuleError(
                 f"{name} of {cls.__name__}",

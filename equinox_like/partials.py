@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from .module import Module
 
 __all__ = ["Partial"]
 
 
-class Partial(Module):
+R = TypeVar("R")
+
+
+class Partial(Module, Generic[R]):
     """A function with some of its arguments, like `functools.partial`, as a module.
 
     The function is a child of the pytree too, unlike that of `jax.tree_util.Partial`: if it is a module, its arrays are
@@ -30,11 +33,11 @@ class Partial(Module):
         keywords: its keyword arguments.
     """
 
-    func: Callable[..., Any]
+    func: Callable[..., R]
     args: tuple[Any, ...]
     keywords: dict[str, Any]
 
-    def __init__(self, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> None:
+    def __init__(self, func: Callable[..., R], /, *args: Any, **keywords: Any) -> None:
         """Create a partial function.
 
         Args:
@@ -44,7 +47,7 @@ class Partial(Module):
         """
         self.func, self.args, self.keywords = func, args, keywords
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> R:
         """Call the function.
 
         Args:

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from liftcore import Scope, is_array, is_scoped, split_scoped
+from liftcore import Scope, is_scoped, is_traceable, split_scoped
 from liftcore.errors import LiftArgumentError
 
 __all__ = ["SplitResult", "SplitTree", "check_no_scopes", "is_dynamic"]
@@ -23,7 +23,7 @@ _STATIC, _ARRAY, _SCOPED = range(3)
 
 def is_dynamic(leaf: Any) -> bool:
     """Return whether a leaf is an array or holds scopes; transformations treat all other leaves as static."""
-    return is_array(leaf) or is_scoped(leaf)
+    return is_traceable(leaf) or is_scoped(leaf)
 
 
 class SplitTree:
@@ -40,7 +40,7 @@ class SplitTree:
         structure: the structure of the pytree.
     """
 
-    def __init__(self, tree: Any, is_traced: Callable[[Any], bool] = is_array) -> None:
+    def __init__(self, tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> None:
         self.scopes: list[Scope] = []
         self.arrays: list[Any] = []
         self._static: list[Any] = []
@@ -87,7 +87,7 @@ class SplitTree:
     def forget_arrays(self) -> None:
         """Keep only the structure: a result is split while it is traced, and this object outlives the trace."""
         self.arrays = []
-        self._static = [None if is_array(leaf) else leaf for leaf in self._static]
+        self._static = [None if is_traceable(leaf) else leaf for leaf in self._static]
 
     def take(self, tree: Any) -> list[Any]:
         """Return the values that a pytree of the same structure has in the places of the arrays."""
@@ -106,7 +106,7 @@ class SplitResult:
         self.where = where
         self.parts: SplitTree
 
-    def arrays(self, result: Any, is_traced: Callable[[Any], bool] = is_array) -> list[Any]:
+    def arrays(self, result: Any, is_traced: Callable[[Any], bool] = is_traceable) -> list[Any]:
         """Split a result, keep its static part, and return its traced leaves.
 
         Raises:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore import is_array
+from liftcore import is_traceable
 from liftcore.errors import check_function, name_of
 
 from .calls import UNSET, given_options
@@ -95,7 +95,7 @@ def filter_pmap(
     check_function("filter_pmap", fun)
     traced = {name: _traced(spec) for name, spec in axes.items() if name in ("default", "args", "kwargs")}
     if "fn" in axes:
-        traced["fn"] = FilteredFunction(_call, _traced(axes["fn"]), dict.fromkeys(options, is_array))
+        traced["fn"] = FilteredFunction(_call, _traced(axes["fn"]), dict.fromkeys(options, is_traceable))
     return filter_jit(FilteredFunction(_call, fun, options), donate=donate, **traced)
 
 
@@ -112,7 +112,7 @@ class Traced:
     def __call__(self, leaf: Any) -> bool:
         """Return whether a leaf is traced."""
         axis = self.axis(leaf) if callable(self.axis) else self.axis
-        return is_array(leaf) if axis is None else axis is not False
+        return is_traceable(leaf) if axis is None else axis is not False
 
 
 def _traced(axes: Any) -> Any:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from liftcore import Scope, is_array
+from liftcore import Scope, is_array, is_traceable
 from liftcore.errors import LiftArgumentError, shown
 
 from .errors import RuleStructureError
@@ -26,7 +26,7 @@ def is_zero(tangent: Any) -> bool:
 
 def as_arrays(values: Iterable[Any]) -> list[Any]:
     """Convert numbers to arrays. JAX passes them to a rule unchanged, and values computed from them would be static."""
-    return [one if is_array(one) or isinstance(one, SymbolicZero) else jnp.asarray(one) for one in values]
+    return [one if is_traceable(one) or isinstance(one, SymbolicZero) else jnp.asarray(one) for one in values]
 
 
 def along(where: str, primal: Any, way: Any) -> Any:
@@ -84,7 +84,7 @@ def check_rule_scopes(where: str, lift: str, scopes: Sequence[Scope]) -> None:
         )
 
 
-def traced(result: SplitResult, value: Any, is_traced: Callable[[Any], bool] = is_array) -> list[Any]:
+def traced(result: SplitResult, value: Any, is_traced: Callable[[Any], bool] = is_traceable) -> list[Any]:
     """Return the arrays in the result of a function or of its rule. JAX may call both, in any order, or one of them.
 
     Args:

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 
 import liftcore
+from liftcore import is_traceable
 from liftcore.errors import LiftArgumentError, check_function, name_of
-from liftcore.leaves import is_array_or_struct
 
 from .functions import FilteredFunction
 from .parts import SplitResult, SplitTree
 
-__all__ = ["filter_eval_shape", "filter_make_jaxpr"]
+__all__ = ["filter_eval_shape", "filter_make_jaxpr", "is_typed"]
 
 
 def filter_eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -40,10 +40,7 @@ def filter_eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
         LiftArgumentError: if `fun` returns a scope.
     """
     check_function("filter_eval_shape", fun)
-    given, result = (
-        SplitTree((fun, args, kwargs), is_array_or_struct),
-        SplitResult(f"filter_eval_shape({name_of(fun)})"),
-    )
+    given, result = SplitTree((fun, args, kwargs), is_typed), SplitResult(f"filter_eval_shape({name_of(fun)})")
     numbers: list[int] = []
 
     def body(scopes: Any, arrays: list[Any]) -> list[Any]:
@@ -88,7 +85,7 @@ def filter_make_jaxpr(fun: Callable[..., Any]) -> Any:
 
 def _make_jaxpr(fun: Callable[..., Any], _: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     where = f"filter_make_jaxpr({name_of(fun)})"
-    given, result = SplitTree((args, kwargs), is_array_or_struct), SplitResult(where)
+    given, result = SplitTree((args, kwargs), is_typed), SplitResult(where)
     if given.scopes:
         raise LiftArgumentError(
             where,
@@ -103,3 +100,8 @@ def _make_jaxpr(fun: Callable[..., Any], _: dict[str, Any], args: tuple[Any, ...
     jaxpr, shapes = jax.make_jaxpr(run, return_shape=True)(*given.arrays)
     nothing = [None] * len(shapes)
     return jaxpr, result.parts.fill(shapes), result.parts.join(nothing)
+
+
+def is_typed(leaf: Any) -> bool:
+    """Return whether a leaf is an array, or has the type of one."""
+    return is_traceable(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore import is_array, is_scoped
+from liftcore import is_scoped, is_traceable
 from liftcore.errors import LiftArgumentError, common_size, name_of, shown
 
 from .calls import OLDER, UNSET, answered_call, given_options
@@ -42,7 +42,7 @@ class if_array:
 
     def __call__(self, leaf: Any) -> int | None:
         """Return the axis of a leaf."""
-        return self.axis if is_array(leaf) else None
+        return self.axis if is_traceable(leaf) else None
 
 
 ARRAYS = if_array(0)
@@ -243,7 +243,7 @@ class LeafAxes:
         """Return whether the next leaf is traced, because it has an axis or is an array."""
         answer = next(self._answers)
         same = answer is None or isinstance(answer, bool)
-        traced = not is_scoped(leaf) and (is_array(leaf) if answer is None else answer is not False)
+        traced = not is_scoped(leaf) and (is_traceable(leaf) if answer is None else answer is not False)
         if traced:
             self.along.append(None if same else answer)
         return traced

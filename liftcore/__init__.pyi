@@ -25,7 +25,7 @@ from .diagnostics.retrace import Difference, Retrace, Retraces, assert_max_trace
 from .entry import apply, bind, init, lazy_init
 from .filters import DenyList
 from .frozen_dict import FrozenDict, copy, freeze, pop, pretty_repr, unfreeze
-from .leaves import is_array
+from .leaves import is_array, is_traceable
 from .lift.associative_scan import associative_scan
 from .lift.checkify import checkify
 from .lift.cond import cond, switch
@@ -140,6 +140,7 @@ __all__ = [
     "init_sharded",
     "is_array",
     "is_scoped",
+    "is_traceable",
     "jacfwd",
     "jacrev",
     "jit",

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from .errors import LiftArgumentError
-from .leaves import is_array
+from .leaves import is_traceable
 from .statics import Undescribed, snapshot, static_key
 
 __all__ = ["Rest", "flatten_static", "join_static", "split_static"]
@@ -186,7 +186,7 @@ class Rest:
         return self._structure.unflatten(self._leaves([_HOLE] * sum(self._holes)))
 
 
-def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tuple[Any, Rest]:
+def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> tuple[Any, Rest]:
     """Split a pytree of any Python objects into a traced part and a static part.
 
     Example:
@@ -199,7 +199,7 @@ def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tupl
 
     Args:
         tree: any pytree.
-        is_traced: tells which leaves are traced; by default arrays, so Python numbers are static.
+        is_traced: tells which leaves are traced; by default arrays and mutable arrays, so Python numbers are static.
 
     Returns:
         The pytree with None in place of each static leaf, so that axes and other pytree prefixes still fit; and a
@@ -213,7 +213,7 @@ def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tupl
     return rest._structure.unflatten(dynamic), rest
 
 
-def flatten_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tuple[list[Any], Rest]:
+def flatten_static(tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> tuple[list[Any], Rest]:
     """Split a pytree like `split_static`, but return the traced part as a list, for `rest.unflatten`.
 
     Example:
@@ -224,7 +224,7 @@ def flatten_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tu
 
     Args:
         tree: any pytree.
-        is_traced: tells which leaves are traced; by default arrays, so Python numbers are static.
+        is_traced: tells which leaves are traced; by default arrays and mutable arrays, so Python numbers are static.
 
     Returns:
         The traced leaves, and a `Rest` that contains the others and the structure.

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, check_function, name_of
-from ..leaves import is_array
+from ..leaves import is_traceable
 from ..rest import Rest, split_static
 from ..statics import Undescribed
 from ..typing import PyTree
@@ -19,7 +19,7 @@ __all__ = ["filtered"]
 
 
 def filtered(
-    lift: Callable[..., Any], *fns: Callable[..., Any], is_traced: Callable[[Any], bool] = is_array
+    lift: Callable[..., Any], *fns: Callable[..., Any], is_traced: Callable[[Any], bool] = is_traceable
 ) -> Callable[..., Any]:
     """`lift(*fns)` for arguments and results that contain any Python objects: arrays are traced, the rest is static.
 

@@ -463,3 +463,44 @@ def test_a_result_holds_the_object_of_its_own_call() -> None:
     assert run(X, second)[1] == OpaqueData(1)
     marker = Opaque([1])
     assert run(X, marker)[1] is marker
+
+
+def twice(x: Any) -> Any:
+    return 2 * x
+
+
+def convert(w: Any, factor: float = 2.0, steps: int = 3) -> Any:
+    def call(x: Any, name: str) -> Any:
+        total, _ = jax.lax.scan(lambda carry, row: (carry + row, None), 0.0, jnp.tanh(w * x) * factor, steps)
+        return {"total": total, "name": name}
+
+    return eqx.filter_closure_convert(call, X, "net")
+
+
+def test_a_converted_closure_knows_the_types_of_its_arguments_and_of_its_result() -> None:
+    struct, scalar = jax.ShapeDtypeStruct((3,), jnp.float32), jax.ShapeDtypeStruct((), jnp.float32)
+    for converted in (convert(X), eqx.filter_closure_convert(lambda x, *, k: (x, k), X, k=3)):
+        (args, kwargs), result = converted.in_struct, converted.out_struct
+        assert eqx.filter_eval_shape(converted, *args, **kwargs) == result
+        assert args[0] == struct
+    assert convert(X).out_struct == {"total": scalar, "name": "net"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (lambda: convert(X), lambda: convert(X + 1), True),
+        (lambda: convert(X), lambda: convert(X, 3.0), False),
+        (lambda: convert(X), lambda: convert(2), False),
+        (lambda: eqx.filter_closure_convert(twice, X), lambda: eqx.filter_closure_convert(twice, X), True),
+        (lambda: eqx.filter_closure_convert(twice, X), lambda: eqx.filter_closure_convert(twice, X[:2]), False),
+        (lambda: eqx.filter_closure_convert(twice, 1), lambda: eqx.filter_closure_convert(twice, 1.0), False),
+    ],
+)
+def test_two_conversions_have_one_structure_if_they_compute_the_same(one: Any, other: Any, equal: bool) -> None:
+    assert (jax.tree.structure(one()) == jax.tree.structure(other())) is equal
+    runs: list[Any] = []
+    run = eqx.filter_jit(lambda converted: (runs.append(converted), 0)[1])
+    run(one())
+    run(other())
+    assert len(runs) == 2 - equal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
+import inspect
 import pickle
 import random
 import warnings
@@ -363,10 +364,18 @@ def test_a_static_field_that_changes_in_place_is_seen() -> None:
     assert jax.tree.structure(model) != before
 
 
-@pytest.mark.parametrize("array", [X, np.ones(2), {"a": X}])
-def test_an_array_in_a_static_field_is_an_error(array: Any) -> None:
-    with pytest.raises(LiftArgumentError, match=r"mode of Linear: a static field holds an array.*Leave out `static="):
-        Linear(X, mode=array)
+@pytest.mark.parametrize("array", [X, np.ones(2), {"a": X}, jax.random.key(0)])
+def test_an_array_in_a_static_field_is_compared_by_contents_with_a_warning(array: Any) -> None:
+    with pytest.warns(UserWarning, match=r"mode of Linear: a static field holds an array.*Leave out `static="):
+        one, two, other = Linear(X, mode=array), Linear(X, mode=jax.tree.map(copy.copy, array)), Linear(X, mode=X + 1)
+    assert jax.tree.structure(one) == jax.tree.structure(two) != jax.tree.structure(other)
+    mapped = jax.tree.map(lambda leaf: leaf, one)
+    assert equinox_like.tree_equal(mapped.mode, array)
+
+
+def test_a_traced_array_in_a_static_field_is_an_error() -> None:
+    with pytest.raises(LiftArgumentError, match=r"mode of Linear: a static field .*is traced.*Leave out `static="):
+        jax.jit(lambda x: Linear(X, mode=x).w)(X)
 
 
 def test_a_static_field_without_a_key_is_an_error() -> None:
@@ -472,3 +481,162 @@ def test_a_module_keeps_statistics_in_a_scope_that_it_is_given() -> None:
         y, variables = liftcore.apply(model, mutable="stats")(variables, layers, x)
         np.testing.assert_allclose(y, by_loop(stats, x), rtol=1e-5)
         np.testing.assert_allclose(variables["stats"]["layers"]["mean"], jnp.stack(stats), rtol=1e-5)
+
+
+# -- what dataclasses, generic classes and `inspect` know of a module --------------------------------------------------
+
+
+class Generically(Module, Generic[T]):
+    """A generic class."""
+
+    x: Any = 0
+
+    def method(self, y: int) -> str:
+        """Tells nothing."""
+        return str(y)
+
+    def __call__(self, b: int) -> int:
+        return b
+
+
+def test_a_generic_module_knows_its_class() -> None:
+    made = Generically[int](X)
+    assert made.__orig_class__ == Generically[int]  # type: ignore[attr-defined]
+    assert jax.tree.structure(made) == jax.tree.structure(Generically(X))
+    assert copy.copy(made) == made
+    assert isinstance(equinox_like.Partial[int](max, 1), equinox_like.Partial)
+    assert equinox_like.Partial[int](max, 1)(2) == 2
+
+
+@pytest.mark.parametrize("method", [Generically().method, jax.tree.map(lambda leaf: leaf, Generically().method)])
+def test_a_method_is_described_by_its_function(method: Any) -> None:
+    assert (method.__doc__, method.__name__) == ("Tells nothing.", "method")
+    assert method.__annotations__ == Generically.method.__annotations__
+    assert str(inspect.signature(method)) == "(y: 'int') -> 'str'"
+    assert method.__wrapped__(3) == "3"
+
+
+@pytest.mark.parametrize(
+    "transformation",
+    ["filter_jit", "filter_grad", "filter_value_and_grad", "filter_vmap", "filter_pmap", "filter_checkpoint"],
+)
+def test_a_transformed_function_is_described_by_its_function_inside_a_jit_too(transformation: str) -> None:
+    seen: list[Any] = []
+
+    def fun(x: int) -> str:
+        """Tells nothing."""
+        return str(x)
+
+    def look(fn: Any) -> None:
+        seen.append((fn.__doc__, fn.__name__, fn.__annotations__, fn.__qualname__, str(inspect.signature(fn))))
+
+    transformed = getattr(equinox_like, transformation)(fun)
+    look(transformed)
+    equinox_like.filter_jit(look)(transformed)
+    assert seen == [("Tells nothing.", "fun", fun.__annotations__, fun.__qualname__, "(x: 'int') -> 'str'")] * 2
+
+
+def test_the_signature_of_a_class_is_that_of_a_dataclass() -> None:
+    @dataclasses.dataclass
+    class Data:
+        a: int
+        b: str = dataclasses.field(default="b", kw_only=True)
+
+        def __call__(self, c: int) -> int:
+            return c
+
+    class Both(Module):
+        a: int
+        b: str = dataclasses.field(default="b", kw_only=True)
+
+        def __call__(self, c: int) -> int:
+            return c
+
+    for one, other in ((Data, Both), (Data(1), Both(1))):
+        assert inspect.signature(one) == inspect.signature(other)
+
+
+def test_init_takes_what_the_converters_take() -> None:
+    def from_bool(x: bool, y: int = 1) -> str:
+        return str(x)
+
+    class Converted(Module):
+        a: str = equinox_like.field(converter=from_bool)
+        b: str = equinox_like.field(converter=lambda x: x)
+        c: str = equinox_like.field(converter=str)
+        d: str = equinox_like.field(default="d")
+        e: str = equinox_like.field(converter=str, init=False, default="e")
+
+    class Own(Module):
+        a: str = equinox_like.field(converter=from_bool)
+
+        def __init__(self, a: float) -> None:
+            self.a = str(a)
+
+    class Below(Converted):
+        pass
+
+    expected = {"a": "bool", "b": Any, "c": Any, "d": "str", "return": None}
+    assert Converted.__init__.__annotations__ == Below.__init__.__annotations__ == expected
+    assert Own.__init__.__annotations__ == {"a": "float", "return": "None"}
+
+
+@pytest.mark.parametrize("name", ["static", "converter"])
+def test_metadata_is_kept_and_holds_no_options(name: str) -> None:
+    metadata = {"unit": "m"}
+    for static, expected in ((False, {"unit": "m"}), (True, {"unit": "m", "static": True})):
+        declared = equinox_like.field(metadata=metadata, static=static)
+        assert (dict(declared.metadata), metadata) == (expected, {"unit": "m"})
+    with pytest.raises(LiftArgumentError, match=rf"`{name}` is an option of its own.*`field\({name}="):
+        equinox_like.field(metadata={name: True})
+
+
+def test_init_beside_post_init_is_warned_about() -> None:
+    with pytest.warns(
+        UserWarning, match=r"Own has an `__init__` of its own, so nothing calls `__post_init__`.*__check"
+    ):
+
+        class Own(Module):
+            def __init__(self) -> None:
+                pass
+
+            def __post_init__(self) -> None:
+                raise AssertionError
+
+    with pytest.warns(UserWarning, match="Below has an `__init__`"):
+
+        class Below(Own):
+            pass
+
+    Below()
+
+
+def test_a_docstring_of_init_is_inherited() -> None:
+    class Above(Module):
+        pass
+
+    Above.__init__.__doc__ = "Makes one."
+
+    class Below(Above):
+        x: int
+
+    assert Below.__init__.__doc__ == "Makes one."
+
+
+def test_a_module_with_slots_keeps_its_fields() -> None:
+    class Slotted(Module):
+        __slots__ = ("x",)
+        x: Any
+
+        def __init__(self) -> None:
+            self.x = X
+
+    np.testing.assert_array_equal(jax.tree.map(lambda leaf: leaf + 1, Slotted()).x, X + 1)
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, jax.vmap, jax.grad, jax.checkpoint])
+def test_a_wrapped_module_in_a_field_is_warned_about(wrap: Any) -> None:
+    with pytest.warns(UserWarning, match=r"x of Generically: the function wraps a float32.*filter_vmap"):
+        Generically(wrap(Scaled(X)))
+    Generically(wrap(jnp.tanh))
+    Generically(equinox_like.filter_vmap(Scaled(X)))
