@@ -321,10 +321,10 @@ def with_partitioning(
 
     Args:
         fn: an initializer, or any function that returns an array.
-        names: one name for each axis; see `Partitioned`.
+        names: the names of the first axes, in order; see `Partitioned`.
         mesh: the mesh, or None for the mesh of `jax.set_mesh`.
 
-    A variable that is created with it must have as many axes as names, or no names; otherwise, `LiftArgumentError` is
+    A variable that is created with it must have at least as many axes as names; otherwise, `LiftArgumentError` is
     raised.
     """
     return _WithPartitioning(fn, tuple(names), mesh)

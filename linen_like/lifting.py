@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import get_ident
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import liftcore
 from liftcore.errors import LiftArgumentError, check_function, name_of, shown
@@ -59,7 +59,8 @@ def lift_with(
         lift: called as `lift(fn)`, with one function of scopes for each target; returns a function that is called with
             a list of scopes, the first of which is the module's, and the arguments. Pass options with
             `functools.partial`: lifts with equal options make the same class, and calls of `liftcore.jit` share traces.
-        *targets: a Module class, a `functools.partial` of one, or functions whose first argument is a module.
+        *targets: a Module class, an alias of a generic one such as `Layer[int]`, a `functools.partial` of either, or
+            functions whose first argument is a module.
         methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
             override those of a partial.
         name: the name of the lift, in the names of lifted classes and in errors; by default the lift's own name.
@@ -74,16 +75,23 @@ def lift_with(
         LiftArgumentError: if `methods` names a method that does not exist.
     """
     name, target = name or name_of(lift), targets[0] if len(targets) == 1 else None
-    if isinstance(target, type) and issubclass(target, Module):
+    if _makes_modules(target):
         return _class(name, _methods(name, lift, methods), target, prefix)
-    if isinstance(target, functools.partial) and isinstance(target.func, type) and issubclass(target.func, Module):
-        lifted = lift_with(lift, target.func, methods=methods, name=name, prefix=prefix)
-        return functools.partial(lifted, *target.args, **target.keywords)
+    # The lift of an alias is an alias of the lift, and the lift of a partial is a partial.
+    again = functools.partial(lift_with, lift, methods=methods, name=name, prefix=prefix)
+    if _makes_modules(get_origin(target)):
+        return again(target.__origin__)[target.__args__]
+    if isinstance(target, functools.partial) and _makes_modules(get_origin(target.func) or target.func):
+        return functools.partial(again(target.func), *target.args, **target.keywords)
     for given in targets or (None,):
         _check_target(name, given)
     if methods is not None:
         raise LiftArgumentError(f"{name}, methods", "it selects methods of a class, given a function.", "Leave it out.")
     return lift_functions(lift, *targets, name=name)
+
+
+def _makes_modules(target: Any) -> bool:
+    return isinstance(target, type) and issubclass(target, Module)
 
 
 def _check_target(name: str, given: Any) -> None:
@@ -223,7 +231,10 @@ def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Mod
     class_lift = ClassLift([keyed.lift for _, keyed in methods])
     for method, keyed in methods:
         namespace[method] = _lifted_method(keyed.lift, getattr(cls, method), class_lift, name)
-    return types.new_class(class_name, (cls,), exec_body=lambda body: body.update(namespace))
+    made: Any = types.new_class(class_name, (cls,), exec_body=lambda body: body.update(namespace))
+    if hasattr(cls, "__parameters__"):  # generic, as the class is
+        made.__parameters__ = cls.__parameters__
+    return made
 
 
 @nowrap

@@ -210,7 +210,7 @@ class Module(fields.Base):
         """
         if _deep_clone:
             return binding.deep_clone(self, parent, _reset_names, updates, {})
-        return type(self)(parent=parent, **{**binding.constructor_arguments(self), **updates})
+        return binding.constructor(self)(parent=parent, **{**binding.constructor_arguments(self), **updates})
 
     def copy(self, *, parent: Any = UNSPECIFIED, name: str | None = None, **updates: Any) -> Self:
         """Clone this module and all modules in its fields, as a submodule of the running module.

@@ -270,12 +270,11 @@ def with_logical_partitioning(
 
     Args:
         fn: an initializer, or any function that returns an array.
-        names: the logical names of its axes, one for each.
+        names: the logical names of its first axes, in order; further axes have none.
         mesh: the mesh; None means that of `jax.set_mesh`.
         rules: the rules; by default those of the `with` block.
 
-    A variable made with it must have one axis for each name, or there must be no names; otherwise `LiftArgumentError`
-    is raised.
+    A variable made with it must have at least as many axes as names; otherwise, `LiftArgumentError` is raised.
     """
     return _WithLogicalPartitioning(fn, tuple(names), mesh, None if rules is None else hashable_rules(rules))
 

@@ -122,6 +122,11 @@ class OnScope:
     def __post_init__(self) -> None:
         self.__dict__.update({"__name__": name_of(self.fn), "__doc__": self.fn.__doc__, "__wrapped__": self.fn})
 
+    @property
+    def shared_as(self) -> Callable[..., Any]:
+        """The function, for `liftcore`: what is compiled for a closure is not kept longer than the closure."""
+        return self.fn
+
     def __call__(self, scope: Scope, *args: Any, **kwargs: Any) -> Any:
         """Call the function, and write the arrays that it changed."""
         module = self.blueprint.read(scope)

@@ -13,6 +13,7 @@
     low_rank                         lora, lora_einsum, lora_conv, lora_embedding: updates of low rank;
                                      merge_lora, unmerge_lora for trees of variables
     pooling                          max_pool, min_pool, avg_pool, pool, which need no scope
+    options                          checks of plain options: option_kind, check_option, checks_options
     statistics                       averager, moments, standardize, abs_square, to_reduction_dtype: parts of norms
     reparametrization                unit_norm, spectral_normalize: weights that are rescaled before use
     sequences                        Sequences, flip_sequences: batches of sequences of different lengths

@@ -13,6 +13,7 @@ from .low_rank_layers import LowRankEmbedding, lora_conv, lora_einsum, lora_embe
 from .low_rank_merging import merge_lora, unmerge_lora
 from .masks import combine_masks, make_attention_mask, make_causal_mask
 from .normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
+from .options import OptionKind, check_option, checks_options, option_kind
 from .pooling import avg_pool, max_pool, min_pool, pool
 from .reparametrization import spectral_normalize, unit_norm
 from .rotary import rotary_embedding
@@ -27,6 +28,7 @@ __all__ = [
     "Embedding",
     "Fp8Meta",
     "LowRankEmbedding",
+    "OptionKind",
     "PaddingLike",
     "PromoteDtypeFn",
     "Sequences",
@@ -39,6 +41,8 @@ __all__ = [
     "batch_norm",
     "canonicalize_dtype",
     "check_mask",
+    "check_option",
+    "checks_options",
     "combine_masks",
     "conv",
     "conv_local",
@@ -75,6 +79,7 @@ __all__ = [
     "moments",
     "normalize_axes",
     "on_auto_axes",
+    "option_kind",
     "pool",
     "prelu",
     "product_sharding",

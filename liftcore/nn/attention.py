@@ -15,6 +15,7 @@ from .dtypes import promote_dtype
 from .equation import to_equation
 from .fused_attention import check_unfused_options, fused_attention
 from .masks import check_attention_mask
+from .options import checks_options
 from .sharding import agree, is_sharded, product_sharding, reshape
 from .stochastic import draw_kept
 
@@ -25,6 +26,7 @@ class _Sows(Protocol):
     def sow(self, col: str, name: str, value: Any, /) -> bool: ...
 
 
+@checks_options
 def dot_product_attention_weights(
     query: Array,
     key: Array,
@@ -92,6 +94,7 @@ def dot_product_attention_weights(
     return _dropped(weights, dropout_rng, dropout_rate, broadcast_dropout, query.dtype) if drops else weights
 
 
+@checks_options
 def dot_product_attention(
     query: Array,
     key: Array,

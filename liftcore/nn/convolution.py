@@ -23,6 +23,7 @@ from .kernels import (
     to_spread_window,
     with_bias,
 )
+from .options import checks_options
 from .params import param_for
 from .sharding import check_out_sharding, place, reshape
 from .windows import (
@@ -42,6 +43,7 @@ __all__ = ["conv", "conv_local", "conv_transpose"]
 _LECUN_NORMAL = initializers.lecun_normal()
 
 
+@checks_options
 def conv(
     scope: Scope,
     inputs: Array,
@@ -129,6 +131,7 @@ def conv(
     )
 
 
+@checks_options
 def conv_local(
     scope: Scope,
     inputs: Array,
@@ -232,6 +235,7 @@ def _convolve_locally(
     return with_bias(y, bias, x.shape[:1])
 
 
+@checks_options
 def conv_transpose(
     scope: Scope,
     inputs: Array,

@@ -15,6 +15,7 @@ from ..errors import LiftArgumentError, ScopeVariableNotFoundError
 from ..scopes.scope import Scope
 from ..typing import Array, ArrayLike, Dtype
 from .masks import check_attention_mask
+from .options import checks_options
 from .sharding import gather, place, sharding_entries
 
 __all__ = ["DecodeCache", "Holder", "decode_cache"]
@@ -175,6 +176,7 @@ class DecodeCache:
             )
 
 
+@checks_options
 def decode_cache(
     scope: Scope, key: Array, value: Array, *, ragged: bool = False, dtype: Dtype | None = None
 ) -> DecodeCache | None:

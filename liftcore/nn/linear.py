@@ -18,6 +18,7 @@ from ..typing import Array, ArrayLike, Dtype, Initializer, Key, Shape
 from .axes import normalize_axes, to_tuple
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .equation import to_equation
+from .options import checks_options
 from .params import param_for
 from .sharding import Labels, agree, align, check_out_sharding, explained, product_sharding, reshape
 
@@ -27,6 +28,7 @@ _LECUN_NORMAL = initializers.lecun_normal()
 _FIX = "Say how the result is sharded: `out_sharding=P(…)`."
 
 
+@checks_options
 def dense(
     scope: Scope,
     inputs: ArrayLike,
@@ -87,6 +89,7 @@ def dense(
     return affine(x, kernel, bias, **options, where=f"dense at {scope.path_text}")
 
 
+@checks_options
 def dense_general(
     scope: Scope,
     inputs: ArrayLike,
@@ -160,6 +163,7 @@ def dense_general(
     return affine(x, kernel, bias, axes, batch, **options)
 
 
+@checks_options
 def einsum(
     scope: Scope,
     inputs: ArrayLike,

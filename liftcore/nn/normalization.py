@@ -13,6 +13,7 @@ from ..scopes.scope import Scope
 from ..scopes.variable import Variable
 from ..typing import Array, ArrayLike, Dtype, Initializer
 from .axes import check_mask, normalize_axes, split_mask
+from .options import checks_options
 from .params import check_stored, param_for
 from .sharding import on_auto_axes, reshape, shard_like, sharding_entries, to_spec
 from .statistics import Average, abs_square, averager, moments, standardize, to_reduction_dtype
@@ -78,6 +79,7 @@ class _Recipe(NamedTuple):
         return standardize(x, mean, variance, axes=axes, scale=scale, bias=bias, epsilon=self.epsilon, dtype=self.dtype)
 
 
+@checks_options
 def batch_norm(
     scope: Scope,
     inputs: Array,
@@ -186,6 +188,7 @@ def _running(
     return found
 
 
+@checks_options
 def layer_norm(
     scope: Scope,
     inputs: Array,
@@ -259,6 +262,7 @@ def layer_norm(
     return recipe.standardize(scope, inputs, mean, var, axes, feature_axes)
 
 
+@checks_options
 def rms_norm(
     scope: Scope,
     inputs: Array,
@@ -325,6 +329,7 @@ def rms_norm(
     return recipe.standardize(scope, inputs, None, square, axes, feature_axes)
 
 
+@checks_options
 def instance_norm(
     scope: Scope,
     inputs: Array,
@@ -405,6 +410,7 @@ def instance_norm(
     return recipe.standardize(scope, inputs, mean, var, axes, feature_axes)
 
 
+@checks_options
 def group_norm(
     scope: Scope,
     inputs: Array,

@@ -12,6 +12,7 @@ from jax import lax
 
 from ..errors import LiftArgumentError
 from ..typing import Array
+from .options import checks_options
 from .sharding import gather, on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["avg_pool", "max_pool", "min_pool", "pool"]
@@ -107,6 +108,7 @@ def min_pool(
     return pool(inputs, jnp.inf, lax.min, window_shape, strides, padding)
 
 
+@checks_options
 def avg_pool(
     inputs: Array,
     window_shape: Sequence[int],

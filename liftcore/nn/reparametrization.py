@@ -10,11 +10,13 @@ from jax import lax
 
 from ..typing import Array, Dtype
 from .dtypes import canonicalize_dtype
+from .options import checks_options
 from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["spectral_normalize", "unit_norm"]
 
 
+@checks_options
 def unit_norm(x: Array, axes: int | Sequence[int] | None = None, epsilon: float = 1e-12) -> Array:
     """Scale vectors along axes to length 1: `x / √(Σ x² + epsilon)`.
 
@@ -32,6 +34,7 @@ def unit_norm(x: Array, axes: int | Sequence[int] | None = None, epsilon: float 
     return x * lax.rsqrt((x * x).sum(axes, keepdims=True) + epsilon)
 
 
+@checks_options
 def spectral_normalize(
     weights: Array, u: Array, n_steps: int = 1, epsilon: float = 1e-12, dtype: Dtype | None = None
 ) -> tuple[Array, Array, Array]:

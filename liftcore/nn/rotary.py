@@ -11,11 +11,13 @@ from ..errors import LiftArgumentError
 from ..typing import Array, ArrayLike
 from .dtypes import canonicalize_dtype
 from .masks import broadcasts
+from .options import checks_options
 from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["rotary_embedding"]
 
 
+@checks_options
 def rotary_embedding(
     x: ArrayLike,
     positions: ArrayLike,

@@ -16,11 +16,13 @@ import numpy as np
 
 from ..errors import CarryTypeError, LiftArgumentError, shown
 from ..typing import Array, ArrayLike, PyTree, Shape
+from .options import checks_options
 from .sharding import gather, is_sharded, on_auto_axes, place, shard_like, sharding_entries, to_spec
 
 __all__ = ["Sequences", "flip_sequences"]
 
 
+@checks_options
 def flip_sequences(inputs: Array, seq_lengths: ArrayLike | None, num_batch_dims: int, time_major: bool) -> Array:
     """Reverse sequences; the padding stays after them.
 

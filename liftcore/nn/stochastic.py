@@ -13,11 +13,13 @@ from ..rng import is_key
 from ..scopes.scope import Scope
 from ..typing import Array, Key
 from .axes import normalize_axes
+from .options import checks_options
 from .sharding import on_auto_axes, shard_like, sharding_entries, sharding_with
 
 __all__ = ["draw_kept", "drop", "dropout"]
 
 
+@checks_options
 def dropout(
     scope: Scope,
     inputs: Array,

@@ -114,9 +114,7 @@ class Made(NamedTuple):
     @property
     def is_shareable(self) -> bool:
         """Whether its compiled functions may be found again, and can be kept without keeping arrays alive."""
-        functions = list(_functions((self.args, self.options)))
-        # A function that a running function made will hardly be passed again.
-        return all(is_shareable(fn) and "<locals>" not in getattr(fn, "__qualname__", "") for fn in functions)
+        return all(is_shareable(fn) and not _is_local(fn) for fn in _functions((self.args, self.options)))
 
     def snapshot(self) -> Made:
         """Return a copy made from values that can no longer change."""
@@ -242,3 +240,8 @@ def _functions(options: Any) -> Iterator[Callable[..., Any]]:
             yield from _functions(below)
     elif callable(options):
         yield options
+
+
+def _is_local(fn: Callable[..., Any]) -> bool:
+    """Whether a function was made by a running function, which will make another one in its next call."""
+    return "<locals>" in getattr(getattr(fn, "shared_as", fn), "__qualname__", "")

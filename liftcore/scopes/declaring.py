@@ -107,17 +107,13 @@ def check_known(scope: Scope, collection: str, name: str) -> None:
         raise problems.creates_nothing(scope, collection, name)
 
 
-def names_checked(scope: Scope, collection: str, name: str, box: Any, initial: bool = True) -> Any:
-    """Check that a `Partitioned` value of a new variable has one name for each axis, and return the value.
+def names_checked(scope: Scope, collection: str, name: str, box: Any) -> Any:
+    """Check that a `Partitioned` value from an initializer has no more names than axes, and return the value.
 
-    Inside a lift, it may have fewer names, since an outer lift may name an axis later. A value whose names are all
-    None may have any number of them. `initial` tells whether the value comes directly from the initializer; later,
-    the value may have more names than axes too (see `liftcore.add_metadata_axis`).
+    As in a `PartitionSpec`, axes beyond the last name have none.
     """
-    if isinstance(box, meta.Partitioned) and hasattr(box.value, "shape"):
-        count, size = len(box.names), len(box.value.shape)
-        if (count > size and initial) or (count < size and scope.tree.lift is None and any(box.names)):
-            raise problems.wrong_names(scope, collection, name, box.names, box.value.shape)
+    if isinstance(box, meta.Partitioned) and hasattr(box.value, "shape") and len(box.names) > len(box.value.shape):
+        raise problems.wrong_names(scope, collection, name, box.names, box.value.shape)
     return box
 
 

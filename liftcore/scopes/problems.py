@@ -265,13 +265,13 @@ def immutable(scope: Scope, collection: str, name: str) -> LiftError:
 
 
 def wrong_names(scope: Scope, collection: str, name: str, names: Sequence[Any], shape: tuple[int, ...]) -> LiftError:
-    """The error for a new variable whose axis names do not match its axes."""
-    fitting = (*names, *[None] * len(shape))[: len(shape)]
+    """The error for a new variable that has more axis names than axes."""
+    fitting = tuple(names[: len(shape)])
     return errors.LiftArgumentError(
         f'"{collection}/{name}" at {scope.path_text}',
         f"it has {len(names)} axis names, {tuple(names)}, but {len(shape)} axes: its shape is {tuple(shape)}.",
-        f"Give one name for each axis, and None for an unsplit axis: `with_partitioning(init_fn, {fitting})`; "
-        "a lift names the axes that it adds itself.",
+        f"Give at most one name for each axis: `with_partitioning(init_fn, {fitting})`; a lift names the axes that it "
+        "adds itself.",
     )
 
 

@@ -361,7 +361,7 @@ class Scope(Checking, Naming):
         if self.tree.casts:
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
         value = tag(value) if self.tree.marks and not bound else value
-        value, sight = wrapped(names_checked(self, collection, name, value, False)), self.tree.sight
+        value, sight = wrapped(value), self.tree.sight
         self._keep(collection, {name: value if sight is None else sight((collection, *self.path, name), value)})
         self.tree.created[(collection, *self.relative_path, name)] = value
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -300,6 +300,12 @@ def constructor_arguments(module: Base) -> dict[str, Any]:
     return {name: getattr(module, name) for name in (*type(module)._field_names, "name")}
 
 
+def constructor(module: Base) -> Callable[..., Any]:
+    """Return what makes modules like this one: its class or, if an alias such as `Layer[int]` made it, the alias."""
+    found: Callable[..., Any] = module.__dict__.get("__orig_class__", type(module))
+    return found
+
+
 def contains_itself(module: Base) -> LiftArgumentError:
     """Return the error for a module that is found within its own fields or attributes."""
     return LiftArgumentError(
@@ -330,7 +336,7 @@ def deep_clone(module: Base, parent: Any, reset_names: bool, updates: dict[str, 
 
     arguments = {**constructor_arguments(module), **updates}
     fields = {name: map_instances(value, Base, below) for name, value in arguments.items()}
-    return type(module)(parent=parent, **fields)
+    return constructor(module)(parent=parent, **fields)
 
 
 # --- threads ----------------------------------------------------------------------------------------------------------
@@ -367,7 +373,7 @@ def _twin(module: Base) -> tuple[Any, Any]:
     for one in reversed(below):
         twin = _child(twin, one)
         if twin is None:  # it was made in a call, and left that call
-            return twins, type(module)(parent=_at(reader, module.scope), **constructor_arguments(module))
+            return twins, constructor(module)(parent=_at(reader, module.scope), **constructor_arguments(module))
     return twins, twin
 
 

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, dataclass_transform
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore import nn
 from liftcore.statics import Undescribed
 from liftcore.typing import Path
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .binding import State
 
 _NAME_TYPES = (str, Optional[str], "str", "str | None", "Optional[str]")  # noqa: UP045
-_ATOMS = frozenset({bool, int, str, type(None)})
 _RESERVED = ("parent", "scope")
 _WIDTH = 100
 
@@ -65,7 +64,7 @@ class Base:
         _frozen_names: ClassVar[frozenset[str]]
         _compared_names: ClassVar[tuple[str, ...]]
         _name_prefix: ClassVar[str]
-        _plain_fields: ClassVar[Mapping[str, str]]
+        _plain_fields: ClassVar[Mapping[str, nn.OptionKind]]
         _option_names: ClassVar[frozenset[str]]
 
         def __init__(self, **fields: Any) -> None: ...
@@ -100,12 +99,12 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
         cls._name_prefix = cls.__name__
 
 
-def _plain_fields(cls: type[Base]) -> dict[str, str]:
+def _plain_fields(cls: type[Base]) -> dict[str, nn.OptionKind]:
     """Return the numeric fields of a layer of this package, with their kinds; fields of user classes hold anything."""
-    known: dict[str, str] = dict(getattr(cls, "_plain_fields", {}))
+    known: dict[str, nn.OptionKind] = dict(getattr(cls, "_plain_fields", {}))
     for name, annotation in inspect.get_annotations(cls).items():
-        kind = annotation.removesuffix(" | None") if _is_ours(cls) and isinstance(annotation, str) else ""
-        if kind in _KINDS:
+        kind = nn.option_kind(name, annotation) if _is_ours(cls) else None
+        if kind is not None:
             known[name] = kind
         else:
             known.pop(name, None)
@@ -116,30 +115,15 @@ def _is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
-_KINDS = {"bool": "a bool", "int": "an int", "float": "a number", "int | Sequence[int]": "an int, or several"}
-"""The kinds of fields that are checked, with the words for them in errors."""
-
-
 def check_plain(module: Base) -> None:
-    """Check the numeric fields of a new module: other values would fail late, or not at all.
+    """Check the flags and numbers among the fields of a new module: other values would fail late, or not at all.
 
     Raises:
-        LiftArgumentError: if a string or an array is given, or a float for an int.
+        LiftArgumentError: see `liftcore.nn.check_option`.
     """
     cls, held = type(module), module.__dict__
     for name, kind in cls._plain_fields.items():
-        value = held.get(name)
-        if type(value) in _ATOMS and type(value) is not str:
-            continue
-        is_array = kind != "float" and bool(getattr(value, "shape", ()))
-        if is_array or isinstance(value, str | bytes) or (kind == "int" and isinstance(value, float)):
-            raise LiftArgumentError(
-                f"{name} of {cls.__name__}",
-                f"expected {_KINDS[kind]}, given {shown(value)}.",
-                f"Pass fields to the constructor, and arrays to the call: `{cls.__name__}(…)(x)`."
-                if is_array
-                else f"Pass a number: `{cls.__name__}({name}=…)`.",
-            )
+        nn.check_option(cls.__name__, name, kind, held.get(name), cls.__name__)
 
 
 def options(layer: Base, fn: Callable[..., Any], **others: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import jax
 
 from liftcore import Scope, Variable
 
-from ..lifecycle.binding import constructor_arguments
+from ..lifecycle.binding import constructor, constructor_arguments
 from ..lifecycle.fields import Base
 from ..lifecycle.naming import map_instances
 from .closures import BOUND
@@ -35,16 +35,18 @@ class Template(StandIn):
     Attributes:
         index: counts the templates of one call; two fields with the same module hold the same template.
         cls: the class of the module.
+        make: its constructor: the class, or an alias of it with type arguments.
         arguments: the arguments of its constructor.
     """
 
     index: int
     cls: Any
+    make: Any
     arguments: Mapping[str, Any]
 
     def __static_fields__(self) -> dict[str, Any]:
         """See `liftcore.static_key`; an error about a value without a key names its field."""
-        return {"the number": self.index, "the class": self.cls, **self.arguments}
+        return {"the number": self.index, "the class": self.make, **self.arguments}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +161,7 @@ class TemplateBuilder:
         }
         placed = module.scope is not None and not _keeps_name(module, owned)
         values["name"] = None if placed else module.name  # a placed one is named like its scope
-        made = owned[id(module)] = Template(index, type(module), values)
+        made = owned[id(module)] = Template(index, type(module), constructor(module), values)
         return made
 
     def number(self, value: Any) -> int | None:
@@ -195,7 +197,7 @@ def instantiate(parts: Parts, scopes: Sequence[Scope]) -> tuple[list[Any], list[
         values = {name: map_instances(value, StandIn, below) for name, value in template.arguments.items()}
         if parent is not None:
             values["name"] = parent.name
-        return template.cls(parent=parent, **values)
+        return template.make(parent=parent, **values)
 
     def below(inner: StandIn) -> Any:
         if isinstance(inner, VariableAt):

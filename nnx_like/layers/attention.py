@@ -96,6 +96,7 @@ class MultiHeadAttention(Module):
         LiftArgumentError: if the number of features is not divisible by the number of heads.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         num_heads: int,
@@ -208,6 +209,7 @@ class MultiHeadAttention(Module):
             scale_metadata=scale_metadata,
         )
 
+    @nn.checks_options
     def __call__(
         self,
         inputs_q: Array,
@@ -277,6 +279,7 @@ class MultiHeadAttention(Module):
         )
         return self.out(y, out_sharding=out_sharding)
 
+    @nn.checks_options
     def init_cache(self, input_shape: Shape, dtype: Dtype = jnp.float32, *, ragged: bool = False) -> None:
         """Make an empty cache for decoding.
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.nn import initializers
 
+from liftcore import nn
 from liftcore.typing import Array, Dtype, Initializer
 
 from ..rnglib.streams import Rngs
@@ -62,6 +63,7 @@ class SimpleCell(Cell):
         bias_metadata: the metadata of the bias.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         in_features: int,
@@ -143,6 +145,7 @@ class GRUCell(Cell):
         bias_metadata: the metadata of the bias.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         in_features: int,

@@ -72,6 +72,7 @@ class Conv(Module):
             streams.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         in_features: int,
@@ -196,6 +197,7 @@ class ConvTranspose(Module):
         LiftArgumentError: if the mask does not fit the kernel, or `rngs` has no streams.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         in_features: int,

@@ -18,6 +18,7 @@ from .dtypes import PromoteDtypeFn, promote_dtype
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
 
 
+@nn.checks_options
 def dot_product_attention_weights(
     query: Array,
     key: Array,
@@ -81,6 +82,7 @@ def dot_product_attention_weights(
     )
 
 
+@nn.checks_options
 def dot_product_attention(
     query: Array,
     key: Array,

@@ -60,6 +60,7 @@ class GroupNorm(Norm):
         LiftArgumentError: if the number of features cannot be divided into groups.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         num_features: int,
@@ -181,6 +182,7 @@ class InstanceNorm(Norm):
         scale_metadata: the metadata of the scale.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         num_features: int,

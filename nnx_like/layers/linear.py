@@ -60,6 +60,7 @@ class Linear(Module):
         LiftArgumentError: if `rngs` has no streams.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         in_features: int,
@@ -156,6 +157,7 @@ class LinearGeneral(Module):
             the leading ones, or `rngs` has no streams.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         in_features: int | Iterable[int],

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 from jax.nn import initializers
 
+from liftcore import nn
 from liftcore.typing import Array, Dtype, Initializer
 
 from ..rnglib.streams import Rngs
@@ -36,6 +37,7 @@ class _LSTM(Cell):
 
     _states = 2
 
+    @nn.checks_options
     def __init__(
         self,
         in_features: int,

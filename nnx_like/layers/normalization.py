@@ -60,6 +60,7 @@ class BatchNorm(Norm):
         scale_metadata: the metadata of the scale.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         num_features: int,
@@ -93,6 +94,7 @@ class BatchNorm(Norm):
         self.axis = axis
         self.momentum = momentum
 
+    @nn.checks_options
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: ArrayLike | None = None) -> Array:
         """Normalize an array.
 
@@ -126,6 +128,7 @@ class BatchNorm(Norm):
                 running[...] = (self.momentum * old + (1 - self.momentum) * flat).astype(running.dtype)
         return self._standardized(x, mean, var, axes, features, *params)
 
+    @nn.checks_options
     def set_view(self, use_running_average: bool | None = None) -> None:
         """Change the mode of the layer; `nnx.view` calls this.
 
@@ -169,6 +172,7 @@ class LayerNorm(Norm):
         scale_metadata: the metadata of the scale.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         num_features: int,
@@ -248,6 +252,7 @@ class RMSNorm(Norm):
 
     _learned = ("scale",)
 
+    @nn.checks_options
     def __init__(
         self,
         num_features: int,

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from liftcore import nn
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.nn import Sequences, flip_sequences
 from liftcore.typing import Array, ArrayLike, PyTree
@@ -83,6 +84,7 @@ class RNN(Module):
         LiftArgumentError: if `cell` is not a cell, or `rngs` has another type.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         cell: Any,
@@ -107,6 +109,7 @@ class RNN(Module):
         self.state_axes = StateAxes({...: Carry} if state_axes is None else state_axes.items())
         self.broadcast_rngs = broadcast_rngs
 
+    @nn.checks_options
     def __call__(
         self,
         inputs: Array,
@@ -216,6 +219,7 @@ class Bidirectional(Module):
         LiftArgumentError: if one of the layers cannot be called, or `rngs` has another type.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         forward_rnn: RNNBase,
@@ -236,6 +240,7 @@ class Bidirectional(Module):
         self.return_carry = return_carry
         self.rngs = _kept_stream("Bidirectional", rngs)
 
+    @nn.checks_options
     def __call__(
         self,
         inputs: Array,

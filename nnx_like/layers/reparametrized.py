@@ -58,6 +58,7 @@ class SpectralNorm(Module):
         LiftArgumentError: if `layer_instance` is not a module, or has an array that is not allowed.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         layer_instance: Module,
@@ -84,6 +85,7 @@ class SpectralNorm(Module):
             self.batch_stats[(*path, "u")] = BatchStat(u)
             self.batch_stats[(*path, "sigma")] = BatchStat(jnp.ones((), param_dtype))
 
+    @nn.checks_options
     def __call__(self, x: Any, update_stats: bool | None = None) -> Any:
         """Divide the parameters, then call the layer.
 
@@ -159,6 +161,7 @@ class WeightNorm(Module):
         LiftArgumentError: if `layer_instance` is not a module, or a parameter to scale lacks an axis.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         layer_instance: Module,

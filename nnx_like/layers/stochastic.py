@@ -49,6 +49,7 @@ class Dropout(Module):
         LiftArgumentError: if `rngs` has another type, or lacks the stream.
     """
 
+    @nn.checks_options
     def __init__(
         self,
         rate: float,
@@ -68,6 +69,7 @@ class Dropout(Module):
             raise _no_stream(rngs, "an Rngs, an RngStream or None", "Write `Dropout(rate, rngs=nnx.Rngs(0))`.")
         self.rngs = None if rngs is None else rngs.fork()
 
+    @nn.checks_options
     def __call__(
         self,
         inputs: Array,
@@ -119,6 +121,7 @@ class Dropout(Module):
 
         return draw
 
+    @nn.checks_options
     def set_view(self, deterministic: bool | None = None) -> None:
         """Change the mode of the layer; `nnx.view` calls this.
 

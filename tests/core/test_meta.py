@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import jax
@@ -489,17 +489,14 @@ def test_an_axis_that_the_mesh_does_not_have_is_told_of_with_the_variable() -> N
         box.unbox()
 
 
-@pytest.mark.parametrize(
-    ("names", "fix"),
-    [(("a", None, "b"), "('a', None)"), (("a",), "('a', None)")],
-)
-def test_other_names_than_axes_are_told_of_when_the_variable_is_made(names: Any, fix: str) -> None:
+def test_more_names_than_axes_are_told_of_when_the_variable_is_made() -> None:
+    names, fix = ("a", None, "b"), "('a', None)"
     init = meta.with_partitioning(jax.nn.initializers.ones, names)
 
     def model(scope: Any) -> Any:
         return scope.push("layer").param("w", init, (3, 4))
 
-    count = f"it has {len(names)} axis names, {names}, but 2 axes: its shape is (3, 4). Give one name for each axis,"
+    count = f"it has {len(names)} axis names, {names}, but 2 axes: its shape is (3, 4). Give at most one name for each"
     for lift in (lambda fn: fn, liftcore.remat, liftcore.jit):
         with pytest.raises(LiftArgumentError) as caught:
             liftcore.init(lambda scope, lift=lift: lift(lambda scope: model(scope))(scope))(jax.random.key(0))
@@ -519,9 +516,56 @@ def test_names_are_counted_when_lifts_have_named_their_axes() -> None:
     assert element(("a", "b")) == (None, "a", "b")
     assert element(("a", "b"), metadata_params={meta.PARTITION_NAME: "elements"}) == ("elements", "a", "b")
     assert element(()) == (None,)
-    for wrong in [("a",), ("a", "b", "c")]:
-        with pytest.raises(LiftArgumentError, match=r'"params/w" at /.* axis names'):
-            element(wrong)
+    assert element(("a",)) == (None, "a")
+    with pytest.raises(LiftArgumentError, match=r'"params/w" at /.* axis names'):
+        element(("a", "b", "c"))
+
+
+NAMED = {meta.PARTITION_NAME: "layers"}
+SHORT: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]] = {
+    "plain": (lambda fn: fn, ("a",), (3, 4)),
+    "jit": (liftcore.jit, ("a",), (3, 4)),
+    "vmap, first": (lambda fn: stacked_by(liftcore.vmap, fn, 0, axis_size=2), ("layers", "a"), (2, 3, 4)),
+    "vmap, second": (lambda fn: stacked_by(liftcore.vmap, fn, 1, axis_size=2), ("a", "layers"), (3, 2, 4)),
+    "vmap, last": (lambda fn: stacked_by(liftcore.vmap, fn, -1, axis_size=2), ("a", None, "layers"), (3, 4, 2)),
+    "scan, last": (lambda fn: stacked_by(liftcore.scan, fn, 2, length=2), ("a", None, "layers"), (3, 4, 2)),
+    "vmap of vmap": (
+        lambda fn: stacked_by(liftcore.vmap, SHORT["vmap, last"][0](fn), 0, axis_size=5),
+        ("layers", "a", None, "layers"),
+        (5, 3, 4, 2),
+    ),
+}
+
+
+def stacked_by(lift: Callable[..., Any], fn: Callable[..., Any], axis: int, **size: int) -> Callable[..., Any]:
+    def body(scope: Any, *carry: Any) -> Any:
+        fn(scope)
+        return (None, None) if carry else None
+
+    lifted = lift(body, variable_axes={"params": axis}, split_rngs=True, metadata_params=NAMED, **size)
+    return lambda scope: lifted(scope, *[None for _ in (0,) if lift is liftcore.scan])
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_axes_beyond_the_last_name_have_none_in_lifts_too(name: str) -> None:
+    lift, names, shape = SHORT[name]
+    init = meta.with_partitioning(jax.nn.initializers.ones, ("a",))
+
+    def model(scope: Any) -> None:
+        assert scope.param("w", init, (3, 4)).shape == (3, 4)
+
+    variables = liftcore.init(lift(model))(jax.random.key(0))[1]
+    box = variables["params"]["w"]
+    assert (box.names, box.value.shape) == (names, shape)
+    liftcore.apply(lift(model))(variables)
+    assert meta.get_partition_spec(variables)["params"]["w"] == PartitionSpec(*names)
+    mesh = jax.make_mesh(
+        (1, 1), ("a", "layers"), devices=jax.devices()[:1], axis_types=(jax.sharding.AxisType.Auto,) * 2
+    )
+    if names.count("layers") < 2:
+        assert meta.get_sharding(variables, mesh)["params"]["w"].spec == PartitionSpec(*names)
+        with jax.set_mesh(mesh):
+            jax.jit(liftcore.apply(lift(model)))(variables)
 
 
 @pytest.mark.parametrize("rules", [{"embed": "data"}, "embed", [("embed", "data", "model")], [1]])

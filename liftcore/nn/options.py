@@ -1,0 +1,155 @@
+"""Checks of plain options of layers: flags, sizes and small numbers that are given where another one belongs.
+
+`Dense(4, 8)` gives 8 to the flag `use_bias`, and `LayerNorm(48)` gives 48 to `epsilon`. Python accepts both, and the
+layer would silently compute something else.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from ..errors import LiftArgumentError, shown
+
+__all__ = ["OptionKind", "check_option", "checks_options", "option_kind"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_ARRAYS = (np.generic, np.ndarray, jax.Array)
+
+
+class OptionKind(NamedTuple):
+    """The values that an option may have.
+
+    Attributes:
+        words: a description of them, for errors.
+        allows: called with a value other than None; returns whether it is one.
+        example: a value of the kind, as text.
+    """
+
+    words: str
+    allows: Callable[[Any], bool]
+    example: str
+
+
+def _scalar(value: Any) -> Any:
+    """Return a number, or None if its value is not known before the layer runs.
+
+    Raises:
+        TypeError: if it is not a number.
+    """
+    if isinstance(value, int | float):
+        return value
+    is_array = isinstance(value, _ARRAYS)
+    if not (is_array or hasattr(value, "__jax_array__")) or value.shape or value.dtype.kind not in "biuf":
+        raise TypeError
+    return np.asarray(value).item() if is_array and not isinstance(value, jax.core.Tracer) else None
+
+
+def _one_that(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a function that tells whether a value is a number for which a condition holds, as far as it is known."""
+
+    def allows(value: Any) -> bool:
+        try:
+            number = _scalar(value)
+        except TypeError:
+            return False
+        return number is None or holds(number)
+
+    return allows
+
+
+def _is_size(value: Any) -> bool:
+    return _is_plain(value) and not isinstance(value, float)
+
+
+def _is_plain(value: Any) -> bool:
+    return not isinstance(value, str | bytes) and not getattr(value, "shape", ())
+
+
+_NUMBER = OptionKind("a number", _one_that(lambda value: True), "0.5")
+_KINDS = {
+    "bool": OptionKind("a bool", _one_that(lambda value: type(value) in (bool, int) and value in (0, 1)), "True"),
+    "int": OptionKind("an int", _is_size, "1"),
+    "int | Sequence[int]": OptionKind("an int, or several", _is_plain, "1"),
+    "float": OptionKind("a number", lambda value: not isinstance(value, str | bytes), "1.0"),
+}
+_NAMED = {
+    "epsilon": OptionKind("a number of at least 0 and less than 1", _one_that(lambda value: 0 <= value < 1), "1e-6"),
+    "momentum": OptionKind("a number from 0 to 1", _one_that(lambda value: 0 <= value <= 1), "0.9"),
+    "rate": _NUMBER,
+    "dropout_rate": _NUMBER,
+}
+
+
+def option_kind(name: str, annotation: Any) -> OptionKind | None:
+    """Return the kind of an option.
+
+    Args:
+        name: the name of the option.
+        annotation: the text of its type; other annotations have no kind.
+
+    Returns:
+        The kind; None if it is not plain, so that it is not checked.
+    """
+    text = annotation.removesuffix(" | None") if isinstance(annotation, str) else ""
+    kind = _KINDS.get(text)
+    return _NAMED.get(name, kind) if text == "float" else kind
+
+
+def check_option(where: str, name: str, kind: OptionKind, value: Any, call: str) -> None:
+    """Check the value of an option. None is allowed: it stands for a default.
+
+    Args:
+        where: the layer, for the error.
+        name: the name of the option.
+        kind: its kind.
+        value: the given value.
+        call: the name of the class or function that is called, for the fix.
+
+    Raises:
+        LiftArgumentError: if the value is not of the kind.
+    """
+    if value is None or kind.allows(value):
+        return
+    inputs = bool(getattr(value, "shape", ())) and call[0].isupper()
+    raise LiftArgumentError(
+        f"{name} of {where}",
+        f"expected {kind.words}, given {shown(value)}.",
+        f"Pass options to the constructor, and arrays to the call: `{call}(…)(x)`."
+        if inputs
+        else f"Pass it by name, `{call}(…, {name}={kind.example})`; the sizes of inputs are no options.",
+    )
+
+
+def checks_options(fn: Function) -> Function:
+    """Decorate a layer, or the constructor of one, so that its plain options are checked; see `option_kind`.
+
+    Args:
+        fn: a function or method with annotations as text. If its first argument is a scope, errors show its path.
+    """
+    parameters = list(inspect.signature(fn).parameters)
+    kinds = {name: option_kind(name, text) for name, text in fn.__annotations__.items()}
+    checked: Mapping[str, OptionKind] = {name: kind for name, kind in kinds.items() if kind is not None}
+    positions = [(number, name) for number, name in enumerate(parameters) if name in checked]
+
+    @functools.wraps(fn)
+    def checking(*args: Any, **kwargs: Any) -> Any:
+        for number, name in positions:
+            given = args[number] if number < len(args) else kwargs.get(name)
+            if given is not None:
+                check(name, given, args)
+        return fn(*args, **kwargs)
+
+    def check(name: str, given: Any, args: tuple[Any, ...]) -> None:
+        owner = args[0] if args else None
+        call = fn.__name__ if parameters[0] != "self" else type(owner).__name__
+        path = getattr(owner, "path_text", "") if parameters[0] == "scope" else ""
+        check_option(f"{call} at {path}" if path else call, name, checked[name], given, call)
+
+    return checking  # type: ignore[return-value]
