@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, dataclass_transform
 import jax
 
 from liftcore import is_array
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, check_keywords, shown
 
 from .abstract import check_strict, missing, own_abstract
 from .errors import FrozenModuleError, UnsetFieldError
@@ -93,6 +93,7 @@ class ModuleMeta(abc.ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Create a module, freeze it, and check it."""
+        check_keywords(cls, kwargs)
         made = cls.__new__(cls, *args, **kwargs)
         made.__dict__[OPEN] = True
         made.__init__(*args, **kwargs)

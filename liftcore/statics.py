@@ -178,8 +178,24 @@ def _fix(value: Any) -> str:
     """Return the fix for a value without a key."""
     if isinstance(value, jax.Array):
         return "Pass it as an argument, or make it a variable."
+    return f"{how_to_compare(value)}."
+
+
+def how_to_compare(value: Any) -> str:
+    """Return the fix, without a full stop, for a value whose class does not compare its contents.
+
+    Example:
+        >>> class Config: ...
+        >>> how_to_compare(Config())
+        'Make Config a frozen dataclass, or give it, or a subclass, `__eq__` and `__hash__` that compare its contents'
+
+    Args:
+        value: the value.
+    """
     kind = type(value).__name__
-    return f"Make {kind} a frozen dataclass, or give it `__eq__` and `__hash__` that compare its contents."
+    return (
+        f"Make {kind} a frozen dataclass, or give it, or a subclass, `__eq__` and `__hash__` that compare its contents"
+    )
 
 
 def _key(value: Any, above: tuple[int, ...]) -> Any:

@@ -190,7 +190,10 @@ def _filled(spec: Any, path: Path, new: Mapping[Path, Any]) -> Any:
 
 
 class _Fix(NamedTuple):
-    """The text of a fix, and a predicate for the problems that it applies to. `{part}` is advice about the filter, `{renaming}` about names."""
+    """The text of a fix, and a predicate for the problems that it applies to.
+
+    `{part}` is advice about the filter, `{renaming}` about names.
+    """
 
     applies: Callable[[str], bool]
     text: str
@@ -231,7 +234,8 @@ def _check(
     if not problems:
         return
     part = _narrower(taken) if narrow else "restore a part with `filter=`"
-    fixes = [fix.text.replace("{part}", part).replace("{renaming}", renaming) for fix in _FIXES if any(fix.applies(text) for _, text in problems)]
+    texts = [fix.text for fix in _FIXES if any(fix.applies(text) for _, text in problems)]
+    fixes = [text.replace("{part}", part).replace("{renaming}", renaming) for text in texts]
     if _boxed(taken, found):
         fixes.insert(0, "Restore boxed values into boxed ones: into variables from `init`; then `unbox` the result.")
     count = "1 entry does" if len(problems) == 1 else f"{len(problems)} entries do"

@@ -199,12 +199,20 @@ def _lift(inside: Tree) -> Lift:
 def wrong_function(where: str, fn: Any, taken: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LiftError:
     """The error for a function of scopes that cannot be called with its arguments; `taken` is its signature."""
     text = name_of(fn)
+    fix = "Make the scope (or module) its first parameter, followed by one parameter for each argument of the call."
+    first, *names = [name.split("=")[0].strip("* ") for name in taken.strip("()").split(",")]
+    if first in _SUBJECTS:
+        fix = f"Give it one parameter for each argument, or call `lifted({', '.join(['scope', *names])})`."
     given = ["scope", *map(shown, args), *(f"{key}={shown(value)}" for key, value in kwargs.items())]
     return errors.LiftArgumentError(
         where,
         f"{text} takes `{taken}`, but is called with the scope (or module) first: `{text}({', '.join(given)})`.",
-        "Make the scope (or module) its first parameter, followed by one parameter for each argument of the call.",
+        fix,
     )
+
+
+_SUBJECTS = ("scope", "scopes", "self", "module", "mdl")
+"""The usual names of the first parameter."""
 
 
 def returned(where: str, fn: Any, kind: str) -> LiftError:

@@ -383,6 +383,8 @@ def _shown(part: Any) -> Any:
 
 
 def _name(fn: Callable[..., Any], template: Any) -> str:
+    """Return the name of a call; of a class that was lifted again, each lift has the name of the class it lifts."""
     name, cls = name_of(fn), template.cls
-    shown: str = vars(cls).get("_lifted_class", cls).__name__
+    lifted = (one for one in cls.__mro__ if "_lifted_class" in vars(one) and vars(one).get(name) is fn)
+    shown: str = next(lifted, vars(cls).get("_lifted_class", cls)).__name__
     return shown if name == "__call__" else f"{shown}.{name}" if hasattr(cls, name) else name

@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
     def run(self, program: str) -> dict[str, Any]:
         """Run one of the two programs; return its names."""
-        names: dict[str, Any] = {"__name__": "advice"}
+        names: dict[str, Any] = {"__name__": __name__}  # dataclasses look their module up
         exec(compile(self.imports, f"{self.name}, imports", "exec"), names)
         exec(compile(program, self.name, "exec"), names)
         return names
