@@ -395,7 +395,7 @@ def check_variables(variables: Any) -> None:
         raise errors.ApplyScopeInvalidVariablesTypeError(
             "variables",
             f"expected a mapping {{collection: {{name: value}}}}, given {shown(variables)}.",
-            'Pass the variables that `init` returned, such as {"params": {…}}.',
+            'Pass the variables that `init` returned, such as `{"params": {…}}`.',
         )
     inner = variables.get("params")
     if isinstance(inner, Mapping) and isinstance(inner.get("params"), Mapping):
@@ -407,11 +407,11 @@ def check_variables(variables: Any) -> None:
     for name, found in variables.items():
         if not isinstance(name, str):
             raise errors.ApplyScopeInvalidVariablesTypeError(
-                "variables", f"expected names of collections, given {shown(name)}.", 'Name it: {"params": {…}}.'
+                "variables", f"expected names of collections, given {shown(name)}.", 'Name it: `{"params": {…}}`.'
             )
         if not isinstance(found, Mapping):
             raise errors.ApplyScopeInvalidVariablesTypeError(
                 f'variables["{name}"]',
                 f"expected a collection (a mapping from names), given {shown(found)}.",
-                'Pass {"params": params}, not params alone.',
+                'Pass `{"params": params}`, not `params` alone.',
             )

@@ -200,8 +200,8 @@ def _check_no_module(where: str, fn: Any) -> None:
             where,
             f"expected a function of the module, given {'the class ' if is_class else 'a '}{name}"
             f"{'' if is_class else ', a module itself'}.",
-            "Write a function of the module that is lifted: `lambda mdl, x: mdl.layer(x)`, or make it inside: "
-            f"`lambda mdl, x: {name}(…)(x)`.",
+            "Write a function of the module that is lifted: `lambda mdl, …: mdl.layer(x)`, or make it inside: "
+            f"`lambda mdl, …: {name}(…)(x)`.",
         )
 
 
