@@ -10,7 +10,7 @@ import jax
 
 from liftcore import Rest
 from liftcore.errors import LiftArgumentError, shown
-from liftcore.statics import Undescribed, static_key
+from liftcore.statics import Undescribed, how_to_compare, static_key
 
 __all__ = ["OPEN", "STRUCTURE", "flatten", "flatten_with_keys", "unflatten"]
 
@@ -62,7 +62,7 @@ def _no_key(module: Any, static: Iterable[str]) -> LiftArgumentError:
             return LiftArgumentError(
                 f"{name} of {type(module).__name__}",
                 f"the value of a static field, {shown(error.value)}, may change in place, so it cannot be compared.",
-                f"Make {type(error.value).__name__} a frozen dataclass, or leave out `static=True`.",
+                f"{how_to_compare(error.value)}; or leave out `static=True`.",
             )
     raise AssertionError
 

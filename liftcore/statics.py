@@ -23,7 +23,7 @@ from ._compat import NUMPY_ARRAYS
 from .errors import NotSharedWarning, shown
 from .frozen_dict import FrozenDict
 
-__all__ = ["Undescribed", "snapshot", "static_key", "surroundings", "surrounds", "warn_not_shared"]
+__all__ = ["Undescribed", "how_to_compare", "snapshot", "static_key", "surroundings", "surrounds", "warn_not_shared"]
 
 _ATOMS = frozenset({bool, bytes, int, str, type(None), types.EllipsisType})
 _THEMSELVES = (

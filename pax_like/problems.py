@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from liftcore.errors import JaxTransformError, LiftArgumentError, shown
-from liftcore.statics import Undescribed, static_key
+from liftcore.statics import Undescribed, how_to_compare, static_key
 
 from .errors import KindError, SharedModuleError
 from .kinds import PaxKind
@@ -101,7 +101,7 @@ def no_key(module: Any, others: Mapping[str, Any], error: Undescribed) -> LiftAr
     return LiftArgumentError(
         _place(module, name),
         f"it is a part of the tree definition, but {shown(error.value)} may change in place and cannot be compared.",
-        f"Make {type(error.value).__name__} a frozen dataclass, or give it `__eq__` and `__hash__`.",
+        f"{how_to_compare(error.value)}.",
     )
 
 

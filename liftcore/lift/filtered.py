@@ -11,7 +11,7 @@ import jax
 
 from ..errors import LiftArgumentError, check_function, name_of
 from ..rest import Rest, is_array, split_static
-from ..statics import Undescribed
+from ..statics import Undescribed, how_to_compare
 from ..typing import PyTree
 
 __all__ = ["filtered"]
@@ -111,7 +111,7 @@ def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgume
     return LiftArgumentError(
         f"filtered({name_of(fn)})",
         f"{what}{error.place} is a {kind}, which is static, but cannot be compared by its contents.",
-        f"Register {kind} as a pytree, make it a frozen dataclass, or name it in `is_traced`; scopes come first.",
+        f"{how_to_compare(error.value)}; or register {kind} as a pytree. Scopes come first.",
     )
 
 

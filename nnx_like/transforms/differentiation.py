@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 import liftcore
 from liftcore import is_array
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, shown
 
 from ..crossing.groups import Choose, Groups
 from ..crossing.inside import Inside, stay
@@ -232,7 +232,7 @@ def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     if has_aux:
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise LiftArgumentError(
-                where, f"expected a pair for `has_aux`, given {type(result).__name__}.", "Write `return result, aux`."
+                where, f"expected a pair for `has_aux`, given {shown(result)}.", "Write `return result, aux`."
             )
         result, aux = result
     objects = [type(leaf).__name__ for leaf in jax.tree.leaves(result, is_leaf=is_object) if is_object(leaf)]

@@ -43,8 +43,11 @@ class Row(NamedTuple):
         return names
 
     def is_followed(self) -> bool:
-        """Return whether the edit is what the fix quotes; a fix without code is followed by any edit."""
-        quoted = re.findall(r"`([^`]+)`", self.fix)
+        """Return whether the edit is what the fix quotes; a sentence without code is followed by any edit."""
+        return any(map(self._follows, re.split(r"[.;] ", self.fix)))
+
+    def _follows(self, sentence: str) -> bool:
+        quoted = re.findall(r"`([^`]+)`", sentence)
         changed = Counter(_words(self.right))
         changed.subtract(_words(self.wrong))
         if any(changed[word] for word in _words(" ".join(quoted))):
