@@ -210,7 +210,9 @@ class Module(metaclass=ModuleMeta):
 
     def __delattr__(self, name: str) -> None:
         raise FrozenModuleError(
-            f"{name} of {type(self).__name__}", "a module is frozen.", "Make a copy with None in its place."
+            f"{name} of {type(self).__name__}",
+            "a module is frozen.",
+            f"Make a copy with None in its place: `eqx.tree_at(lambda module: module.{name}, module, None)`.",
         )
 
     def __eq__(self, other: object) -> Any:
