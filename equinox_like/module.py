@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, dataclass_transform
 import jax
 
 from liftcore import is_array
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, check_keywords, shown
 
 from .abstract import check_strict, missing, own_abstract
 from .errors import FrozenModuleError, UnsetFieldError
@@ -106,6 +106,7 @@ class ModuleMeta(abc.ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Create a module, freeze it, and check it."""
+        check_keywords(cls, kwargs)
         made = cls.__new__(cls, *args, **kwargs)
         made.__dict__[OPEN] = True
         made.__init__(*args, **kwargs)
@@ -273,7 +274,9 @@ class Module(metaclass=ModuleMeta):
 
     def __delattr__(self, name: str) -> None:
         raise FrozenModuleError(
-            f"{name} of {type(self).__name__}", "a module is frozen.", "Make a copy with None in its place."
+            f"{name} of {type(self).__name__}",
+            "a module is frozen.",
+            f"Make a copy with None in its place: `eqx.tree_at(lambda module: module.{name}, module, None)`.",
         )
 
     def __eq__(self, other: object) -> Any:

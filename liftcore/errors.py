@@ -20,6 +20,7 @@ Names that `flax.errors` has too mean the same there.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -276,6 +277,37 @@ def check_function(where: str, given: Any) -> None:
     """
     if not callable(given):
         raise no_function(where, given)
+
+
+def check_keywords(cls: Any, given: Iterable[str]) -> None:
+    """Check that the constructor of a class has parameters for keyword arguments, and suggest the closest one.
+
+    Python raises the same error, but suggests no name before 3.13.
+
+    Example:
+        >>> class Layer:
+        ...     def __init__(self, size, use_bias=True): ...
+        >>> check_keywords(Layer, ["use_bais"])
+        Traceback (most recent call last):
+        TypeError: Layer.__init__() got an unexpected keyword argument 'use_bais' (available: size, use_bias). Write ...
+
+    Args:
+        cls: the class. If its `__init__` is not a plain function, or takes any keyword, nothing is checked.
+        given: the names of the arguments.
+
+    Raises:
+        TypeError: if there is no parameter for one of them.
+    """
+    code = getattr(cls.__init__, "__code__", None)
+    if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
+        return
+    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    for name in given:
+        if name not in names:
+            available = f"(available: {', '.join(names)})"
+            what = f"{cls.__name__}.__init__() got an unexpected keyword argument {name!r} {available}."
+            near = difflib.get_close_matches(name, names, 1)
+            raise TypeError(f"{what} Write `{near[0]}=…`." if near else what)
 
 
 def common_size(

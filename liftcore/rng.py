@@ -139,7 +139,7 @@ def streams(rngs: Any) -> dict[str, Any]:
             raise InvalidRngError(
                 f'rngs["{name}"]',
                 f"expected one PRNG key, given {shown(key)}.",
-                f'Pass a key, such as rngs={{"{name}": jax.random.key(0)}}; to `init` it comes first.',
+                f'Pass a key, such as `rngs={{"{name}": jax.random.key(0)}}`; to `init` it comes first.',
             )
         if not isinstance(name, str):
             raise InvalidRngError(

@@ -223,7 +223,8 @@ def _fix(value: Any) -> str:
     kind: Any = type(value)
     if not kind.__flags__ & _HEAP_TYPE:
         return "Read what you need from it first, and pass that: numbers, strings, tuples or arrays."
-    return f"Make {kind.__name__} a frozen dataclass, or give it `__eq__` and `__hash__` that compare its contents."
+    way = "a frozen dataclass, or give it, or a subclass, `__eq__` and `__hash__` that compare its contents"
+    return f"Make {kind.__name__} {way}."
 
 
 _HEAP_TYPE = 1 << 9

@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar, get_origin
 
 import liftcore
-from liftcore.errors import LiftArgumentError, check_function, name_of, shown
+from liftcore.errors import AxisSizeError, LiftArgumentError, check_function, name_of, shown
 from liftcore.statics import static_key
 
 from .errors import TransformTargetError
+from .lifecycle.advice import add_to_fix
 from .lifecycle.binding import entered
 from .lifecycle.calling import nowrap
 from .lifecycle.context import context, no_parent
@@ -208,11 +209,12 @@ def flags(split_rngs: Any) -> Any:
 
 def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Module], prefix: str) -> Any:
     """Make a subclass whose methods run on clones inside the lift."""
-    missing = [method for method, _ in methods if not callable(getattr(cls, method, None))]
+    lifted = [method for method, _ in methods]
+    known = sorted(key for key, value in vars(cls).items() if getattr(value, "is_module_method", False))
+    missing = [method for method in lifted if not callable(getattr(cls, method, None))]
     if missing:
-        known = sorted(key for key, value in vars(cls).items() if getattr(value, "is_module_method", False))
         raise LiftArgumentError(
-            f"{name}, methods={[method for method, _ in methods]}",
+            f"{name}, methods={lifted}",
             f"{cls.__name__} has no method {missing} (available: {known}).",
             f"Choose one of these: `methods={known[:1]}`.",
         )
@@ -224,6 +226,7 @@ def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Mod
         "_name_prefix": f"{prefix}{cls._name_prefix}",
         "_lifted_class": vars(cls).get("_lifted_class", cls),
         "_recipe": (name, methods, cls, prefix),
+        "_methods_advice": _to_lift_all(lifted, [method for method in known if method not in (*lifted, "setup")]),
         "__reduce__": _reduced,
         "__copy__": _copied,
         "__deepcopy__": _copied,
@@ -235,6 +238,14 @@ def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Mod
     if hasattr(cls, "__parameters__"):  # generic, as the class is
         made.__parameters__ = cls.__parameters__
     return made
+
+
+def _to_lift_all(lifted: Sequence[str], others: Sequence[str]) -> str:
+    """Return the advice to lift other methods too; nothing if there are none."""
+    if not others:
+        return ""
+    methods = ", ".join(f'"{method}"' for method in (*lifted, *others))
+    return f" A method that is not lifted has variables of other shapes; to lift it too, write `methods=[{methods}]`."
 
 
 @nowrap
@@ -288,7 +299,12 @@ def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, na
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if class_lift in self._state.lifts:  # the module inside also has the lifted class
             return fn(self, *args, **kwargs)
-        return run(self, args, kwargs, (class_lift,))
+        try:
+            return run(self, args, kwargs, (class_lift,))
+        except AxisSizeError as error:
+            if "variables[" in error.what:
+                add_to_fix(error, type(self)._methods_advice)
+            raise
 
     return method
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import liftcore
 from liftcore import Scope, Variable
-from liftcore.errors import JaxTransformError, LiftArgumentError, shown
+from liftcore.errors import JaxTransformError, LiftArgumentError, check_keywords, shown
 from liftcore.typing import Filter, RNGs, Variables
 
 from . import rebuilding, summary
@@ -110,6 +110,11 @@ class Module(fields.Base):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Compute the output of the module. A subclass defines it."""
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make a module without fields."""
+        check_keywords(cls, kwargs)
+        return super().__new__(cls)
+
     def __init_subclass__(cls, kw_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         fields.check_annotations(cls)
@@ -117,7 +122,7 @@ class Module(fields.Base):
         fields.make_dataclass(cls, kw_only)
         calling.wrap_methods(cls)
         cls._has_setup = cls.setup is not Module.setup
-        has_other = cls.__post_init__ is not Module.__post_init__ or cls.__new__ is not object.__new__
+        has_other = cls.__post_init__ is not Module.__post_init__ or cls.__new__ is not Module.__new__
         cls._has_constructor = cls._has_constructor or has_init or has_other
 
     __post_init__ = binding.attach  # type: ignore[misc]

@@ -10,6 +10,7 @@ from typing import Any, Self
 import jax
 
 from liftcore import Rest
+from liftcore.errors import check_keywords
 
 from . import checks, structure, views
 from .kinds import PaxKind
@@ -64,6 +65,7 @@ class Module(Structured):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Create a module without attributes."""
+        check_keywords(cls, kwargs)
         made = super().__new__(cls)
         structure.unflatten(made, _NEW, ())
         return made

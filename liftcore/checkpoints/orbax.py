@@ -9,6 +9,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
@@ -335,7 +336,7 @@ class OrbaxCheckpoints:
 
 
 def _at_least(least: int, value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
 
 
 def _numbers(where: str, metrics: Any) -> dict[str, float]:

@@ -112,7 +112,7 @@ def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgume
     return LiftArgumentError(
         f"filtered({name_of(fn)})",
         f"{what}{error.place} is a {kind}, which is static, but cannot be compared by its contents.",
-        f"Register {kind} as a pytree, make it a frozen dataclass, or name it in `is_traced`; scopes come first.",
+        f"{error.fix} Or register {kind} as a pytree. Scopes come first.",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
@@ -68,7 +69,7 @@ def remat_scan(
     """
     check_function("remat_scan", fn)
     lengths = tuple(lengths) if isinstance(lengths, Sequence) else (lengths,)
-    if not lengths or not all(isinstance(length, int) for length in lengths):
+    if not lengths or not all(isinstance(length, Integral) for length in lengths):
         raise LiftArgumentError(
             f"lengths={lengths!r} of remat_scan",
             "expected the length of each loop, one or more ints.",

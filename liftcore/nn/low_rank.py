@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -72,7 +73,7 @@ class Update(NamedTuple):
 
     def check(self) -> None:
         """Check the rank, before anything is made."""
-        if not isinstance(self.rank, int) or self.rank < 1:
+        if not isinstance(self.rank, Integral) or self.rank < 1:
             fix = "Pass a small one: `rank=8`."
             raise LiftArgumentError(self.where, f"expected a rank of 1 or more, given {shown(self.rank)}.", fix)
 

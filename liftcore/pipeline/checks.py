@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,15 @@ from .changes import Changes
 if TYPE_CHECKING:
     from .use import Use
 
-__all__ = ["check_call", "check_filters", "check_given", "check_stream_names", "checked_output", "missing_arguments"]
+__all__ = [
+    "check_call",
+    "check_filters",
+    "check_given",
+    "check_stream_names",
+    "checked_output",
+    "missing_arguments",
+    "needs_python",
+]
 
 
 def check_filters(name: str, **filters: Sequence[Any]) -> None:
@@ -132,6 +141,8 @@ def check_call(
     """
     taken = misfit(error, transform, (*given, *args), kwargs)
     if taken is None:
+        if needs_python(error) and (transform.__module__ or "").partition(".")[0] != __name__.partition(".")[0]:
+            _advise_filtered(error, use, {**dict(enumerate(args, 1)), **kwargs})
         return
     name, names, passed_on = name_of(transform), *_CALLS[len(given)]
     listed = ", ".join([names, *map(shown, args), *(f"{key}={shown(value)}" for key, value in kwargs.items())])
@@ -145,6 +156,24 @@ def check_call(
         fix = f"Pass a value for `{missing[0]}` in the call of the lifted function, after the scope."
     what = f"`{name}` takes `{taken}`, but is called as `{name}({listed})`."
     raise LiftArgumentError(use.where, what, fix) from error
+
+
+def needs_python(error: TypeError) -> bool:
+    """Return whether an error of JAX says that a traced value was needed in Python, or that a value is no array."""
+    return isinstance(error, jax.errors.ConcretizationTypeError) or _NO_ARRAY.search(str(error)) is not None
+
+
+_NO_ARRAY = re.compile("not a valid JAX type|as an abstract array")
+
+
+def _advise_filtered(error: TypeError, use: Use, arguments: Mapping[Any, Any]) -> None:
+    """Add to an error of JAX how a lift of one's own takes Python values."""
+    flags = [name for name, value in arguments.items() if isinstance(value, bool | str)]
+    if flags and not any("`liftcore.filtered" in note for note in getattr(error, "__notes__", ())):
+        error.add_note(
+            f"{use.where} was called with Python values as the arguments {flags}, and JAX traces all arguments. To "
+            "keep Python values as they are, lift the function with `liftcore.filtered(lift, fn)`."
+        )
 
 
 def missing_arguments(signature: inspect.Signature, given: Collection[str]) -> list[str]:

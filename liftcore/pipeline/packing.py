@@ -89,7 +89,7 @@ def transformation(
                 check_call(error, use, transform, given, args, kwargs)
                 raise
 
-        lifted = _lifted(run, lift._replace(name=f"{name}({name_of(fn)})"), _FROM_BODY)
+        lifted = _lifted(run, lift._replace(name=f"{name}({_name_of_lifted(fn)})"), _FROM_BODY)
         lifted.__name__ = getattr(fn, "__name__", lifted.__name__)  # `Scope.child` uses it as the default name
         return lifted
 
@@ -97,10 +97,16 @@ def transformation(
         lifted = lift_any(fn)
         if hasattr(fn, "__name__"):
             functools.update_wrapper(lifted, fn)
-        lifted.__dict__["__lifter__"] = _Origin(lifted, fn, lift_any)
+        lifted.__dict__["__lifter__"] = _Origin(lifted, fn, lift_any, f"{name}({_name_of_lifted(fn)})")
         return lifted
 
     return lift_to_keep
+
+
+def _name_of_lifted(fn: Callable[..., Any]) -> str:
+    """Return the name of a function, with the lifts that it was made of: they tell equal nested lifts apart."""
+    origin = getattr(fn, "__lifter__", None)
+    return origin.name if isinstance(origin, _Origin) and origin.made(fn) else name_of(fn)
 
 
 def pack(
@@ -205,18 +211,23 @@ def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> C
 class _Origin:
     """Records the lift and the function that a lifted function was made of. Pickles leave it out."""
 
-    __slots__ = ("_fn", "_lifted", "lifter")
+    __slots__ = ("_fn", "_lifted", "lifter", "name")
 
-    def __init__(self, lifted: Any = None, fn: Any = None, lifter: Lifter | None = None) -> None:
-        self._lifted, self._fn, self.lifter = None if lifted is None else weakref.ref(lifted), fn, lifter
+    def __init__(self, lifted: Any = None, fn: Any = None, lifter: Lifter | None = None, name: str = "") -> None:
+        self._lifted = None if lifted is None else weakref.ref(lifted)
+        self._fn, self.lifter, self.name = fn, lifter, name
+
+    def made(self, lifted: Any) -> bool:
+        """Whether this record is of this lifted function; `functools.wraps` copies attributes to other functions."""
+        return self._lifted is not None and self._lifted() is lifted
 
     def is_of(self, lifted: Any, fn: Any) -> bool:
-        """Whether this record is of these two functions; `functools.wraps` copies attributes to other functions."""
-        return self._lifted is not None and self._lifted() is lifted and self._fn is fn
+        """Whether this record is of these two functions."""
+        return self.made(lifted) and self._fn is fn
 
     def of(self, lifted: Any) -> _Origin:
         """Return the record for another lifted function of the same function."""
-        return _Origin(lifted, self._fn, self.lifter)
+        return _Origin(lifted, self._fn, self.lifter, self.name)
 
     def __reduce__(self) -> Any:
         return _Origin, ()

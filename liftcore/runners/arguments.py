@@ -6,14 +6,12 @@ import contextlib
 import functools
 import inspect
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, TypeVar
 
-import jax
-
 from ..errors import LiftArgumentError, shown
+from ..pipeline.checks import needs_python
 from ..pipeline.use import Body
 
 __all__ = [
@@ -29,11 +27,8 @@ __all__ = [
 Called = TypeVar("Called", bound=Callable[..., Any])
 
 _ADJECTIVES = {"static": "static", "donate": "donated"}
-_NO_ARRAY = re.compile("not a valid JAX type|as an abstract array")
-_DECLARE = (
-    'An argument that Python code needs, such as a flag or a string, must be static: `static_argnames="…"`, or '
-    "`static_argnums`, where the scope (or module) is number 0."
-)
+_DECLARE = "An argument that Python code needs, such as a flag or a string, must be static: "
+_BY_NUMBER = "or `static_argnums`, where the scope (or module) is number 0."
 
 
 def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argnames: str | Iterable[str]) -> set[str]:
@@ -142,15 +137,16 @@ def advised(body: Body, dynamic: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _advise(error: TypeError, where: str, fn: Callable[..., Any], dynamic: Mapping[str, Any]) -> None:
-    traced = isinstance(error, jax.errors.ConcretizationTypeError) or _NO_ARRAY.search(str(error))
-    if traced and not any(_DECLARE in note for note in getattr(error, "__notes__", ())):
+    if needs_python(error) and not any(_DECLARE in note for note in getattr(error, "__notes__", ())):
         names = dict(enumerate(parameter_names(fn)))
         flags = [
             names.get(int(name), name) if name.isdecimal() else name
             for name, value in dynamic.items()
             if isinstance(value, bool | str)
         ]
-        error.add_note(f"{where} traces its arguments (flags and strings among them: {flags}). {_DECLARE}")
+        option = f"`static_argnames={flags[0] if len(flags) == 1 else flags or '…'!r}`".replace("'", '"')
+        told = f"{where} traces its arguments (flags and strings among them: {flags})."
+        error.add_note(f"{told} {_DECLARE}{option}, {_BY_NUMBER}")
 
 
 def named_like(fn: Callable[..., Any]) -> Callable[[Called], Called]:

@@ -239,7 +239,7 @@ class Arguments:
         return size
 
     def _sharing(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis]) -> str:
-        """Return the fix that shares the first variable whose size differs from the others; nothing if there is none."""
+        """Return the fix that shares the first variable of another size; nothing if there is none."""
         sizes = [given, *(_size(leaf, axis) for leaf, axis in zip(self.sliced, self.axes, strict=True))]
         variables = [
             (self._body.path(path), _size(leaf, axis))
@@ -252,9 +252,9 @@ class Arguments:
         differing = [path for path, size in variables if size != usual]
         if not differing:
             return ""
-        use, (collection, *names) = self._body.use, differing[0]
+        use = self._body.use
         others = [path for path, size in variables if size == usual]
-        others += [outer.path for outer in use.outers if outer.path != tuple(names[: len(outer.path)])]
+        others += [outer.path for outer in use.outers if outer.path != differing[0][1 : 1 + len(outer.path)]]
         code = use.layout.lift.advice.sharing(differing[0], others)
         if not code:
             return ""

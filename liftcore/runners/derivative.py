@@ -230,7 +230,7 @@ def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
         if wrong:
             raise LiftArgumentError(
                 f'"{path_text(path)}" in {body.where}',
-                f"it is to be differentiated, but has dtype {jnp.result_type(wrong[0])}.",
+                f"`wrt` selects it, but {jnp.result_type(wrong[0])} has no gradient.",
                 "Leave it out of `wrt`, or pass `allow_int=True`.",
             )
 

@@ -199,12 +199,20 @@ def _lift(inside: Tree) -> Lift:
 def wrong_function(where: str, fn: Any, taken: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LiftError:
     """The error for a function of scopes that cannot be called with its arguments; `taken` is its signature."""
     text = name_of(fn)
+    fix = "Make the scope (or module) its first parameter, followed by one parameter for each argument of the call."
+    first, *names = [name.split("=")[0].strip("* ") for name in taken.strip("()").split(",")]
+    if first in _SUBJECTS:
+        fix = f"Give it one parameter for each argument, or call `lifted({', '.join(['scope', *names])})`."
     given = ["scope", *map(shown, args), *(f"{key}={shown(value)}" for key, value in kwargs.items())]
     return errors.LiftArgumentError(
         where,
         f"{text} takes `{taken}`, but is called with the scope (or module) first: `{text}({', '.join(given)})`.",
-        "Make the scope (or module) its first parameter, followed by one parameter for each argument of the call.",
+        fix,
     )
+
+
+_SUBJECTS = ("scope", "scopes", "self", "module", "mdl")
+"""The usual names of the first parameter."""
 
 
 def returned(where: str, fn: Any, kind: str) -> LiftError:
@@ -387,7 +395,7 @@ def check_variables(variables: Any) -> None:
         raise errors.ApplyScopeInvalidVariablesTypeError(
             "variables",
             f"expected a mapping {{collection: {{name: value}}}}, given {shown(variables)}.",
-            'Pass the variables that `init` returned, such as {"params": {…}}.',
+            'Pass the variables that `init` returned, such as `{"params": {…}}`.',
         )
     inner = variables.get("params")
     if isinstance(inner, Mapping) and isinstance(inner.get("params"), Mapping):
@@ -399,11 +407,11 @@ def check_variables(variables: Any) -> None:
     for name, found in variables.items():
         if not isinstance(name, str):
             raise errors.ApplyScopeInvalidVariablesTypeError(
-                "variables", f"expected names of collections, given {shown(name)}.", 'Name it: {"params": {…}}.'
+                "variables", f"expected names of collections, given {shown(name)}.", 'Name it: `{"params": {…}}`.'
             )
         if not isinstance(found, Mapping):
             raise errors.ApplyScopeInvalidVariablesTypeError(
                 f'variables["{name}"]',
                 f"expected a collection (a mapping from names), given {shown(found)}.",
-                'Pass {"params": params}, not params alone.',
+                'Pass `{"params": params}`, not `params` alone.',
             )

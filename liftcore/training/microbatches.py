@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -80,7 +81,7 @@ def accumulate_gradients(
         AxisSizeError: when called, if the sizes of batch axes disagree, or `steps` does not divide them.
     """
     check_function(_WHERE, fn)
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+    if not isinstance(steps, Integral) or isinstance(steps, bool) or steps < 1:
         what = f"expected a number of microbatches, 1 or more, given {shown(steps)}."
         raise LiftArgumentError(f"{_WHERE}, steps", what, "For example, `steps=4`.")
     loss = paired(_WHERE, fn) if has_aux else fn

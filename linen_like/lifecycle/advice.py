@@ -7,11 +7,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from liftcore.errors import LiftArgumentError, LiftError, UnliftedCollectionError, rewords, shown
+from liftcore.errors import (
+    LiftArgumentError,
+    LiftError,
+    ScopeParamShapeError,
+    UnliftedCollectionError,
+    rewords,
+    shown,
+)
 
 from .context import context
 
-__all__ = ["check_arrays", "note_mistake"]
+__all__ = ["add_to_fix", "check_arrays", "note_mistake"]
 
 _AT_ONCE = (
     "associative_scan", "cond", "eval_shape", "fori_loop", "grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize",
@@ -100,6 +107,18 @@ _LINES = {
 _LIFT = re.compile(r"(?:group of|outside|but|in) (\w+)\(|^(\w+)\(")
 
 
+def add_to_fix(error: LiftError, advice: str) -> None:
+    """Add a sentence to the fix of an error, once.
+
+    Args:
+        error: the error.
+        advice: the sentence, which begins with a space; it may be empty.
+    """
+    if advice not in error.fix:
+        error.fix += advice
+        error.args = (error.where, error.what, error.fix)
+
+
 @rewords
 def _of_modules(error: LiftError) -> None:
     """Rewrite the fix of an error for users of modules, if a method or a lift of one is running."""
@@ -109,6 +128,10 @@ def _of_modules(error: LiftError) -> None:
     options = _OPTIONS.get(lift[lift.lastindex or 0] if lift else "", {})
     error.what = _replaced(error.what, options)
     error.fix = _replaced(error.fix, {**_LINES, **options})
+    if isinstance(error, ScopeParamShapeError):
+        for module in context.modules:
+            if module is not None and not module._state.lifts:  # of a lifted class, but outside its lift
+                add_to_fix(error, getattr(type(module), "_methods_advice", ""))
 
 
 def _replaced(text: str, patterns: Mapping[str, str]) -> str:

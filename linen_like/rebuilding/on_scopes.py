@@ -200,8 +200,8 @@ def _check_no_module(where: str, fn: Any) -> None:
             where,
             f"expected a function of the module, given {'the class ' if is_class else 'a '}{name}"
             f"{'' if is_class else ', a module itself'}.",
-            "Write a function of the module that is lifted: `lambda mdl, x: mdl.layer(x)`, or make it inside: "
-            f"`lambda mdl, x: {name}(…)(x)`.",
+            "Write a function of the module that is lifted: `lambda mdl, …: mdl.layer(x)`, or make it inside: "
+            f"`lambda mdl, …: {name}(…)(x)`.",
         )
 
 
@@ -383,6 +383,8 @@ def _shown(part: Any) -> Any:
 
 
 def _name(fn: Callable[..., Any], template: Any) -> str:
+    """Return the name of a call; of a class that was lifted again, each lift has the name of the class it lifts."""
     name, cls = name_of(fn), template.cls
-    shown: str = vars(cls).get("_lifted_class", cls).__name__
+    lifted = (one for one in cls.__mro__ if "_lifted_class" in vars(one) and vars(one).get(name) is fn)
+    shown: str = next(lifted, vars(cls).get("_lifted_class", cls)).__name__
     return shown if name == "__call__" else f"{shown}.{name}" if hasattr(cls, name) else name

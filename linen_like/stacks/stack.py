@@ -7,6 +7,7 @@ and gradients are the same. So you can change it between making, training and de
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, overload
 
 import jax
@@ -96,7 +97,7 @@ class Stack(Module):
             raise LiftArgumentError(
                 "mode of Stack", f"expected one of {_MODES}, given {self.mode!r}.", 'Write `mode="scan"`.'
             )
-        if not isinstance(self.length, int) or self.length < 1:
+        if not isinstance(self.length, Integral) or self.length < 1:
             raise LiftArgumentError(
                 "length of Stack",
                 f"expected the number of layers, an int of at least 1, given {self.length!r}.",

@@ -290,9 +290,9 @@ def _check_complete(graphdef: GraphDef[Any], leaves: Mapping[Path, Any]) -> None
         listed = [("missing", missing), ("not in the graph", others)]
         said = "; ".join(f"{what}: {', '.join(names)}" for what, names in listed if names)
         raise LiftArgumentError(
-            f"merge({graphdef!r})",
+            f"merge of a {getattr(graphdef.type, '__name__', 'pytree')}",
             f"the states do not match the definition ({said}).",
-            "Pass exactly the states that `split` returned.",
+            "Pass exactly the states that `split` returned: `merge(graphdef, *states)`.",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
@@ -139,7 +140,7 @@ def _groups(features: int, num_groups: int | None, group_size: int | None) -> tu
             "Pass one of them: `num_groups=8`, or `num_groups=None, group_size=16`.",
         )
     name, given = ("group_size", group_size) if num_groups is None else ("num_groups", num_groups)
-    if not isinstance(given, int) or given < 1 or features % given:
+    if not isinstance(given, Integral) or given < 1 or features % given:
         raise LiftArgumentError(
             "GroupNorm",
             f"num_features is {features}, which cannot be divided by {name}={given}.",

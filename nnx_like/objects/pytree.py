@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import jax
 
 from liftcore import trace_state
+from liftcore.errors import check_keywords
 
 from ..errors import StructureError, TraceContextError
 from ..variablelib.by_reference import ByReference
@@ -94,6 +95,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
         """Make an object without attributes."""
         if (args or kwargs) and cls.__init__ is object.__init__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
+        check_keywords(cls, kwargs)
         made = super().__new__(cls)
         object.__setattr__(made, "_trace", trace_state())
         object.__setattr__(made, "_marks", flattening.NO_MARKS)

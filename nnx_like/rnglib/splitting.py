@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Integral
 from typing import Any, Self
 
 import jax
@@ -289,7 +290,7 @@ def check_shape(where: str, given: Any) -> tuple[int, ...]:
         LiftArgumentError: if it is not.
     """
     shape = shape_of(given)
-    if not all(isinstance(size, int) and size >= 0 for size in shape):
+    if not all(isinstance(size, Integral) and size >= 0 for size in shape):
         raise LiftArgumentError(
             where,
             f"expected a number of keys, or a tuple of one for each axis, given {shown(given)}.",

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, shown
 from liftcore.leaves import is_array, is_array_like, number_type
 
 from ..crossing.groups import Choose, Groups
@@ -231,7 +231,7 @@ def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     if has_aux:
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise LiftArgumentError(
-                where, f"expected a pair for `has_aux`, given {type(result).__name__}.", "Write `return result, aux`."
+                where, f"expected a pair for `has_aux`, given {shown(result)}.", "Write `return result, aux`."
             )
         result, aux = result
     objects = [type(leaf).__name__ for leaf in jax.tree.leaves(result, is_leaf=is_object) if is_object(leaf)]

@@ -9,14 +9,15 @@ A file of rows has the form of a diff. What stands before its first row are the 
     +the line that the fix asks for
     =an expression that is true after the corrected program
 
-Code that the fix quotes must be part of the edit: at least one quoted piece is in the corrected program and not in the
-other, or, where the fix says what to leave out, the other way round. A quoted `…` stands for any code.
+Code that the fix quotes must be part of the edit: the edit writes, or deletes, a word of it, or the corrected program
+has it literally, where `…` stands for any code.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,24 +37,35 @@ class Row(NamedTuple):
 
     def run(self, program: str) -> dict[str, Any]:
         """Run one of the two programs; return its names."""
-        names: dict[str, Any] = {"__name__": "advice"}
+        names: dict[str, Any] = {"__name__": __name__}  # dataclasses look their module up
         exec(compile(self.imports, f"{self.name}, imports", "exec"), names)
         exec(compile(program, self.name, "exec"), names)
         return names
 
     def is_followed(self) -> bool:
-        """Return whether the edit is what the fix quotes; a fix without code is followed by any edit."""
-        quoted = re.findall(r"`([^`]+)`", self.fix)
+        """Return whether the edit is what the fix quotes; a sentence without code is followed by any edit."""
+        return any(map(self._follows, re.split(r"[.;] ", self.fix)))
+
+    def _follows(self, sentence: str) -> bool:
+        quoted = re.findall(r"`([^`]+)`", sentence)
+        changed = Counter(_words(self.right))
+        changed.subtract(_words(self.wrong))
+        if any(changed[word] for word in _words(" ".join(quoted))):
+            return True
         wrong, right = _spaceless(self.wrong), _spaceless(self.right)
         return not quoted or any(_is_in(piece, right) != _is_in(piece, wrong) for piece in quoted)
 
 
 def _is_in(piece: str, program: str) -> bool:
-    return re.search(r".*?".join(map(re.escape, _spaceless(piece).split("…"))), program) is not None
+    return re.search(".*?".join(map(re.escape, _spaceless(piece).split("…"))), program) is not None
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
 
 
 def _spaceless(text: str) -> str:
-    return re.sub(r"\s", "", text).replace("'", '"')
+    return re.sub(r"\s", "", text)
 
 
 def rows() -> list[Row]:

@@ -107,7 +107,7 @@ def test_integers_are_an_error_unless_allowed() -> None:
         with pytest.raises(LiftArgumentError) as caught:
             run(liftcore.grad(fn, wrt="state"))
         assert caught.value.where == '"state/m/n" in grad(fn) at /'
-        assert caught.value.what == "it is to be differentiated, but has dtype int32."
+        assert caught.value.what == "`wrt` selects it, but int32 has no gradient."
         assert caught.value.fix == "Leave it out of `wrt`, or pass `allow_int=True`."
     expected = jax.grad(lambda n, x: n * x, (0, 1), allow_int=True)(jnp.int32(3), 2.0)
     (variables, x) = liftcore.apply(liftcore.grad(fn, (0, 1), allow_int=True, wrt="state"))(given, 2.0)
