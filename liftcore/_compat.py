@@ -138,7 +138,7 @@ def zeros(kind: Any) -> Any:
 
 def as_array(value: Any) -> Any:
     """Return a result of a jaxpr as an array: constants come out of it as values of NumPy or Python."""
-    return value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
+    return value if isinstance(value, jax.Array | jax.Ref) else jax.numpy.asarray(value)
 
 
 def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
