@@ -554,7 +554,7 @@ def test_a_shared_value_may_be_written_with_a_constant_inside_another_lift(loop:
         return x * 2
 
     def body(model: Any, x: Any) -> Any:
-        model.p[...] = jnp.full(3, 3.0)
+        model.p.set_value(jnp.full(3, 3.0))
         return count(model, x)
 
     model = nnx.Dict(p=nnx.Param(jnp.ones(3)))
