@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex
+from jax.interpreters import partial_eval
 
 try:
     from jax.extend.core import get_opaque_trace_state as _opaque_trace_state
@@ -32,6 +33,7 @@ __all__ = [
     "checkpoint",
     "closed_over",
     "context_of",
+    "eliminated",
     "forget_calls",
     "has_effect",
     "is_eager",
@@ -49,6 +51,12 @@ __all__ = [
 ]
 
 jaxpr_as_fun = jex.jaxpr_as_fun
+
+
+def eliminated(jaxpr: jex.Jaxpr) -> jex.Jaxpr:
+    """Return a jaxpr without the equations that its outputs do not need, also inside those that contain jaxprs."""
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
+
 
 _TYPED = tuple(kind for kind in typing.get_args(jax.typing.ArrayLike) if kind.__name__ == "TypedNdArray")
 

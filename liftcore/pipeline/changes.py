@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..filters import leaves_of
 from ..scopes.scope import Scope
 from ..scopes.tree import Names, Node, Sown
 from ..typing import Path, PyTree
 
-__all__ = ["Changes", "Record", "places_in", "record_of", "with_created", "without_created"]
+__all__ = ["Changes", "Record", "record_of", "with_created", "without_created"]
 
 
 class Changes(NamedTuple):
@@ -47,13 +46,6 @@ class Record:
     unsplit: frozenset[tuple[int, Path]] = frozenset()
     rewound: tuple[tuple[int, Path, tuple[frozenset[str], ...]], ...] = ()
     redrawn: frozenset[tuple[int, Path]] = frozenset()
-
-
-def places_in(group: Sequence[Any]) -> Iterator[tuple[int, Path]]:
-    """Yield the variables of a group, each as the index of its outermost scope and the path below that."""
-    for index, tree in enumerate(group):
-        for path, _ in leaves_of(tree):
-            yield index, path
 
 
 def record_of(

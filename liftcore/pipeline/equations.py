@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex
 
-from .._compat import as_array, is_tag, jaxpr_as_fun
+from .._compat import as_array, eliminated, has_effect, is_tag, jaxpr_as_fun
 
-__all__ = ["Step", "batches", "cut", "evaluate", "needed", "opened", "pick", "steps_of", "variables_of"]
+__all__ = ["Step", "batches", "cut", "evaluate", "narrowed", "needed", "opened", "pick", "steps_of", "variables_of"]
 
 
 class Step(NamedTuple):
@@ -65,6 +65,86 @@ def cut(like: jex.Jaxpr, invars: list[Any], steps: Sequence[Step], outvars: Sequ
     effects = frozenset().union(*(eqn.effects for eqn in eqns))
     part: jex.Jaxpr = like.replace(invars=invars, outvars=list(outvars), eqns=eqns, effects=effects)  # type: ignore[no-untyped-call]
     return part
+
+
+def narrowed(like: jex.Jaxpr, steps: Sequence[Step], outvars: Sequence[Any]) -> list[Step]:
+    """Return equations in which some outputs read only what they need.
+
+    An equation that contains a jaxpr, such as that of `jax.jit`, reads whatever one of its results needs. If an output
+    needs some of the results, these are computed by equations of their own, those with equal reads by the same one.
+
+    Args:
+        like: the jaxpr of the equations.
+        steps: the equations, in order.
+        outvars: the outputs.
+    """
+    read = set(variables_of(like.outvars)).union(*[step.reads for step in steps])
+    live: set[Any] = set(variables_of(outvars))
+    kept: list[Step] = []
+    for step in reversed(steps):
+        results = [var for var in step.eqn.outvars if var in read]
+        wanted = [var for var in results if var in live]
+        now = _apart(like, step, wanted, results) if wanted and _contains_jaxpr(step.eqn) else [step]
+        live.update(*[one.reads for one in now if not live.isdisjoint(one.eqn.outvars)])
+        kept += now
+    return kept[::-1]
+
+
+def _apart(like: jex.Jaxpr, step: Step, wanted: Sequence[Any], results: Sequence[Any]) -> list[Step]:
+    """Return an equation as several: the wanted results by what they read, and all others."""
+    within, ruled = _narrowed_within(step), _ruled(step.eqn)
+    without_rule = _narrowed_within(_without_rule(step)) if "call_jaxpr" in step.eqn.params else within
+    groups: dict[tuple[bool, frozenset[Any]], list[Any]] = {}
+    for var in wanted:
+        found = _only(like, within if var in ruled else without_rule, [var])
+        groups.setdefault((var in ruled, frozenset().union(*[one.reads for one in found])), []).append(var)
+    parts = [(within if keeps else without_rule, group) for (keeps, _), group in groups.items()]
+    rest = [var for var in results if var not in wanted]
+    return [one for source, group in [*parts, (step, rest)] if group for one in _only(like, source, group)]
+
+
+def _only(like: jex.Jaxpr, step: Step, outvars: list[Any]) -> list[Step]:
+    """Return an equation, and what it contains, without what some of its results do not need."""
+    invars = list(dict.fromkeys(step.reads))
+    return steps_of(eliminated(cut(like, invars, [step], outvars)))
+
+
+def _narrowed_within(step: Step) -> Step:
+    """Return an equation with the equations that it contains narrowed."""
+    inner = step.eqn.params.get("jaxpr")
+    if not isinstance(inner, jex.Jaxpr | jex.ClosedJaxpr):
+        return step
+    jaxpr = inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner
+    eqns = [one.eqn for one in narrowed(jaxpr, steps_of(jaxpr), jaxpr.outvars)]
+    now: Any = jaxpr.replace(eqns=eqns)
+    now = jex.ClosedJaxpr(now, inner.consts) if isinstance(inner, jex.ClosedJaxpr) else now
+    return Step(step.eqn.replace(params={**step.eqn.params, "jaxpr": now}), step.reads)
+
+
+def _ruled(eqn: Any) -> set[Any]:
+    """Return the results of an equation that a rule differentiates.
+
+    What a lifted function writes has no derivative: a `stop_gradient` precedes it.
+    """
+    called = eqn.params.get("call_jaxpr")
+    if not isinstance(called, jex.ClosedJaxpr):
+        return set()
+    stopped = {var for one in called.eqns if one.primitive.name == "stop_gradient" for var in one.outvars}
+    pairs = zip(eqn.outvars, called.jaxpr.outvars, strict=True)
+    return {var for var, inner in pairs if inner not in stopped and jnp.issubdtype(inner.aval.dtype, jnp.inexact)}
+
+
+def _without_rule(step: Step) -> Step:
+    """Return the equation of a function with a rule as that of a `jit`, which JAX can divide."""
+    called = step.eqn.params["call_jaxpr"]
+    call = jax.make_jaxpr(jax.jit(jaxpr_as_fun(called)))(*called.in_avals).eqns[0]
+    return Step(call.replace(invars=step.eqn.invars, outvars=step.eqn.outvars), step.reads)
+
+
+def _contains_jaxpr(eqn: Any) -> bool:
+    """Whether an equation contains others, without effects: an effect would run in each part."""
+    inner = jax.tree.leaves(list(eqn.params.values()))
+    return not has_effect(eqn) and any(isinstance(one, jex.Jaxpr | jex.ClosedJaxpr) for one in inner)
 
 
 def opened(closed: jex.ClosedJaxpr) -> jex.Jaxpr:

@@ -29,7 +29,7 @@ from ..errors import LiftArgumentError
 from ..texts import path_text
 from ..typing import PyTree
 from .changes import with_created
-from .equations import Step, batches, cut, evaluate, needed, opened, pick, steps_of, variables_of
+from .equations import Step, batches, cut, evaluate, narrowed, needed, opened, pick, steps_of, variables_of
 from .previews import given_previews, previews_in
 
 if TYPE_CHECKING:
@@ -188,6 +188,13 @@ class Split:
             effects -= {id(step) for step in needed(self.steps, chosen)}
         return self._cut(chosen, needed(steps, outvars, effects, made), outvars)
 
+    def narrowed(self, picks: Sequence[bool] | None = None) -> Split:
+        """Return the same split, in which the chosen initial values (None: all outputs) read only what they need."""
+        other, chosen = copy.copy(self), self.jaxpr.outvars if picks is None else pick(self.outvars, picks)
+        other.steps = narrowed(self.jaxpr, self.steps, chosen)
+        other._sources, other.earlier = other._read_by()
+        return other
+
     @property
     def values(self) -> list[PyTree]:
         """For a body: the types of the last values of variables, as one pytree for each output group."""
@@ -219,7 +226,7 @@ class Split:
         """
         parts: list[Any]
         treedef: Any
-        parts, treedef = jax.tree.flatten(tuple(in_axes), is_leaf=_is_none)  # a prefix: None applies to a whole part
+        parts, treedef = jax.tree.flatten(tuple(in_axes), is_leaf=lambda axis: axis is None)
         pairs = zip(parts, treedef.flatten_up_to(tuple(operands)), strict=True)
         along = [axis for axis, part in pairs for _ in jax.tree.leaves(part)]
         return self._made(
@@ -591,7 +598,3 @@ def closure_convert(
         return bare.closed_over(consts).rest(None, (), *operands)[1]
 
     return converted, consts, split.outputs
-
-
-def _is_none(value: Any) -> bool:
-    return value is None

@@ -12,13 +12,14 @@ import jax
 
 from .._compat import tag, trace_state
 from ..errors import LiftArgumentError, misfit, no_function
+from ..filters import leaves_of
 from ..scopes import problems
 from ..scopes.child import Child
 from ..scopes.scope import Scope
 from ..scopes.tree import Sown
 from ..scopes.variable import Variable
 from ..typing import Filter, Path, PyTree
-from .changes import Changes, Record, places_in, record_of, without_created
+from .changes import Changes, Record, record_of, without_created
 from .checks import check_given, checked_output
 from .previews import tag_previews
 from .splitting import Split, trace
@@ -416,8 +417,9 @@ class Body:
         """
         if not callable(fn):
             raise no_function(self.where, fn)
-        paths = [(index, path) for group in created for index, path in places_in(group)]
-        return Body(fn, self.use, self.prepared, **self._options).redrawing(paths)
+        trees = [pair for group in created for pair in enumerate(group)]
+        places = [(index, path) for index, tree in trees for path, _ in leaves_of(tree)]
+        return Body(fn, self.use, self.prepared, **self._options).redrawing(places)
 
     def forget(self) -> None:
         """Discard the draws, names and sown values of the body so far."""

@@ -125,17 +125,23 @@ def check_unread(
     def run(state: Any, slices: Any, *leaves: Any) -> Any:
         return iteration(state, slices, overlay(shared, jax.tree.unflatten(treedef, leaves)))
 
-    traced = trace(run, state, slices, *given)
+    traced, begun = trace(run, state, slices, *given), {str(path) for path, _ in jax.tree.leaves_with_path(written)}
+    if _read_first(traced, names, begun):
+        found = _read_first(traced.narrowed(), names, begun)
+        if found:
+            raise _carry_it(where, sorted(found), advice, "the body reads it and then writes it")
+
+
+def _read_first(traced: Split, names: Sequence[str], begun: Collection[str]) -> set[str]:
+    """Return the names of the shared variables that a body reads before it writes them."""
     made = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
     again = [number for number, path in enumerate(made) if path[0].name in ("stacked", "constant")]  # the others: once
     (reads, others), (depends, earlier) = traced.output_reads(), (traced.depends, traced.earlier)
     read = frozenset().union(*jax.tree.leaves(reads), *[depends[number] for number in again])
     found = {name for number, name in enumerate(names, SLICES + 1) if number in read}
-    begun = {str(path) for path, _ in jax.tree.leaves_with_path(written)}
     read = frozenset().union(*jax.tree.leaves(others), *[earlier[number] for number in again])
     found |= {path_text(path[2:]) for number, path in enumerate(made) if number in read and _is_shared(path, begun)}
-    if found:
-        raise _carry_it(where, sorted(found), advice, "the body reads it and then writes it")
+    return found
 
 
 def _is_shared(path: Any, among: Collection[str]) -> bool:

@@ -166,6 +166,9 @@ class Loop(NamedTuple):
         slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
         traced, state = self._trace(body, parted, given, state, slices)
         kinds = Kinds.of(traced)
+        if kinds.differing:
+            traced = traced.narrowed(traced.picks(kinds.differing))
+            kinds = Kinds.of(traced)
         once, made, stacked = self._create(body, traced, kinds, state, xs)
         made_before = kinds.made_before
 

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, partition
-from ..pipeline.changes import places_in
 from ..pipeline.use import Body
 from ..scopes.tree import Tree
 from ..texts import path_text, type_text
@@ -70,17 +69,17 @@ class VariableMaps(NamedTuple):
         pairs = zip(stored, outers, strict=True)
         parts = [partition(tree, [_must_redraw(outer.tree)], outer.path) for tree, outer in pairs]
         waiting = [redrawn for (redrawn,), _ in parts]
-        known = set(places_in(self.view([rest for _, rest in parts])))
-        return self.body.redrawing(set(places_in(seen)) - known, places_in(waiting))
+        known = _places(self.view([rest for _, rest in parts]))
+        return self.body.redrawing(_places(seen) - known, _places(waiting))
 
     def note_redrawn(self, seen: Sequence[Any]) -> None:
         """Replace, in the record of the body, the variables that it has drawn again for by the stored ones."""
         use = self.body.use
-        drawn = use.record.redrawn.intersection(places_in(seen))
+        drawn = use.record.redrawn.intersection(_places(seen))
         if drawn:
             trees = [partition(tree, [_among(drawn, index)])[0][0] for index, tree in enumerate(seen)]
             record = use.take_record()
-            redrawn = (record.redrawn - drawn).union(places_in(self.stored(trees)))
+            redrawn = (record.redrawn - drawn).union(_places(self.stored(trees)))
             use.replay(dataclasses.replace(record, redrawn=redrawn))
 
     def fitting(self, view: Sequence[Any], like: PyTree) -> PyTree:
@@ -109,6 +108,11 @@ class VariableMaps(NamedTuple):
                 "Return `{collection: {…}}`, for example by `jax.tree.map` over the argument.",
             )
         return rewrapped(found, tree)
+
+
+def _places(group: Sequence[Any]) -> set[tuple[int, Path]]:
+    """Return the variables of a group, each as the index of its outermost scope and the path below that."""
+    return {(index, path) for index, tree in enumerate(group) for path, _ in leaves_of(tree)}
 
 
 def _must_redraw(tree: Tree) -> Predicate:

@@ -144,7 +144,7 @@ class Blueprint:
         missing = []
         for collection, *names, name in dict.fromkeys(self.paths):
             below = scope.below(tuple(names))
-            if not below.has_variable(collection, name):
+            if below.must_create(collection, name):
                 check_creatable(below, collection, name)
                 missing.append((collection, *names, name))
         arrays = self._arrays(make()) if missing else {}

@@ -46,6 +46,27 @@ class Checking:
         if (tree.thread != get_ident() or tree.reads) and not tree.may_change():
             raise problems.two_threads(cast("Scope", self), f'{act} "{"/".join(names)}"')
 
+    def must_create(self, collection: str, name: str) -> bool:
+        """Whether code that creates a variable must run here.
+
+        It must if the variable does not exist. The rule of a custom derivative finds the variables that its function
+        creates, but must draw for each of them once, as the function does; `create_variable` then keeps its value.
+
+        Args:
+            collection: the collection of the variable.
+            name: the name of the variable.
+        """
+        found = cast("Scope", self).has_variable(collection, name)
+        return not found or self.tree.must_redraw((collection, *self.path, name))
+
+    def redraws(self, collection: str, name: str) -> bool:
+        """Whether a variable that exists is declared for the first time, so that its draws count again; record that."""
+        path = (collection, *self.path, name)
+        if not self.tree.redrawn or not self.tree.must_redraw(path):
+            return False
+        self.tree.made_again.add(path)
+        return True
+
     def check_put(self, collection: str, name: str, value: Any) -> None:
         """Check that a value may be written here."""
         if isinstance(value, Mapping):

@@ -276,9 +276,6 @@ class Scope(Checking, Naming):
     def has_variable(self, collection: str, name: str) -> bool:
         """Whether a variable exists in this scope.
 
-        In the rule of a custom derivative, a variable that the function creates can be read, but exists only after the
-        rule has declared it, as in the function.
-
         Args:
             collection: the collection of the variable.
             name: the name of the variable.
@@ -288,7 +285,7 @@ class Scope(Checking, Naming):
         """
         self.check_valid()
         if name in self.dicts(collection):
-            return not (self.tree.redrawn and self.tree.must_redraw((collection, *self.path, name)))
+            return True
         check_lifted(self, collection, name)
         return False
 
@@ -344,7 +341,7 @@ class Scope(Checking, Naming):
         self.put_variable(collection, name, meta.replace_boxed(unwrapped(self.dicts(collection).get(name)), value))
 
     def create_variable(self, collection: str, name: str, value: Any, *, bound: bool = False) -> None:
-        """Create a variable that does not exist. Its first value is stored separately, because a loop begins from it.
+        """Create a variable that `must_create`. Its first value is stored separately, because a loop begins from it.
 
         Args:
             collection: the collection of the variable.
@@ -354,7 +351,7 @@ class Scope(Checking, Naming):
         """
         self.check_live("creating", collection, name)
         self.check_writable(collection, name, value, "created")
-        if self._redraws(collection, name):
+        if self.redraws(collection, name):
             return
         # Cast first: the scopes outside will hold the very value that is marked. `sight` comes last, because its
         # result is used in this body only; `created` holds the value as it goes outside.
@@ -396,7 +393,7 @@ class Scope(Checking, Naming):
             return meta.unbox(value) if unbox else value
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
-        if self._redraws("params", name) and init_fn is not None:
+        if self.redraws("params", name) and init_fn is not None:
             init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
         if not meta.is_array_type(type(value)):
             if isinstance(value, Mapping):
@@ -439,7 +436,7 @@ class Scope(Checking, Naming):
         else:
             if isinstance(self.dicts(collection)[name], Mapping):
                 check_one(self, collection, name)
-            if self._redraws(collection, name) and init_fn is not None:
+            if self.redraws(collection, name) and init_fn is not None:
                 init_fn(*init_args, **init_kwargs)
         self.check_valid()
         return Variable(self, collection, name, unbox)
@@ -506,14 +503,6 @@ class Scope(Checking, Naming):
             self.reserve(name, collection)
         self.check_put(collection, name, new)
         self.put_checked(collection, {name: wrapped(new)})
-        return True
-
-    def _redraws(self, collection: str, name: str) -> bool:
-        """Whether a variable that exists is declared for the first time here, so that its draws count again."""
-        tree = self.tree
-        if not tree.redrawn or not tree.must_redraw((collection, *self.path, name)):
-            return False
-        tree.made_again.add((collection, *self.path, name))
         return True
 
     # -- keys --------------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def plan_in(scope: Scope, making: Making) -> Plan:
     if scope.is_initializing() and not any(scope.collections_below().values()):
         walk = making.made(scope)
     planned = walk or making.abstract(scope)
-    missing = [place for place in planned.found if not _owner(scope, place).has_variable(place[0], place[-1])]
+    missing = [place for place in planned.found if _owner(scope, place).must_create(place[0], place[-1])]
     missing = [place for place in missing if place[0] != _INTERMEDIATES or scope.is_mutable_collection(place[0])]
     if missing:
         for collection, *names, name in missing:  # look for all of them before creating any

@@ -28,7 +28,7 @@ def noise(scope: Scope, x: Any) -> Any:
 
 def guarded(scope: Scope, x: Any) -> Any:
     """Creates what does not exist yet, without an initializer."""
-    if not scope.has_variable("consts", "g"):
+    if scope.must_create("consts", "g"):
         scope.create_variable("consts", "g", uniform(scope.make_rng("drop")))
     return noise(scope, x * scope.get_variable("consts", "g"))
 

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
+import nnx_like
 from liftcore import filters
 from linen_like.errors import LiftArgumentError, LiftError
+from tests.lift.quick import compiled, key, uniform
 from tests.linen.lifted import KEY, X, assert_close, assert_same, shapes
 
 
@@ -295,3 +297,90 @@ def test_a_rule_may_call_the_function_itself(kind: str) -> None:
 
     assert_close(jax.grad(loss, (0, 1))(kernel, X), jax.grad(plain_loss, (0, 1))(kernel, X))
     assert_close(twice(loss), twice(plain_loss))
+
+
+class _Noisy(nn.Module):
+    """Draws for a parameter and a variable, and between and after them."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        y = x * self.param("w", uniform) + uniform(self.make_rng("noise"))
+        return y + self.variable("consts", "c", lambda: uniform(self.make_rng("noise"))).value
+
+
+class _FromSetup(nn.Module):
+    def setup(self) -> None:
+        self.one, self.other = _Noisy(), _Noisy()
+
+    def __call__(self, x: Any) -> Any:
+        return self.one(self.other(self.one(x)))
+
+
+class _Shared(nn.Module):
+    inner: nn.Module
+
+    def __call__(self, x: Any) -> Any:
+        return self.inner(self.inner(x))
+
+
+class _Names(nn.Module):
+    """One submodule under two names, and in another one."""
+
+    def setup(self) -> None:
+        self.first = _Noisy()
+        self.second, self.third = self.first, _Shared(self.first)
+
+    def __call__(self, x: Any) -> Any:
+        return self.third(self.second(self.first(x)))
+
+
+class _Looped(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        layer, jitted = _Noisy(), nn.jit(nn.remat(_Noisy))()
+        for _ in range(2):
+            x = jitted(layer(x))
+        shared = {"variable_broadcast": ("params", "consts"), "split_rngs": {"params": False}, "length": 2}
+        return nn.scan(lambda mdl, x, _: (mdl(x), None), **shared)(layer, x, None)[0]
+
+
+class _ToLinen(nn.Module):
+    """An object that draws when it is made."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        class Scale(nnx_like.Module):
+            def __init__(self, rngs: Any) -> None:
+                self.w = nnx_like.Param(uniform(rngs.params()))
+
+            def __call__(self, x: Any) -> Any:
+                return x * self.w[...]
+
+        layer = nnx_like.bridge.ToLinen(Scale)
+        return _Noisy()(layer(layer(x)))
+
+
+def _pulled(mdl: Any, x: Any) -> Any:
+    lifted = nn.custom_vjp(body, lambda mdl, x: nn.vjp(body, mdl, x), lambda pullback, cotangent: pullback(cotangent))
+    return nn.vjp(lifted, mdl, x)[0]
+
+
+def _pushed(mdl: Any, x: Any) -> Any:
+    lifted = nn.custom_jvp(body, lambda mdl, *args: nn.jvp(body, mdl, *args))
+    return nn.jvp(lifted, mdl, (x,), (x,), variable_tangents={})[0]
+
+
+@pytest.mark.parametrize("inner", [_Noisy, _FromSetup, _Names, _Looped, _ToLinen])
+def test_a_rule_draws_once_for_each_variable_of_a_module_that_is_called_again(inner: Any) -> None:
+    class Outer(nn.Module):
+        run: Callable[..., Any]
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return self.run(inner(), x), [uniform(self.make_rng(name)) for name in ("params", "noise")]
+
+    def run(x: Any) -> Any:
+        return [Outer(run).init_with_output({"params": key(0)}, x) for run in (body, _pulled, _pushed)]
+
+    expected, *found = compiled(run, X[0])
+    assert_close(found, [expected, expected])

@@ -406,3 +406,23 @@ def test_nothing_given_is_changed() -> None:
     before = jax.tree.map(np.array, variables)
     model.apply(variables, X, SLICES, mutable=True)
     assert_same(jax.tree.map(np.array, variables), before)
+
+
+@pytest.mark.parametrize("lift", [nn.jit, nn.remat, lambda cls: nn.jit(nn.remat(cls))], ids=["jit", "remat", "both"])
+def test_a_shared_variable_may_be_written_with_a_constant_inside_another_lift(lift: Any) -> None:
+    class Fixed(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            self.variable("state", "n", jnp.zeros, (2,)).value = jnp.full((2,), 4.0)
+            return 2 * x
+
+    class Outer(nn.Module):
+        @nn.compact
+        def __call__(self, carry: Any, x: Any) -> Any:
+            return carry, lift(Fixed)(name="fixed")(x)
+
+    loop = nn.scan(Outer, variable_broadcast="state")()
+    (_, ys), variables = loop.init_with_output(KEY, None, jnp.arange(2.0))
+    assert ys.tolist() == [0, 2]
+    assert_same(variables, {"state": {"fixed": {"n": jnp.full((2,), 4.0)}}})
+    assert_same(loop.apply({"state": {"fixed": {"n": jnp.zeros(2)}}}, None, ys, mutable=["state"])[1], variables)

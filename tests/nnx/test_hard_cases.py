@@ -543,3 +543,23 @@ def test_streams_that_iterations_share_may_be_returned() -> None:
     rngs = nnx.Rngs(0)
     shared = nnx.scan(lambda carry, x, rngs: (carry, rngs), in_axes=(nnx.Carry, 0, None))
     assert shared(0.0, jnp.ones(3), rngs)[1] is rngs
+
+
+@pytest.mark.parametrize("lift", [nnx.jit, nnx.remat, lambda fn: nnx.jit(nnx.remat(fn))], ids=["jit", "remat", "both"])
+@pytest.mark.parametrize("loop", [nnx.scan, nnx.vmap], ids=["scan", "vmap"])
+def test_a_shared_value_may_be_written_with_a_constant_inside_another_lift(loop: Any, lift: Any) -> None:
+    @lift
+    def count(model: Any, x: Any) -> Any:
+        model.p[...] += 1
+        return x * 2
+
+    def body(model: Any, x: Any) -> Any:
+        model.p.set_value(jnp.full(3, 3.0))
+        return count(model, x)
+
+    model = nnx.Dict(p=nnx.Param(jnp.ones(3)))
+    loop(body, in_axes=(None, 0), out_axes=0)(model, jnp.ones(2))
+    assert model.p[...].tolist() == [4, 4, 4]
+    if loop is nnx.scan:
+        with pytest.raises(LoopInvarianceError, match="p is shared by all iterations"):
+            loop(count, in_axes=(None, 0), out_axes=0)(model, jnp.ones(2))

@@ -1,0 +1,163 @@
+"""A variable that all iterations share may be written with a constant, also inside other lifts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import liftcore
+from liftcore import Scope
+from liftcore.errors import LoopInvarianceError
+from tests.lift.quick import assert_same, compiled
+
+Fn = Callable[..., Any]
+
+
+def p(scope: Scope) -> Any:
+    return scope.variable("state", "p", lambda: jnp.zeros(3))
+
+
+def put(scope: Scope, x: Any) -> Any:
+    p(scope).value = 2 * scope.get_variable("consts", "c")
+    return x * 2
+
+
+def add(scope: Scope, x: Any) -> Any:
+    p(scope).value += scope.get_variable("consts", "c")
+    return x * 2
+
+
+def vary(scope: Scope, x: Any) -> Any:
+    p(scope).value = p(scope.rewound()).value * 0 + x
+    return x * 2
+
+
+def after_put(fn: Fn) -> Fn:
+    def body(scope: Scope, x: Any) -> Any:
+        return fn(scope.rewound(), put(scope, x))
+
+    return body
+
+
+def with_jvp(fn: Fn) -> Fn:
+    lifted = liftcore.custom_jvp(fn)
+    lifted.defjvp(lambda scope, *args: liftcore.jvp(fn)(scope, *args))
+    return lifted
+
+
+def with_vjp(fn: Fn) -> Fn:
+    lifted = liftcore.custom_vjp(fn)
+    lifted.defvjp(lambda scope, x: liftcore.vjp(fn)(scope, x), lambda pullback, cotangent: pullback(cotangent))
+    return lifted
+
+
+def own(fn: Fn) -> Fn:
+    """A lift of a user, which applies JAX's `jit` itself."""
+
+    def transform(scope_fn: Fn, repack_fn: Fn, variable_groups: Any, rng_groups: Any, x: Any) -> Any:
+        def run(variable_groups: Any, x: Any) -> Any:
+            scope = scope_fn(variable_groups, rng_groups)
+            return fn(scope, x), repack_fn(scope)
+
+        return jax.jit(run)(variable_groups, x)
+
+    return liftcore.pack(transform, [True], [True, liftcore.Captured(all=True)], [True])
+
+
+RULED: dict[str, Fn] = {
+    "custom_jvp": with_jvp,
+    "custom_vjp": with_vjp,
+    "remat of jit of a rule": lambda fn: liftcore.remat(liftcore.jit(with_vjp(fn))),
+}
+INNER: dict[str, Fn] = {
+    "nothing": lambda fn: fn,
+    "jit": liftcore.jit,
+    "remat": liftcore.remat,
+    "jit of remat": lambda fn: liftcore.jit(liftcore.remat(fn)),
+    "cond": lambda fn: lambda scope, x: liftcore.cond(fn, fn)(scope, scope.get_variable("consts", "flag"), x),
+    "switch": lambda fn: lambda scope, x: liftcore.switch([fn, fn])(scope, 1, x),
+    "vjp": lambda fn: lambda scope, x: liftcore.vjp(fn)(scope, x)[0],
+    "jvp": lambda fn: lambda scope, x: liftcore.jvp(fn)(scope, (x,), (x,))[0],
+    "named_call": liftcore.named_call,
+    "map_variables": lambda fn: liftcore.map_variables(fn, "state", init=True, mutable=True),
+    "vmap": lambda fn: (
+        lambda scope, x: liftcore.vmap(fn, variable_axes={"state": None, "consts": None})(scope, x[None])[0]
+    ),
+    "pack": own,
+}
+SHARED: Any = ("state", "consts")
+OUTER: dict[str, Fn] = {
+    "scan": lambda fn: (
+        lambda scope, xs: liftcore.scan(lambda scope, _, x: (None, fn(scope, x)), variable_broadcast=SHARED)(
+            scope, None, xs
+        )[1]
+    ),
+    "the carry of scan": lambda fn: (
+        lambda scope, xs: liftcore.scan(lambda scope, x, _: (fn(scope, x), None), length=2, variable_broadcast=SHARED)(
+            scope, xs[0], None
+        )[0]
+    ),
+    "fori_loop": lambda fn: (
+        lambda scope, xs: liftcore.fori_loop(lambda scope, i, x: fn(scope, x), variable_broadcast=SHARED)(
+            scope, 0, 2, xs[0]
+        )
+    ),
+    "vmap": lambda fn: liftcore.vmap(fn, variable_axes=dict.fromkeys(SHARED)),
+    "map": lambda fn: liftcore.map(fn, variable_axes=dict.fromkeys(SHARED)),
+}
+XS = jnp.array([1.0, 2.0])
+C = jnp.array([1.0, 2.0, 3.0])
+
+
+def outcome(body: Fn, c: Any, state: Any = None) -> Any:
+    given = {"consts": {"c": c, "flag": jnp.bool_(True)}, "state": {"p": jnp.ones(3)} if state is None else state}
+    return liftcore.apply(body, mutable=["state"])(given, XS)
+
+
+@pytest.mark.parametrize("outer", OUTER.values(), ids=OUTER)
+@pytest.mark.parametrize("state", [{}, None], ids=["created", "exists"])
+def test_a_constant_may_be_written_inside_other_lifts(outer: Fn, state: Any) -> None:
+    after = {name: outer(after_put(inner(add))) for name, inner in (INNER | RULED).items()}
+    alone = {name: outer(inner(put)) for name, inner in INNER.items()}
+    found, both = compiled(
+        lambda c: [{name: outcome(fn, c, state) for name, fn in all_.items()} for all_ in (after, alone)], C
+    )
+    for given, expected in ((found, 3 * C), (both, 2 * C)):
+        for name, (result, variables) in given.items():
+            assert_same({name: variables["state"]["p"]}, {name: expected})
+            assert_same({name: result}, {name: given["nothing"][0]})
+
+
+@pytest.mark.parametrize("inner", [*INNER, *RULED])
+def test_what_differs_between_iterations_is_refused_there_too(inner: str) -> None:
+    for fn, what in ((add, "reads it and then writes it"), (vary, "")):
+        if (inner, fn) != ("pack", add):
+            with pytest.raises(
+                LoopInvarianceError, match=rf"'state/p'.* is shared by all (iterations|elements).*{what}"
+            ):
+                outcome(OUTER["scan"]((INNER | RULED)[inner](fn)), C)
+
+
+def test_the_gradient_of_what_a_rule_writes_stays_zero_and_others_flow() -> None:
+    def gradient(inner: Fn) -> Any:
+        body = OUTER["scan"](after_put(inner(add)))
+        return jax.grad(lambda c: jnp.sum(outcome(body, c)[1]["state"]["p"] ** 2))(C)
+
+    names = ("nothing", "jit", "remat", "cond")
+    found = compiled(lambda: {name: gradient((INNER | RULED)[name]) for name in (*names, "custom_vjp")})
+    assert_same({name: found[name] for name in names}, dict.fromkeys(names, 18 * C))
+    assert_same(found["custom_vjp"], jnp.zeros(3))
+
+
+def test_two_results_of_one_equation_are_told_apart() -> None:
+    def two(scope: Scope, x: Any) -> Any:
+        p(scope).value = 2 * scope.get_variable("consts", "c")
+        scope.put_variable("state", "q", x + jnp.zeros(3))
+        return x
+
+    with pytest.raises(LoopInvarianceError, match=r"\['state/q'\] is shared"):
+        outcome(OUTER["scan"](liftcore.jit(two)), C, {"p": jnp.ones(3), "q": jnp.ones(3)})
