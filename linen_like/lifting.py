@@ -293,19 +293,20 @@ _LOCK = threading.RLock()
 
 def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, name: str) -> Callable[..., Any]:
     """Return a method that runs `fn` inside the lift, or directly if its module is already inside."""
-    run = _run(lift, [fn], name)
 
     @functools.wraps(fn)  # copies `is_module_method`: the wrapping of a method belongs to `fn`, on the module inside
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        lifted, class_lift = vars(method)["lifted"]  # not in the closure: see `lifecycle.calling`
         if class_lift in self._state.lifts:  # the module inside also has the lifted class
-            return fn(self, *args, **kwargs)
+            return method.__wrapped__(self, *args, **kwargs)
         try:
-            return run(self, args, kwargs, (class_lift,))
+            return lifted(self, args, kwargs, (class_lift,))
         except AxisSizeError as error:
             if "variables[" in error.what:
                 add_to_fix(error, type(self)._methods_advice)
             raise
 
+    vars(method)["lifted"] = _run(lift, [fn], name), class_lift
     return method
 
 

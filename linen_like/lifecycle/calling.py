@@ -3,6 +3,9 @@
 A call runs `setup` first if it has not run, pushes the module on the context's stack so that new modules become its
 children, names the operations for profiles, and keeps the output if requested. A method marked `compact` may also
 define submodules and variables; it starts with all automatic names free.
+
+A wrapper finds the method in its attribute `__wrapped__`, not in its closure: a tool that reloads code in place, such
+as IPython's autoreload, replaces the attributes of a function, but cannot replace its closure.
 """
 
 from __future__ import annotations
@@ -140,13 +143,13 @@ def _is_method(value: Any) -> bool:
 
 
 def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
-    is_compact, is_lifted = getattr(fun, "compact", False), getattr(fun, "is_lifted", False)
     name = name_of(fun)
     suffix = "" if name == "__call__" else f".{name}"
-    fun = _in_name_scope(fun, name)
 
-    @functools.wraps(fun)
+    @functools.wraps(_in_name_scope(fun, name))
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        fun = method.__wrapped__
+        is_compact = getattr(fun, "compact", False)
         if not isinstance(self, Base):
             return fun(self, *args, **kwargs)
         state, scope = self._state, self.scope
@@ -154,7 +157,7 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
             with entered(self) as module:
                 return method(module, *args, **kwargs)
         if not state.ready:
-            _begin(self, is_lifted)
+            _begin(self, getattr(fun, "is_lifted", False))
         begins = is_compact and not state.in_compact
         if begins:
             _check_bound(self, name)
@@ -219,6 +222,7 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
         stack.append(self)
         try:
             with named(self, ".setup"):
+                fun = setup.__wrapped__
                 run = intercepted(fun, "setup") if context.interceptors else fun
                 run(self)
             _keep(self, "setup", None)
@@ -252,7 +256,7 @@ def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(getter)
     def guarded(self: Any) -> Any:
         try:
-            return getter(self)
+            return guarded.__wrapped__(self)
         except AttributeError as error:
             raise _in_descriptor(self, "property", name_of(getter), error) from error
 

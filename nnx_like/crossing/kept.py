@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import operator
 import types
 import weakref
@@ -72,7 +73,7 @@ class KeptWalk:
         # The roots are held weakly. When one dies, its walk is dropped with everything below it; otherwise a walk that
         # is kept with the first root would keep the other roots alive.
         walks, key = weakref.ref(roots[0][2]), _key(roots)
-        self.others = [weakref.ref(root, lambda _: _drop(walks, key)) for _, _, root in roots[1:]]
+        self.others = [weakref.ref(root, functools.partial(_drop, walks, key)) for _, _, root in roots[1:]]
         self.nodes = [None if id(node) in given else node for node in walk.nodes]
         self.places = [walk.index[id(root)] for _, _, root in roots]
         self.inner = [node for node in self.nodes if isinstance(node, Pytree)]
@@ -190,7 +191,8 @@ def _distinct(traces: Iterable[Any]) -> list[Any]:
     return found
 
 
-def _drop(first: weakref.ref[Pytree], key: Any) -> None:
+def _drop(first: weakref.ref[Pytree], key: Any, _: Any) -> None:
+    """Drop a walk whose root died; without any global name, since modules are empty when the interpreter ends."""
     root = first()
     if root is not None:
         root._walks.pop(key, None)

@@ -155,7 +155,8 @@ def walks_of(root: Pytree) -> dict[Any, Any]:
         object.__setattr__(root, "_walks", walks)
     if walks is not None and id(root) not in _with_walks:
         key = id(root)
-        _with_walks[key] = weakref.ref(root, lambda _: _with_walks.pop(key, None))
+        # The callback uses no global name, since modules are empty when the interpreter ends.
+        _with_walks[key] = weakref.ref(root, lambda _, pop=_with_walks.pop: pop(key, None))
     return walks
 
 
