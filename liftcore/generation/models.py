@@ -7,8 +7,10 @@ import inspect
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
+import jax
+
 from ..entry import apply
-from ..errors import LiftArgumentError, name_of
+from ..errors import LiftArgumentError, name_of, shown
 from ..pipeline.checks import missing_arguments
 from ..rest import Rest
 from ..statics import Undescribed
@@ -34,7 +36,8 @@ class Model(NamedTuple):
             module: the first argument of `generate`; it may be a `functools.partial` with keyword arguments.
 
         Raises:
-            LiftArgumentError: if the model has other arguments without defaults.
+            LiftArgumentError: if the model has other arguments without defaults, or is called in another way, as
+                modules that hold arrays are.
             TypeError: if the model has no hash, and cannot be compared by value.
         """
         _check_arguments(where, module)
@@ -79,15 +82,36 @@ def _parts(model: Any) -> tuple[Any, dict[str, Any]]:
     return model, options
 
 
+def _no_model(where: str, module: Any) -> LiftArgumentError:
+    """Return the error for an object that is not called with variables, or with a scope, and tokens."""
+    try:
+        called = f", called as {name_of(module)}{inspect.signature(module)}"
+    except (TypeError, ValueError):
+        called = ""
+    return LiftArgumentError(
+        where,
+        "expected a module with `apply(variables, tokens, mutable=…)`, or a function of a scope and of tokens, given "
+        f"{shown(module)}{called}.",
+        "Wrap a model of another kind in an object with `def apply(self, variables, tokens, mutable)`. It returns the "
+        'logits and `{"cache": …}`, and creates the cache if `variables` has none; see docs/generation.md.',
+    )
+
+
 def _check_arguments(where: str, model: Any) -> None:
     """Check that a model can be called with only tokens."""
     module, options = _parts(model)
+    if not hasattr(module, "apply") and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(module)):
+        raise _no_model(where, module)  # a function of a scope has its arrays in the scope
     called = type(module).__call__ if hasattr(module, "apply") else module
     try:
         signature = inspect.signature(called)
         known = signature.bind_partial(None, None, **options).arguments  # the module or the scope, and tokens
-    except (TypeError, ValueError, AttributeError):
-        return  # the call raises the error
+        if hasattr(module, "apply"):
+            inspect.signature(module.apply).bind(None, None, mutable=[], **options)
+    except (ValueError, AttributeError):
+        return  # there is no signature, or the call raises the error
+    except TypeError:
+        raise _no_model(where, module) from None
     if hasattr(module, "apply") and getattr(model, "args", None):
         what = f"a `functools.partial` of {name_of(module)} has positional arguments, but tokens must be the first."
         raise LiftArgumentError(where, what, "Pass them by name: `functools.partial(model, train=False)`.")

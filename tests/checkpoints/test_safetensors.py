@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from liftcore.checkpoints import load_safetensors, safetensors_metadata, save_safetensors
+from liftcore.checkpoints import load_file, load_safetensors, safetensors_metadata, save_file, save_safetensors
 from liftcore.errors import LiftArgumentError, SerializationError
 from liftcore.meta import Partitioned
 
@@ -230,3 +230,54 @@ def test_a_missing_file_and_a_missing_extra(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(ImportError, match=r"liftcore\[safetensors\]"):
         load_safetensors(tmp_path / "nothing")
+
+
+# --- errors of others -------------------------------------------------------------------------------------------------
+
+
+def broken_filter(path: Any, value: Any) -> bool:
+    raise TypeError("a bug in the filter")
+
+
+def broken_leaf(error: BaseException) -> Any:
+    def raises(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return raises
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "msgpack"])
+@pytest.mark.parametrize(
+    "error", [OSError("no disk"), MemoryError(), KeyboardInterrupt(), RuntimeError("x"), ValueError()]
+)
+def test_errors_of_others_are_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, error: BaseException
+) -> None:
+    save, load = (save_safetensors, load_safetensors) if kind == "safetensors" else (save_file, load_file)
+    tree = {"enc": {"w": jnp.arange(6.0)}}
+    save(tmp_path / "file", tree)
+    with pytest.raises(TypeError, match="a bug in the filter") as caught:
+        load(tmp_path / "file", tree, filter=broken_filter)
+    assert '"enc/w"' in caught.value.__notes__[0]
+    monkeypatch.setattr("liftcore.checkpoints.matching.converted", broken_leaf(error))
+    with pytest.raises(type(error)) as other:
+        load(tmp_path / "file", tree)
+    assert other.value is error
+    assert isinstance(error, KeyboardInterrupt) or '"enc/w"' in error.__notes__[-1]
+
+
+def test_a_file_that_cannot_be_read_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_safetensors(tmp_path / "file", {"w": np.ones(2, jnp.float8_e4m3fn)})
+    monkeypatch.setattr("liftcore.checkpoints.safetensors._read_bytes", broken_leaf(OSError("no disk")))
+    with pytest.raises(OSError, match="no disk") as caught:
+        load_safetensors(tmp_path / "file")
+    assert '"w"' in caught.value.__notes__[0]
+    monkeypatch.setattr("liftcore.checkpoints.safetensors._read_bytes", broken_leaf(ValueError("too short")))
+    with pytest.raises(SerializationError, match=r'file", w: .* damaged \(too short\)'):
+        load_safetensors(tmp_path / "file", {"w": np.ones(2, jnp.float8_e4m3fn)})
+
+
+def test_an_index_of_several_files_says_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    with pytest.raises(SerializationError, match="the index of a model in several files"):
+        load_safetensors(tmp_path / "model.safetensors.index.json")
