@@ -42,12 +42,15 @@ class Described:
                 f"Pass the {kind}, or the object that holds it, as an argument of the transformed function.",
             )
 
-    def get_metadata(self, name: str | None = None, default: Any = _MISSING) -> Any:
+    def get_metadata(
+        self, name: str | None = None, default: Any = _MISSING, *, exclude_required: bool | None = None
+    ) -> Any:
         """Return all metadata as a new dict, or the metadata of one name.
 
         Args:
             name: the name, or None for all.
             default: the value to return if there is no such metadata.
+            exclude_required: has no effect: no metadata is required here.
 
         Raises:
             KeyError: if there is no such metadata and no default.
