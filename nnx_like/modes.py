@@ -120,6 +120,8 @@ def _with_modes(fn: Any, modes: tuple[str, ...]) -> Any:
 
     @functools.wraps(fn)
     def moded(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            return fn(*args)
         chosen = [kwargs.pop(name, None) for name in modes if name in kwargs]
         if all(one is None or one for one in chosen):
             return fn(*args, **kwargs)
