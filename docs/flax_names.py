@@ -1,7 +1,7 @@
 """Writes the table of flax's public names into `from-flax.md`: `python docs/flax_names.py`. It needs flax.
 
-The script finds names that are the same in both libraries. For the others, this file says what to use instead. The
-script fails if a name is missing here, or if flax has no such name.
+The script finds names that are the same in both libraries. For the others, `elsewhere.py` of each package says what to
+use instead. The script fails if a name is missing here, or if flax has no such name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+
+from liftcore.elsewhere import FLAX
+from linen_like.elsewhere import LINEN
 
 PAGE = Path(__file__).parent / "from-flax.md"
 BEGIN, END = "<!-- made by flax_names.py: begin -->", "<!-- made by flax_names.py: end -->"
@@ -30,67 +33,8 @@ COUNTERPARTS = {
 }
 """For each part of flax, the packages here that may have its names."""
 
-INSTEAD = {
-    "flax": {
-        "config": "not needed: there are no global options",
-        "configurations": "not needed: there are no global options",
-        "core": "`liftcore`, see below",
-        "experimental": "left out",
-        "ids": "left out",
-        "io": "`pathlib`, or `etils.epath`, which orbax uses",
-        "jax_utils": "JAX itself, see below",
-        "linen": "`linen_like`, see below",
-        "metrics": "see below",
-        "nnx": "`nnx_like`, see [From NNX](from-nnx.md)",
-        "testing": "left out",
-        "traceback_util": "not needed: JAX filters tracebacks by itself, see `JAX_TRACEBACK_FILTERING`",
-        "version": '`importlib.metadata.version("liftcore")`',
-    },
-    "flax.core": {
-        "axes_scan": "`liftcore.scan`; its `broadcast` is `liftcore.broadcast`",
-        "check_trace_level": "not needed: a scope that is used under a raw transformation raises an error",
-        "current_trace": "not needed: a scope that is used under a raw transformation raises an error",
-        "lift": "`liftcore`",
-        "map_axis_meta": "`jax.tree.map(fn, tree, is_leaf=liftcore.meta.is_box)`, with a test of `is_box` in `fn`",
-        "partial_eval": "`liftcore.lazy_init`, or `jax.eval_shape`",
-        "scope": "`liftcore`; for `union_filters` and others, `union` and others in `liftcore.filters`",
-        "spmd": "`linen_like.spmd`",
-        "tracers": "not needed: a scope that is used under a raw transformation raises an error",
-        "variables": "`liftcore.Variable`",
-    },
-    "flax.linen": {
-        "set_logical_axis_rules": "`with nn.logical_axis_rules(rules):`",
-    },
-    "flax.serialization": {
-        "is_serializable": "not needed: `to_state_dict` accepts every pytree that JAX knows",
-    },
-    "flax.training": {
-        "checkpoints": (
-            "`liftcore.checkpoints`; for sharded arrays and background saves, its `OrbaxCheckpoints`; for old folders, "
-            "its `load_orbax`"
-        ),
-        "common_utils": (
-            "`jax.device_put(batch, sharding)` for `shard`, `jax.random.split` for `shard_prng_key`, `jax.nn.one_hot`, "
-            "`jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)` for `stack_forest`, `jax.device_get`"
-        ),
-        "lr_schedule": "`optax.warmup_cosine_decay_schedule` and `optax.join_schedules`",
-        "orbax_utils": "`OrbaxCheckpoints` and `load_orbax` of `liftcore.checkpoints`, or `orbax.checkpoint` itself",
-        "prefetch_iterator": "`grain`, or any loader that prefetches",
-    },
-    "flax.metrics": {
-        "tensorboard": "`SummaryWriter` of `tensorboardX`, or `metric_writers` of `clu`",
-    },
-    "flax.jax_utils": {
-        "pad_shard_unpad": "`jnp.pad` and `jax.device_put` with a sharding",
-        "partial_eval_by_shape": "`liftcore.lazy_init`, or `jax.eval_shape`",
-        "pmean": "`jax.lax.pmean`",
-        "prefetch_to_device": "a loader that calls `jax.device_put` early; the call returns at once",
-        "replicate": "`jax.device_put(tree, sharding)` with `jax.sharding.PartitionSpec()`",
-        "scan_in_dim": "`liftcore.scan` or `jax.lax.scan`, after `jnp.moveaxis` to the front",
-        "unreplicate": "not needed: read replicated arrays directly",
-    },
-}
-"""For each part of flax, what to use in place of names that are not here."""
+INSTEAD = {**FLAX, "flax.linen": LINEN}
+"""For each part of flax, what to use in place of names that are not here: the packages say it in their errors, too."""
 
 
 def shown(package: str, name: str) -> str:
@@ -137,7 +81,7 @@ def rows(package: str) -> Iterator[tuple[str, str]]:
         module = offered(package, name) or (None if name in instead else filed(package, name))
         text = f"the same name in `{module}`" if module else instead.pop(name, None)
         if text is None:
-            raise SystemExit(f"docs/flax_names.py: say in INSTEAD what to use for {package}.{name}")
+            raise SystemExit(f"say in elsewhere.py what to use for {package}.{name}")
         said.setdefault(text, []).append(shown(package, name))
     if instead:
         raise SystemExit(f"docs/flax_names.py: {package} has no {sorted(instead)}, or they are here")

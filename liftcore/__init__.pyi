@@ -12,6 +12,7 @@ from . import (
     nn,
     pipeline,
     rng,
+    scope,
     serialization,
     statics,
     struct,
@@ -19,6 +20,7 @@ from . import (
     traverse_util,
     typing,
 )
+from .configurations import config
 from .diagnostics.explanation import ExplainedLift, ExplainedStream, ExplainedVariable, Explanation, explain
 from .diagnostics.operations import OperationCount, count_operations
 from .diagnostics.retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
@@ -117,6 +119,7 @@ __all__ = [
     "checkpoint",
     "checkpoints",
     "cond",
+    "config",
     "copy",
     "count_operations",
     "cursor",
@@ -169,6 +172,7 @@ __all__ = [
     "retraces",
     "rng",
     "scan",
+    "scope",
     "serialization",
     "shard_map",
     "split_scoped",

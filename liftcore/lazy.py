@@ -8,12 +8,13 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["from_stub"]
+__all__ = ["from_stub", "unknown", "without_links"]
 
 
 def from_stub(
@@ -51,14 +52,37 @@ def from_stub(
             setattr(sys.modules[package], name, value)
             return value
         if not attribute.isidentifier() or importlib.util.find_spec(f".{attribute}", package) is None:
-            text = f"module {package!r} has no attribute {name!r}"
-            instead = importlib.import_module(elsewhere, package).INSTEAD.get(name) if elsewhere else None
-            text = f"{text}. {instead}" if instead else text
-            raise AttributeError(text, name=name, obj=sys.modules[package])
+            raise unknown(package, name, elsewhere)
         return importlib.import_module(f".{attribute}", package)
 
     names = sorted(homes)
     return load, lambda: names, names
+
+
+def unknown(module: str, name: str, elsewhere: str | None) -> AttributeError:
+    """Return the error about an unknown name of a module.
+
+    Args:
+        module: the `__name__` of the module.
+        name: the unknown name.
+        elsewhere: the module with texts for names of other libraries; see `from_stub`.
+    """
+    text = f"module {module!r} has no attribute {name!r}"
+    instead = importlib.import_module(elsewhere, module).INSTEAD.get(name) if elsewhere else None
+    return AttributeError(f"{text}. {instead}" if instead else text, name=name, obj=sys.modules[module])
+
+
+def without_links(text: str) -> str:
+    """Return a text with the words of its Markdown links, and without their targets.
+
+    Example:
+        >>> without_links("see [speed](objects.md#speed)")
+        'see speed'
+
+    Args:
+        text: the text.
+    """
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
 
 
 def _homes(stub: str) -> dict[str, tuple[str, str]]:

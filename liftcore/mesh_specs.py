@@ -35,7 +35,7 @@ LogicalRules: TypeAlias = Sequence[tuple[str, Any]]
 """Pairs of a logical name and a mesh axis; the axis may be a tuple of several, or None for no axis."""
 
 
-_RULES: Any = jax.make_user_context(default_value=())
+_RULES: Any = jax.make_user_context(default_value=())  # type: ignore[no-untyped-call]
 """The rules of the innermost `with` block of a thread. To `jax.jit` they are like an argument."""
 
 

@@ -249,8 +249,14 @@ class Partitioned(struct.PyTreeNode, AxisMetadata):
         if type(self.names) is not tuple:
             object.__setattr__(self, "names", tuple(self.names))
 
-    def unbox(self) -> Any:
-        """Return the array, constrained to the sharding that the names describe, if there is a mesh."""
+    def unbox(self, apply_constraint: bool = True) -> Any:
+        """Return the array, constrained to the sharding that the names describe, if there is a mesh.
+
+        Args:
+            apply_constraint: whether to constrain it.
+        """
+        if not apply_constraint:
+            return self.value
         return constrain(self.value, self.get_partition_spec(), self.mesh)
 
     def replace_boxed(self, value: Any) -> Self:

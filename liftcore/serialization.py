@@ -417,3 +417,9 @@ def msgpack_restore(encoded_pytree: bytes | bytearray | memoryview, *, copy: boo
     if not view.c_contiguous:
         raise SerializationError("msgpack", "the bytes are not contiguous in memory.", "Pass bytes(...) of them.")
     return decode(view.cast("B"), copy)
+
+
+def __getattr__(name: str) -> Any:
+    from .lazy import unknown  # imported here: only errors need it
+
+    raise unknown(__name__, name, "liftcore.elsewhere")

@@ -23,10 +23,10 @@ import jax
 
 from .errors import LiftArgumentError
 
-__all__ = ["PyTreeNode", "check_fields", "child_names", "dataclass", "field", "is_struct"]
+__all__ = ["PyTreeNode", "TNode", "check_fields", "child_names", "dataclass", "field", "is_struct"]
 
 T = TypeVar("T")
-Node = TypeVar("Node", bound="PyTreeNode")
+TNode = TypeVar("TNode", bound="PyTreeNode")
 
 _MARK = "_is_struct"
 
@@ -170,10 +170,10 @@ class PyTreeNode:
         super().__init_subclass__()
         dataclass(**kwargs)(cls)
 
-    def replace(self: Node, **fields: Any) -> Node:
+    def replace(self: TNode, **fields: Any) -> TNode:
         """Return a copy with the given fields replaced.
 
         Args:
             **fields: new values, by the names of fields.
         """
-        return cast(Node, _replace(self, **fields))
+        return cast(TNode, _replace(self, **fields))

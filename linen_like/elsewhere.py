@@ -1,8 +1,15 @@
-"""Names of layers in other libraries, and what to write here: for the error about an unknown name."""
+"""Names of Linen and of other libraries, and what to write here: for errors about unknown names, and for a table."""
 
 from __future__ import annotations
 
-__all__ = ["INSTEAD"]
+from liftcore.lazy import without_links
+
+__all__ = ["INSTEAD", "LINEN"]
+
+LINEN = {
+    "set_logical_axis_rules": "`with nn.logical_axis_rules(rules):`",
+}
+"""The names of Linen that are left out."""
 
 _CONV = "Use Conv(features, (3, 3)): the length of `kernel_size` is the number of spatial axes, and channels come last"
 _TRANSPOSED = "Use ConvTranspose(features, (3, 3)): the length of `kernel_size` is the number of spatial axes"
@@ -11,6 +18,8 @@ _LOSS = "Losses are functions of Optax, one loss for each example: "
 _VARIABLE = 'In a method, use self.variable("state", name, init_fn, …)'
 
 INSTEAD = {
+    **{name: without_links(f"Instead of flax.linen.{name}: {text}") for name, text in LINEN.items()},
+    "set_axis_rules": "Instead of flax.linen.partitioning.set_axis_rules: `with partitioning.axis_rules(rules):`",
     "Linear": "Use Dense(features): it infers the number of input features",
     "LinearGeneral": "Use DenseGeneral(features, axis)",
     "LoRALinear": "Use LoRADense(features, rank)",

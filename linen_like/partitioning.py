@@ -17,6 +17,7 @@ import liftcore
 from liftcore import FrozenDict, Variable
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.filters import leaves_of
+from liftcore.lazy import unknown
 from liftcore.meta import PARTITION_NAME
 from liftcore.struct import PyTreeNode, field
 from liftcore.traverse_util import unflatten_dict
@@ -414,3 +415,7 @@ def _keep_names(owner: Module, collection: str, name: str, axes: Any, value: PyT
     kept = f"{collection}{_SUFFIX}"
     if owner.is_mutable_collection(kept):
         owner.variable(kept, f"{name}{_SUFFIX}", lambda: AxisMetadata(axes))
+
+
+def __getattr__(name: str) -> Any:
+    raise unknown(__name__, name, "linen_like.elsewhere")

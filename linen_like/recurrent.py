@@ -6,7 +6,7 @@ The cells themselves are in `cells`; their names are available here, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,8 @@ from .transforms.loops import scan
 __all__ = [
     "RNN",
     "Bidirectional",
+    "Carry",
+    "CarryHistory",
     "ConvLSTMCell",
     "DenseParams",
     "GRUCell",
@@ -44,6 +46,13 @@ __all__ = [
     "SimpleCell",
     "flip_sequences",
 ]
+
+
+Carry: TypeAlias = Any
+"""Type: the carry of a cell, a pytree of arrays."""
+
+CarryHistory: TypeAlias = Any
+"""Type: the carries of all steps, stacked."""
 
 
 def _concatenate(ahead: Array, back: Array) -> Array:

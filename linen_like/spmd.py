@@ -21,6 +21,7 @@ from jax.sharding import Mesh, PartitionSpec
 import liftcore
 from liftcore import NO_AXES
 from liftcore.errors import LiftArgumentError
+from liftcore.lazy import unknown
 from liftcore.mesh_specs import (
     LogicalRules,
     follow_rules,
@@ -234,9 +235,13 @@ class LogicallyPartitioned(Partitioned):
         if self.rules is not None:
             object.__setattr__(self, "rules", hashable_rules(self.rules))
 
-    def unbox(self) -> Any:
-        """Return the array, constrained as the rules say if there is a mesh."""
-        if self.mesh is None and jax.sharding.get_abstract_mesh().empty:
+    def unbox(self, apply_constraint: bool = True) -> Any:
+        """Return the array, constrained as the rules say if there is a mesh.
+
+        Args:
+            apply_constraint: whether to constrain it.
+        """
+        if not apply_constraint or (self.mesh is None and jax.sharding.get_abstract_mesh().empty):
             return self.value
         return with_logical_constraint(self.value, self.names, self.rules, self.mesh)
 
@@ -301,3 +306,7 @@ def add_metadata_axis(
     lift = functools.partial(liftcore.add_metadata_axis, variable_axes=variable_axes, metadata_params=metadata_params)
     prefix = "Map_variables" * len(variable_axes)  # as in Linen, where automatic names are those of `map_variables`
     return lift_with(lift, target, methods=methods, name="nn.add_metadata_axis", prefix=prefix)
+
+
+def __getattr__(name: str) -> Any:
+    raise unknown(__name__, name, "linen_like.elsewhere")

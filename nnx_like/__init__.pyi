@@ -4,8 +4,8 @@ from .crossing.metadata import PARTITION_NAME
 from .filterlib import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
 from .graph.capturing import capture
 from .graph.changing import pop, set_metadata, update
-from .graph.flattening import flatten, unflatten, unpack
-from .graph.functions import GraphDef, PureState, call, clone, graphdef, map, merge, split, state, variables
+from .graph.flattening import unflatten
+from .graph.functions import GraphDef, PureState, call, merge
 from .layers import initializers
 from .layers.activations import (
     PReLU,
@@ -53,18 +53,60 @@ from .layers.pooling import avg_pool, max_pool, min_pool, pool
 from .layers.recurrent import RNN, Bidirectional
 from .layers.reparametrized import SpectralNorm, WeightNorm
 from .layers.stochastic import Dropout
+from .modes import (
+    as_abstract,
+    cached_partial,
+    checkify,
+    checkpoint,
+    clone,
+    cond,
+    custom_vjp,
+    eval_shape,
+    flatten,
+    fori_loop,
+    fork_rngs,
+    get_abstract_model,
+    grad,
+    graphdef,
+    iter_children,
+    iter_graph,
+    iter_module_children,
+    iter_modules,
+    jit,
+    jit_partial,
+    jvp,
+    make_jaxpr,
+    map,
+    pmap,
+    recursive_map,
+    remat,
+    reseed,
+    scan,
+    shard_map,
+    split,
+    split_rngs,
+    state,
+    switch,
+    unpack,
+    value_and_grad,
+    variables,
+    view,
+    view_info,
+    vjp,
+    vmap,
+    while_loop,
+    with_attributes,
+    with_rngs,
+)
 from .objects.containers import Dict, List, Sequential
 from .objects.displaying import display
 from .objects.markers import Data, Static, data, dataclass, has_data, is_data, register_data_type, static
-from .objects.module import Module, iter_module_children, iter_modules
+from .objects.module import Module
 from .objects.pytree import Object, Pytree, check_pytree
-from .objects.traversal import find_duplicates, iter_children, iter_graph, recursive_map
-from .objects.viewing import view, view_info, with_attributes
-from .rnglib.copies import with_rngs
-from .rnglib.reseeding import reseed
-from .rnglib.splitting import fork_rngs, restore_rngs, split_rngs
+from .objects.traversal import find_duplicates
+from .rnglib.splitting import restore_rngs
 from .rnglib.streams import Rngs, RngStream
-from .spmd import as_abstract, get_abstract_model, get_named_sharding, get_partition_spec, logical_axis_rules
+from .spmd import get_named_sharding, get_partition_spec, logical_axis_rules
 from .statelib.functions import (
     filter_state,
     from_flat_state,
@@ -87,24 +129,18 @@ from .training.optimizer import ModelAndOptimizer, OptArray, Optimizer, OptState
 from .training.state import TrainState
 from .transforms.associative_scan import associative_scan
 from .transforms.batched_map import batched_map
-from .transforms.branches import cond, switch
 from .transforms.custom_jvp import custom_jvp
-from .transforms.custom_vjp import custom_vjp
 from .transforms.custom_vmap import custom_vmap
 from .transforms.differentiation import DiffState
-from .transforms.grad import grad, value_and_grad
 from .transforms.jacobian import hessian, jacfwd, jacrev
-from .transforms.jit import StateSharding, jit
-from .transforms.jvp import jvp, linearize
+from .transforms.jit import StateSharding
+from .transforms.jvp import linearize
 from .transforms.lift import lift
-from .transforms.loops import fori_loop, while_loop
-from .transforms.pmap import pmap
 from .transforms.remat_scan import remat_scan
-from .transforms.scan import Carry, scan
-from .transforms.shard_map import shard_map
-from .transforms.uniform import checkify, checkpoint, eval_shape, make_jaxpr, named_call, remat
-from .transforms.vjp import vjp
-from .transforms.vmap import StateAxes, vmap
+from .transforms.scan import Carry
+from .transforms.uniform import named_call
+from .transforms.vmap import StateAxes
+from .variablelib.defaults import A, M, VarDefaults, var_defaults
 from .variablelib.kinds import (
     BatchStat,
     Cache,
@@ -125,6 +161,7 @@ __all__ = [
     "EMA",
     "PARTITION_NAME",
     "RNN",
+    "A",
     "All",
     "Any",
     "BatchNorm",
@@ -157,6 +194,7 @@ __all__ = [
     "LoRA",
     "LoRALinear",
     "LoRAParam",
+    "M",
     "Metric",
     "ModelAndOptimizer",
     "Module",
@@ -193,6 +231,7 @@ __all__ = [
     "StateSharding",
     "Static",
     "TrainState",
+    "VarDefaults",
     "Variable",
     "VariableMetadata",
     "VariableState",
@@ -204,6 +243,7 @@ __all__ = [
     "avg_pool",
     "batched_map",
     "bridge",
+    "cached_partial",
     "call",
     "capture",
     "celu",
@@ -254,6 +294,7 @@ __all__ = [
     "jacfwd",
     "jacrev",
     "jit",
+    "jit_partial",
     "jvp",
     "leaky_relu",
     "lift",
@@ -320,6 +361,7 @@ __all__ = [
     "unpack",
     "update",
     "value_and_grad",
+    "var_defaults",
     "variable_name_from_type",
     "variable_type_from_name",
     "variablelib",

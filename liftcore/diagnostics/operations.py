@@ -106,7 +106,7 @@ def _inner(equation: Any) -> Iterator[Any]:
 
 
 def _size(atom: Any) -> int:
-    return math.prod(atom.aval.shape)
+    return int(math.prod(atom.aval.shape))
 
 
 def _nothing(equation: Any) -> int:
@@ -144,11 +144,11 @@ def _reduction(equation: Any) -> int:
 
 
 def _window(equation: Any) -> int:
-    return (math.prod(equation.params["window_dimensions"]) - 1) * _elementwise(equation)
+    return int(math.prod(equation.params["window_dimensions"]) - 1) * _elementwise(equation)
 
 
 def _scattered_window(equation: Any) -> int:
-    return math.prod(equation.params["window_dimensions"]) * _size(equation.invars[0])
+    return int(math.prod(equation.params["window_dimensions"])) * _size(equation.invars[0])
 
 
 def _updates(equation: Any) -> int:
@@ -162,7 +162,8 @@ def _sort(equation: Any) -> int:
 
 def _dot(equation: Any) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
-    return 2 * _size(equation.outvars[0]) * math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+    width = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+    return 2 * _size(equation.outvars[0]) * int(width)
 
 
 def _ragged_dot(equation: Any) -> int:
@@ -184,7 +185,7 @@ def _convolution(equation: Any) -> int:
         places, hole = steps[:, None] + offsets, params["lhs_dilation"][number]
         size = (lhs[numbers.lhs_spec[2 + number]] - 1) * hole + 1
         terms *= int(((places >= 0) & (places < size) & (places % hole == 0)).sum())
-    return 2 * terms // params["batch_group_count"]
+    return 2 * int(terms) // int(params["batch_group_count"])
 
 
 _MOVES = (

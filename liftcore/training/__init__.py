@@ -32,4 +32,4 @@ Example:
 
 from ..lazy import from_stub
 
-__getattr__, __dir__, __all__ = from_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__, ".elsewhere")

@@ -1,3 +1,4 @@
+from . import orbax_utils
 from .averages import ExponentialMovingAverage
 from .dynamic_scale import DynamicScale, DynamicScaleResult
 from .early_stopping import EarlyStopping
@@ -19,6 +20,7 @@ __all__ = [
     "count",
     "labels",
     "mask",
+    "orbax_utils",
     "part_of",
     "per_example_gradients",
     "size_bytes",

@@ -10,6 +10,7 @@ import jax
 from liftcore.errors import LiftArgumentError
 
 from ..filterlib import Filter, group
+from ..objects.sharing import check_unshared
 from ..statelib.graph_state import GraphState
 from ..statelib.state import FlatState, State
 from ..variablelib.variable import Variable
@@ -77,13 +78,16 @@ class GraphDef(Generic[Node]):
         """The number of values in the graph."""
         return len(self.paths)
 
-    def apply(self, state: Any, *states: Any) -> Any:
+    def apply(self, state: Any, *states: Any, graph: bool | None = None) -> Any:
         """Return an object that calls methods of the graph with these values; see `call`.
 
         Args:
             state: a state.
-            states: more states.
+            *states: more states.
+            graph: True, like None, means the only mode there is: variables may be shared. False forbids it.
         """
+        if graph is False:
+            check_unshared("apply", {"model": merge(self, state, *states)})
         return _caller(self, (state, *states))
 
     def __eq__(self, other: object) -> bool:

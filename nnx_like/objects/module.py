@@ -14,6 +14,7 @@ from ..variablelib.kinds import Perturbation
 from ..variablelib.registry import variable_type_from_name
 from ..variablelib.variable import Variable
 from .pytree import Pytree
+from .sharing import check_unshared
 from .traversal import iter_children, iter_graph
 
 __all__ = ["CAPTURES", "Module", "iter_module_children", "iter_modules"]
@@ -138,7 +139,9 @@ class Module(Pytree):
             )
         return held
 
-    def set_attributes(self, *filters: Any, raise_if_not_found: bool = True, **attributes: Any) -> None:
+    def set_attributes(
+        self, *filters: Any, raise_if_not_found: bool = True, graph: bool | None = None, **attributes: Any
+    ) -> None:
         """Set attributes in this module and all its submodules. A module that lacks an attribute is skipped.
 
         Example:
@@ -151,11 +154,15 @@ class Module(Pytree):
         Args:
             *filters: filters for the modules; a module is included if any filter matches it. By default all are.
             raise_if_not_found: whether it is an error if no module has one of the attributes.
+            graph: True, like None, means the only mode there is: modules may be shared. False forbids it.
             **attributes: the values by name.
 
         Raises:
+            AliasError: if `graph` is False, and a variable is shared.
             StructureError: if no module has one of the attributes.
         """
+        if graph is False:
+            check_unshared("set_attributes", {"self": self})
         missing = set(attributes)
         matches = to_predicate(list(filters) if filters else ...)
         for path, module in iter_modules(self):

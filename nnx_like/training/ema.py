@@ -17,6 +17,7 @@ from ..filterlib import Filter
 from ..graph.definition import path_text
 from ..graph.functions import merge, split, state
 from ..objects.pytree import Pytree
+from ..objects.sharing import check_unshared
 from ..statelib.state import State
 from ..variablelib.variable import Variable
 
@@ -46,6 +47,7 @@ class EMA(Pytree):
         params: the model, or any other pytree that holds variables, such as a state.
         decay: the weight of the old average, between 0 and 1.
         only: a filter of the variables to average.
+        graph: True, like None, means the only mode there is: variables may be shared. False forbids it.
 
     Attributes:
         decay: the weight of the old average.
@@ -64,7 +66,9 @@ class EMA(Pytree):
     params: State
     wide: State
 
-    def __init__(self, params: Any, decay: float, *, only: Filter = ...) -> None:
+    def __init__(self, params: Any, decay: float, *, only: Filter = ..., graph: bool | None = None) -> None:
+        if graph is False:
+            check_unshared("EMA", {"params": params})
         self.decay = decay
         self.filter = only
         chosen = _chosen(params, only)

@@ -18,6 +18,7 @@ from ..graph.changing import update
 from ..graph.functions import state
 from ..graph.held import Held
 from ..objects.pytree import Pytree
+from ..objects.sharing import check_unshared
 from ..statelib.state import State
 from ..variablelib.kinds import Param
 from ..variablelib.shardings import on_mesh
@@ -118,6 +119,7 @@ class Optimizer(Pytree, Generic[M]):
         tx: an optax transformation.
         *positional: not allowed; `wrt` is a keyword argument.
         wrt: a filter of the variables to train, usually `nnx.Param`. Use the same filter for the gradients.
+        graph: True, like None, means the only mode there is: variables may be shared. False forbids it.
 
     Attributes:
         step: the number of calls of `update`, an `OptState` of dtype `uint32`.
@@ -134,7 +136,9 @@ class Optimizer(Pytree, Generic[M]):
     opt_state: Any
     wrt: Filter
 
-    def __init__(self, model: M, tx: Any, *positional: Any, wrt: Filter = _NOT_GIVEN) -> None:
+    def __init__(
+        self, model: M, tx: Any, *positional: Any, wrt: Filter = _NOT_GIVEN, graph: bool | None = None
+    ) -> None:
         if wrt is _NOT_GIVEN or positional:
             raise OptimizerArgumentError(
                 type(self).__name__,
@@ -147,6 +151,8 @@ class Optimizer(Pytree, Generic[M]):
                 f"`tx` must be an optax transformation, or an object with `init` and `update`; given {shown(tx)}.",
                 "Write `Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)`.",
             )
+        if graph is False:
+            check_unshared(type(self).__name__, {"model": model})
         self.step = OptState(jnp.array(0, jnp.uint32))
         self.tx = tx
         params = state(model, wrt)

@@ -43,12 +43,15 @@ class Described:
                 "`nnx.merge` made that object inside, copy what it is given: `nnx.merge(…, copy=True)`.",
             )
 
-    def get_metadata(self, name: str | None = None, default: Any = _MISSING) -> Any:
+    def get_metadata(
+        self, name: str | None = None, default: Any = _MISSING, *, exclude_required: bool | None = None
+    ) -> Any:
         """Return all metadata as a new dict, or the metadata of one name.
 
         Args:
             name: the name, or None for all.
             default: the value to return if there is no such metadata.
+            exclude_required: has no effect: no metadata is required here.
 
         Raises:
             KeyError: if there is no such metadata and no default.

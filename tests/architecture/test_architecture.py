@@ -27,13 +27,15 @@ LEVELS = (
         "traverse_util",
         "frozen_dict",
         "texts",
+        "configurations",
+        "elsewhere",
         "cursor",
     },
     {"scopes", "saving", "serialization"},
     {"pipeline", "entry", "checkpoints", "sharded_init"},
     {"runners"},
     {"lift", "nn", "diagnostics"},
-    {"training", "generation", "doctor"},
+    {"training", "generation", "doctor", "scope"},
 )
 """The rooms and files of liftcore; each imports from its own level and those above it here."""
 
@@ -54,7 +56,7 @@ OBJECT_LEVELS = (
     {"crossing"},
     {"transforms"},
     {"rnglib", "spmd", "training"},
-    {"layers", "summary"},
+    {"layers", "summary", "modes"},
     {"bridge"},
 )
 """Those of nnx_like."""

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import re
 import types
 from typing import Any, TypeVar
 
 import pytest
 
+import equinox_like
+import liftcore
+import liftcore.training
 import linen_like
+import nnx_like
 from docs import flax_names, nnx_names
+from liftcore.lazy import without_links
 from linen_like import kw_only_dataclasses as keywords
 from linen_like import typing as linen_typing
+from nnx_like.elsewhere import ELSEWHERE, LEFT_OUT
 
 linen = pytest.importorskip("flax.linen")
 
@@ -34,7 +42,7 @@ INNER = {
         "module_field", "run_interceptors", "tuple_init", "tuple_reduce", "wrap_descriptor_once", "wrap_method_once",
     },
     "partitioning": {"ScanIn", "ScanOut", "core_remat_static"},
-    "summary": {"Row", "Table"},
+    "summary": {"Row"},
     "transforms": {
         "InstancePlaceholder", "VariablePlaceholder", "clean_clone", "decorator_lift_transform",
         "decorator_lift_transform_cached", "fork_rngs", "get_module_scopes", "lift_direct_transform", "lift_transform",
@@ -127,3 +135,143 @@ def test_fields_that_are_marked_as_keyword_only(style: Any) -> None:
     assert (Wide(2, 3).features, Wide(2, 3).depth, Wide(2, 3, act="gelu").act) == (2, 3, "gelu")
     with pytest.raises(TypeError):
         Wide(2, 3, "gelu")
+
+
+# --- names that are left out, and parameters --------------------------------------------------------------------------
+
+STYLE_OF = {"flax": liftcore, "flax.core": liftcore, "flax.linen": linen_like, "flax.nnx": nnx_like}
+STYLE_OF |= {"flax.serialization": liftcore.serialization, "flax.training": liftcore.training}
+
+
+def left_out() -> list[tuple[Any, str, str]]:
+    """For each name of the tables that is not here, the package where a reader looks for it, and the reason."""
+    found = []
+    for part, package in STYLE_OF.items():
+        names = {**ELSEWHERE, **LEFT_OUT} if part == "flax.nnx" else flax_names.INSTEAD.get(part, {})
+        for name, text in names.items():
+            reason = text[0] if isinstance(text, tuple) else text
+            found.append((package, name, without_links(reason)))
+    equinox = importlib.import_module("equinox_like.elsewhere").INSTEAD
+    return found + [(equinox_like, name, reason) for name, reason in equinox.items()]
+
+
+@pytest.mark.parametrize(("package", "name", "reason"), left_out(), ids=lambda one: one if isinstance(one, str) else "")
+def test_a_name_that_is_left_out_says_why(package: Any, name: str, reason: str) -> None:
+    if importlib.util.find_spec(f"{package.__name__}.{name}") if hasattr(package, "__path__") else None:
+        return  # a file of the same name, with other content
+    with pytest.raises(AttributeError, match=re.escape(reason)) as raised:
+        getattr(package, name)
+    assert (raised.value.name, hasattr(package, name)) == (name, False)
+    with pytest.raises(ImportError, match=name):
+        exec(f"from {package.__name__} import {name}")
+
+
+@pytest.mark.parametrize("part", [*STYLE_OF, "flax.struct", "flax.traverse_util", "equinox"])
+def test_every_public_name_is_here_or_says_why_not(part: str) -> None:
+    theirs = importlib.import_module(part) if part != "equinox" else pytest.importorskip("equinox")
+    ours = {**STYLE_OF, "equinox": equinox_like}.get(part) or importlib.import_module(part.replace("flax", "liftcore"))
+    names = [name for name in getattr(theirs, "__all__", None) or dir(theirs) if not name.startswith("_")]
+    foreign = {"importlib", "annotations"} | {name for name in names if inspect.ismodule(vars(theirs).get(name))}
+    if part.startswith("flax") and part not in ("flax.nnx", "flax.linen", "flax.core", "flax"):
+        foreign |= set(names) - own(theirs)  # what a file imports
+    silent = []
+    for name in set(names) - foreign - set(dir(liftcore.typing)):
+        try:
+            getattr(ours, name)
+        except AttributeError as error:
+            silent += [name] if str(error).endswith(f"no attribute {name!r}") else []
+    assert silent == []
+
+
+def test_names_are_where_one_looks_for_them() -> None:
+    for path in (
+        "liftcore.scope.CollectionFilter", "liftcore.scope.PRNGSequenceFilter", "liftcore.scope.union_filters",
+        "liftcore.struct.TNode", "liftcore.training.orbax_utils.save_args_from_target", "linen_like.recurrent.Carry",
+        "linen_like.summary.Table", "liftcore.config", "liftcore.configurations.config", "nnx_like.A", "nnx_like.M",
+    ):  # fmt: skip
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name)
+    for module, name in ((linen_like.spmd, "set_logical_axis_rules"), (linen_like.partitioning, "set_axis_rules")):
+        with pytest.raises(AttributeError, match=r"with .*axis_rules"):
+            getattr(module, name)
+
+
+def test_flags_of_flax_have_one_value() -> None:
+    config = liftcore.config
+    their_flags = [name for name in dir(importlib.import_module("flax").config) if name.startswith(("flax_", "nnx_"))]
+    assert {name for name in their_flags if not hasattr(config, name)} == set()
+    for name in their_flags:
+        config.update(name, getattr(config, name))
+        setattr(config, name, getattr(config, name))
+    config.update("flax_use_flaxlib", True)
+    with config.temp_flip_flag("fix_rng_separator", True):
+        assert not config.flax_return_frozendict
+    for name, value, text in (
+        ("flax_return_frozendict", True, "it is False here: variables are plain dicts"),
+        ("nnx_graph_mode", False, "there is one mode"),
+        ("flax_colour", True, "there is no such flag"),
+    ):
+        with pytest.raises(liftcore.errors.LiftArgumentError, match=text):
+            config.update(name, value)
+    assert not hasattr(config, "flax_colour")
+
+
+_REFERENCE = {"_copy_ref", "_unsafe_bypass_check"}
+_INTERNAL = "internal to flax"
+NO_PARAMETERS: dict[str, tuple[set[str], str]] = {
+    "copy": (_REFERENCE, _INTERNAL),
+    "replace": (_REFERENCE, _INTERNAL),
+    "to_state": (_REFERENCE, _INTERNAL),
+    "set_raw_value": (_REFERENCE, _INTERNAL),
+    "GraphDef": ({"nodes", "attributes", "num_leaves"}, "made by `split`, not by users"),
+    "flatten": ({"ref_index", "ref_outer_index"}, _INTERNAL),
+    "unflatten": (
+        {"index_ref", "outer_index_outer_ref", "copy_variables", "recreate_variables", "graphdef_or_graphstate"},
+        _INTERNAL,
+    ),
+    "merge": ({"graphdef_or_graphstate"}, "passed by position"),
+    "register_data_type": ({"type_"}, "passed by position"),
+    "DenyList": ({"deny"}, "passed by position"),
+    "FrozenDict": ({"__unsafe_skip_copy__"}, _INTERNAL),
+    "replace_boxed": ({"val"}, "passed by position"),
+    "__call__": ({"x"}, "passed by position"),
+    "merge_fn": ({"a", "b"}, "passed by position"),
+}
+"""Parameters of flax that are missing here, and why: by the function, or by the name of the method."""
+
+
+def parameters(fn: Any) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def missing(theirs: Any, ours: Any) -> set[str]:
+    """The named parameters of a function that another one neither has nor collects."""
+    here = parameters(ours)
+    collects = any(one.kind is one.VAR_KEYWORD for one in here.values())
+    several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    named = {name for name, one in parameters(theirs).items() if one.kind not in several}
+    absent = named - here.keys() if here else set()
+    return absent & {"graph", "graph_updates"} if collects else absent
+
+
+@pytest.mark.parametrize("part", ["flax.nnx", "flax.linen"])
+def test_functions_have_the_parameters_of_flax(part: str) -> None:
+    theirs, ours = importlib.import_module(part), STYLE_OF[part]
+    found: dict[str, set[str]] = {}
+    for name in dir(theirs):
+        one, mine = getattr(theirs, name), getattr(ours, name, None)
+        if name.startswith("_") or not callable(one) or mine is None:
+            continue
+        found[name] = missing(one, mine)
+        if inspect.isclass(one):
+            for method in vars(one):
+                both = vars(one)[method], getattr(mine, method, None)
+                if (not method.startswith("_") or method == "__call__") and all(map(inspect.isfunction, both)):
+                    found[f"{name}.{method}"] = missing(*both)
+    for name, params in found.items():
+        known = NO_PARAMETERS.get(name) or NO_PARAMETERS.get(name.rpartition(".")[2]) or (set(), "")
+        is_draw = name.startswith(("Rngs.", "RngStream.")) and params == {"key"}  # bound by the stream
+        assert params - known[0] == set() or is_draw, name
