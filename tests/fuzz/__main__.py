@@ -18,7 +18,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", f"{QUICK} --xla_allow_excess_precision=false")
 
 from tests.fuzz.generate import FEATURES
-from tests.fuzz.runs import attempt
+from tests.fuzz.runs import attempt, attempt_pytrees
 from tests.sample import tree_seed
 
 
@@ -30,15 +30,18 @@ def main() -> int:
     parser.add_argument("--without", nargs="*", default=(), choices=FEATURES, help="features to leave out")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument(
+        "--pytrees", action="store_true", help="programs of pytree modules and filtered transformations"
+    )
     given = parser.parse_args()
     seed = tree_seed() if given.seed is None else given.seed
     print(f"{given.fresh} programs, --seed {seed}", flush=True)
     began, failed = time.time(), 0
-    options = " ".join(["", "--without", *given.without] if given.without else [])
+    options = " ".join(["", "--without", *given.without] if given.without else []) + " --pytrees" * given.pytrees
     tasks = [(seed + number, frozenset(given.without), not given.no_shrink) for number in range(given.fresh)]
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(given.jobs, context) as pool:
-        for number, found, source in pool.map(attempt, tasks):
+        for number, found, source in pool.map(attempt_pytrees if given.pytrees else attempt, tasks):
             failed += bool(found)
             if found:
                 print(f"\npython -m tests.fuzz --fresh 1 --seed {number}{options}\n{source}{found}", flush=True)

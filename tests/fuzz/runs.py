@@ -10,6 +10,7 @@ from tests.fuzz.compare import WAYS, Way, mismatches
 from tests.fuzz.generate import Generator
 from tests.fuzz.plain import IllegalError
 from tests.fuzz.programs import Program
+from tests.fuzz.pytrees import run
 from tests.fuzz.shrink import shrink
 
 
@@ -40,6 +41,14 @@ def attempt(task: tuple[int, frozenset[str], bool]) -> tuple[int, str, str]:
     if found and small:
         program, found = smallest(program, found)
     return seed, "".join(f"\n  {way}: {text}" for way, text in found.items()), repr(program)
+
+
+def attempt_pytrees(task: tuple[int, frozenset[str], bool]) -> tuple[int, str, str]:
+    """Runs one program of pytree modules, as `attempt` does; it is not made smaller."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    if task[0] % 40 == 0:
+        jax.clear_caches()
+    return task[0], run(task[0]) or "", ""
 
 
 def _kind(text: str) -> str:
