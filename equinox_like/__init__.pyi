@@ -2,6 +2,7 @@ from . import errors
 from .abstract import AbstractClassVar, AbstractVar
 from .adopting import adopt
 from .applied import Applied
+from .checking import branched_error_if, error_if
 from .closure_convert import filter_closure_convert
 from .custom_jvp import filter_custom_jvp
 from .custom_vjp import filter_custom_vjp
@@ -40,7 +41,9 @@ __all__ = [
     "Partial",
     "adopt",
     "apply_updates",
+    "branched_error_if",
     "combine",
+    "error_if",
     "errors",
     "field",
     "filter",

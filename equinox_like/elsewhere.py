@@ -11,8 +11,6 @@ INSTEAD = {
     ),
     "internal": "For loops and branches with values that are not arrays, use liftcore.filtered(liftcore.scan)",
     "debug": "Use liftcore.assert_max_traces and liftcore.retraces",
-    "error_if": "Use liftcore.checkify, which returns the error as a value",
-    "branched_error_if": "Use liftcore.checkify, which returns the error as a value",
     "static_field": "Use field(static=True)",
     "Enumeration": "Use enum.Enum, in a static field",
     "filter_pure_callback": "Use jax.pure_callback, with arrays",

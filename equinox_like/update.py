@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -183,9 +184,24 @@ def _nodes(where: Callable[[Any], Any], tree: Any) -> tuple[list[Any], bool]:
     nodes = list(found) if several else [found]
     wrong = [node for node in nodes if id(node) not in known]
     if wrong:
+        _check_not_static(wrong[0], known.values())
         raise LiftArgumentError(
             "tree_at, where",
             f"expected nodes of the pytree, given {shown(wrong[0])}.",
             "Return a node, or a flat tuple or list of nodes: `lambda tree: (tree.layers[0].w, tree.b)`.",
         )
     return nodes, several
+
+
+def _check_not_static(value: Any, nodes: Iterable[Any]) -> None:
+    """Raise the error for the value of a static field, which is no node of the pytree."""
+    for node in filter(dataclasses.is_dataclass, nodes):
+        for one in dataclasses.fields(node):
+            if one.metadata.get("static", False) and getattr(node, one.name, None) is value:
+                kind = type(node).__name__
+                raise LiftArgumentError(
+                    "tree_at, where",
+                    f"it selected {one.name} of {kind}, a static field, which belongs to the structure of the pytree.",
+                    f"Make another {kind}: `dataclasses.replace(module, {one.name}=…)`, if its `__init__` takes the "
+                    "fields.",
+                )

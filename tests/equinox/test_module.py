@@ -640,3 +640,14 @@ def test_a_wrapped_module_in_a_field_is_warned_about(wrap: Any) -> None:
         Generically(wrap(Scaled(X)))
     Generically(wrap(jnp.tanh))
     Generically(equinox_like.filter_vmap(Scaled(X)))
+
+
+@pytest.mark.parametrize("replace", [{"replace": "n"}, {"replace_fn": str.upper}])
+def test_a_static_field_that_tree_at_selects_is_named_with_what_serves(replace: Any) -> None:
+    model = {"layers": [Linear(X, mode="train")]}
+    with pytest.raises(LiftArgumentError, match=r"selected mode of Linear, a static field.*replace\(module, mode=…\)"):
+        equinox_like.tree_at(lambda model: model["layers"][0].mode, model, **replace)
+    changed = equinox_like.tree_at(
+        lambda model: model["layers"][0], model, replace_fn=lambda module: dataclasses.replace(module, mode="eval")
+    )
+    assert changed["layers"][0].mode == "eval"
