@@ -83,7 +83,9 @@ def filter_jit(
             scope.
     """
     if donate not in _DONATE:
-        raise LiftArgumentError("filter_jit, donate", f"expected one of {_DONATE}, given {donate!r}.", 'Write `donate="all"`.')
+        raise LiftArgumentError(
+            "filter_jit, donate", f"expected one of {_DONATE}, given {donate!r}.", 'Write `donate="all"`.'
+        )
     check_options("filter_jit", options, _OPTIONS)
     older = given_options("filter_jit", {}, default=default, fn=fn, args=args, kwargs=kwargs, out=out)
     made = filtered(filter_jit, _call, fun, {"donate": donate, **older, **options})

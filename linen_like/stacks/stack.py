@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.errors import AxisSizeError, LiftArgumentError
+from liftcore.errors import AxisSizeError, LiftArgumentError, shown
 from liftcore.filters import merge, partition, union
 from liftcore.meta import remove_axis
 from liftcore.typing import Filter, PyTree
@@ -92,7 +92,7 @@ class Stack(Module):
     def __post_init__(self) -> None:
         if not isinstance(self.block, Base):
             raise LiftArgumentError(
-                "block of Stack", f"expected a module, given {self.block!r}.", "Write `Stack(Block(…), length)`."
+                "block of Stack", f"expected a module, given {shown(self.block)}.", "Write `Stack(Block(…), length)`."
             )
         if self.mode not in _MODES:
             raise LiftArgumentError(
