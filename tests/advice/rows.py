@@ -9,8 +9,8 @@ A file of rows has the form of a diff. What stands before its first row are the 
     +the line that the fix asks for
     =an expression that is true after the corrected program
 
-Code that the fix quotes must be part of the edit: the edit writes, or deletes, a word of it, or the corrected program has
-it literally, where `…` stands for any code.
+Code that the fix quotes must be part of the edit: the edit writes or deletes a word of it, or the corrected program has
+all of it, where `…` stands for any code.
 """
 
 from __future__ import annotations
@@ -87,15 +87,17 @@ def _read(path: Path) -> Iterator[Row]:
 def fixes(source: str) -> Iterator[tuple[int, str]]:
     """Yield the fixes that a file passes to errors: the line, and a regular expression that their texts match."""
     tree = ast.parse(source)
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    inner = {
-        node for one in functions for node in ast.walk(one) if node is not one and isinstance(node, ast.FunctionDef)
-    }
-    for function in (one for one in functions if one not in inner):
-        texts = _assigned(tree.body) | _assigned(ast.walk(function))
-        for node in ast.walk(function):
-            if isinstance(node, ast.Call) and len(node.args) == 3 and ast.unparse(node.func).endswith("Error"):
-                yield from ((node.lineno, text) for text in _texts(node.args[2], texts))
+    methods = [node for one in tree.body for node in (one.body if isinstance(one, ast.ClassDef) else [one])]
+    everywhere = _assigned(tree.body)
+    for scope in methods:
+        assigned = {**everywhere, **_assigned(ast.walk(scope))}
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Call) and len(node.args) == 3 and _name(node.func).endswith("Error"):
+                yield from ((node.lineno, text) for text in _texts(node.args[2], assigned))
+
+
+def _name(function: ast.expr) -> str:
+    return getattr(function, "attr", getattr(function, "id", ""))
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
