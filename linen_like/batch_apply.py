@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore import nn
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, shown
 
 __all__ = ["BatchApply"]
 
@@ -45,7 +45,7 @@ class BatchApply:
         if not callable(f) or num_dims < 1:
             raise LiftArgumentError(
                 "BatchApply",
-                f"expected a function, and 1 or more dimensions to merge, given {f!r} and {num_dims}.",
+                f"expected a function, and 1 or more dimensions to merge, given {shown(f)} and {num_dims}.",
                 "Write `BatchApply(function, num_dims=2)`.",
             )
         self.f, self.num_dims = f, num_dims

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from numbers import Integral
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from liftcore import Variable, nn
 from liftcore.errors import LiftArgumentError
@@ -441,7 +441,7 @@ class WeightNorm(Module):
     @nowrap
     def _features(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         given = () if self.feature_axes is None else self.feature_axes
-        axes = (given,) if isinstance(given, Integral) else tuple(given)
+        axes = (given,) if isinstance(given, int | np.integer) else tuple(given)
         if any(not -len(shape) <= axis < len(shape) for axis in axes):
             raise LiftArgumentError(
                 f'"{name}" in WeightNorm at {self.scope.path_text}',

@@ -7,10 +7,11 @@ import operator
 import os
 import re
 from collections.abc import Iterator
-from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
+
+import numpy as np
 
 from ..errors import LiftArgumentError, shown
 from ..typing import Filter, PyTree
@@ -55,7 +56,7 @@ class Checkpoints:
 
     def __init__(self, folder: str | os.PathLike[str], keep: int | None = 3) -> None:
         check_path("Checkpoints(folder)", folder)
-        if keep is not None and (not isinstance(keep, Integral) or isinstance(keep, bool) or keep < 1):
+        if keep is not None and (not isinstance(keep, int | np.integer) or isinstance(keep, bool) or keep < 1):
             what = f"`keep` is {keep!r}."
             raise LiftArgumentError(f'Checkpoints("{folder}")', what, "Give a number of steps, or None to keep all.")
         self.folder, self.keep = Path(folder), keep

@@ -9,11 +9,11 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from numbers import Integral
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
 import jax
+import numpy as np
 
 from ..errors import LiftArgumentError, SerializationError, shown
 from ..traverse_util import unflatten_dict
@@ -336,7 +336,7 @@ class OrbaxCheckpoints:
 
 
 def _at_least(least: int, value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
 
 
 def _numbers(where: str, metrics: Any) -> dict[str, float]:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import AxisSizeError, LiftArgumentError
+from liftcore.errors import AxisSizeError, LiftArgumentError, shown
 from liftcore.filters import merge, partition, union
 from liftcore.leaves import is_array, is_number
 from liftcore.meta import remove_axis
@@ -91,7 +91,7 @@ class Stack(Module):
     def __post_init__(self) -> None:
         if not isinstance(self.block, Base):
             raise LiftArgumentError(
-                "block of Stack", f"expected a module, given {self.block!r}.", "Write `Stack(Block(…), length)`."
+                "block of Stack", f"expected a module, given {shown(self.block)}.", "Write `Stack(Block(…), length)`."
             )
         if self.mode not in _MODES:
             raise LiftArgumentError(

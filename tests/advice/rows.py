@@ -9,8 +9,8 @@ A file of rows has the form of a diff. What stands before its first row are the 
     +the line that the fix asks for
     =an expression that is true after the corrected program
 
-Code that the fix quotes must be part of the edit: the edit writes, or deletes, a word of it, or the corrected program
-has it literally, where `…` stands for any code.
+Code that the fix quotes must be part of the edit: the edit writes or deletes a word of it, or the corrected program has
+all of it, where `…` stands for any code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,28 +87,43 @@ def _read(path: Path) -> Iterator[Row]:
 def fixes(source: str) -> Iterator[tuple[int, str]]:
     """Yield the fixes that a file passes to errors: the line, and a regular expression that their texts match."""
     tree = ast.parse(source)
-    for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))]:
-        for node in ast.walk(scope) if scope is not tree else ast.iter_child_nodes(tree):
-            if isinstance(node, ast.Call) and len(node.args) == 3 and re.search(r"Error$", ast.unparse(node.func)):
-                for text in _texts(node.args[2], [scope, tree]):
-                    yield node.lineno, text
+    methods = [node for one in tree.body for node in (one.body if isinstance(one, ast.ClassDef) else [one])]
+    everywhere = _assigned(tree.body)
+    for scope in methods:
+        assigned = {**everywhere, **_assigned(ast.walk(scope))}
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Call) and len(node.args) == 3 and _name(node.func).endswith("Error"):
+                yield from ((node.lineno, text) for text in _texts(node.args[2], assigned))
 
 
-def _texts(node: ast.AST, scopes: list[Any]) -> Iterator[str]:
+def _name(function: ast.expr) -> str:
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def _assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
+    """Return the values that are assigned to names."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            for target, value in zip(_parts(node.targets[0]), _parts(node.value), strict=False):
+                if isinstance(target, ast.Name) and not isinstance(value, ast.Name):
+                    found.setdefault(target.id, []).append(value)
+    return found
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+def _texts(node: ast.expr, assigned: dict[str, list[ast.expr]]) -> Iterator[str]:
     match node:
         case ast.Constant(value=str()):
             yield re.escape(node.value)
         case ast.JoinedStr():
             yield "".join(re.escape(one.value) if isinstance(one, ast.Constant) else ".*" for one in node.values)
         case ast.IfExp():
-            yield from _texts(node.body, scopes)
-            yield from _texts(node.orelse, scopes)
+            yield from _texts(node.body, assigned)
+            yield from _texts(node.orelse, assigned)
         case ast.Name():
-            for found in (one for scope in scopes for one in ast.walk(scope) if isinstance(one, ast.Assign)):
-                for target, value in zip(*map(_parts, (found.targets[0], found.value)), strict=False):
-                    if isinstance(target, ast.Name) and target.id == node.id and not isinstance(value, ast.Name):
-                        yield from _texts(value, scopes)
-
-
-def _parts(node: Any) -> list[Any]:
-    return node.elts if isinstance(node, ast.Tuple) else [node]
+            for value in assigned.get(node.id, []):
+                yield from _texts(value, assigned)

@@ -111,7 +111,7 @@ ENTRIES: Table = {
     "a list of keys": (
         lambda: DROP.apply({}, X, rngs=[KEY]),  # type: ignore[arg-type]
         InvalidRngError,
-        'rngs["params"] | expected one PRNG key, given a list. | Pass a key, such as rngs=',
+        'rngs["params"] | expected one PRNG key, given a list. | Pass a key, such as `rngs=',
     ),
     "apply without its variables": (
         lambda: nn.Dense(3).apply(None, X),  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ ENTRIES: Table = {
     "an array for a collection": (
         lambda: nn.Dense(3).apply({"params": X}, X),
         ApplyScopeInvalidVariablesTypeError,
-        'variables["params"] | (a mapping from names), given a float32[2,3] array. | Pass {"params": params}',
+        'variables["params"] | (a mapping from names), given a float32[2,3] array. | Pass `{"params": params}`',
     ),
     "params and statistics one level too deep": (
         lambda: NORM.apply({"params": STATS}, X),
@@ -380,7 +380,7 @@ LIFTS: Table = {
     "fori_loop of a class": (
         lambda: compact(lambda net, x: nn.fori_loop(0, 3, nn.Dense, net, x)),
         LiftArgumentError,
-        "nn.fori_loop | expected a function of the module, given the class Dense. | `lambda mdl, x: Dense(…)(x)`",
+        "nn.fori_loop | expected a function of the module, given the class Dense. | `lambda mdl, …: Dense(…)(x)`",
     ),
     "a static argument that there is not, by name": (
         lambda: nn.jit(nn.Dense, static_argnames="trian"),
