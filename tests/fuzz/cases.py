@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.programs import CARRY, Body, Call, Draw, Lift, Local, Make, Num, Op, Program, Read, Tree, Write
+from tests.fuzz.programs import CARRY, Body, Call, Draw, Key, Lift, Local, Make, Num, Op, Program, Read, Tree, Write
 
 X = Local("x")
 SPLITS = (("params", False), ("dropout", False), ("noise", False))
@@ -126,3 +126,22 @@ MAPPED = Call(
 CASES["an empty frozen value, mapped in one branch"] = Program(
     Body((Call("a", Lift("cond"), (Body((), X), Body((MAPPED,), X)), (Op("positive", (X,)), X)),), X)
 )
+
+DRAWN = Call(
+    "c",
+    Lift("call"),
+    (
+        Body(
+            (Make("w", "params", "w", Key("params")), Draw("d", "other")),
+            Op("add", (Local("w"), Op("add", (Local("d"), X)))),
+        ),
+    ),
+    (X,),
+    "m",
+    times=2,
+)
+for _kind, _around in (("custom_vjp", "vjp"), ("custom_jvp", "jvp")):
+    _ruled = Call("b", Lift(_kind), (Body((DRAWN,), Local("c")),), (X,), "n")
+    CASES[f"{_kind} of a body that is called twice and draws"] = Program(
+        Body((Call("a", Lift(_around), (Body((_ruled,), Local("b")),), (X,), "o"), Draw("e", "other")), Local("a"))
+    )

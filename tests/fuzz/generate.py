@@ -26,7 +26,7 @@ from tests.fuzz.programs import (
     Tree,
     Write,
 )
-from tests.fuzz.rules import BRANCHES, DERIVATIVES, legal
+from tests.fuzz.rules import BRANCHES, DERIVATIVES, RULED, legal
 
 KINDS = {
     "call": 1,
@@ -44,6 +44,9 @@ KINDS = {
     "vjp": 1,
     "grad": 1,
     "jvp": 1,
+    "custom_vjp": 2,
+    "custom_jvp": 1,
+    "custom_vmap": 1,
 }
 FEATURES = (
     *KINDS,
@@ -65,6 +68,7 @@ FEATURES = (
     "same",
     "idle",
     "until",
+    "twice",
 )
 """What can be left out."""
 
@@ -165,7 +169,7 @@ class Generator:
         return names[-1]
 
     def sequence(self) -> str:
-        return "other" if self.may("fallback", 0.1) else self.random.choice(self.sequences)
+        return "other" if self.may("fallback", 0.2) else self.random.choice(self.sequences)
 
     def init(self, made: list[tuple[str, str]], names: list[str], depth: int = 0) -> Any:
         if depth < 2 and self.may("trees", 0.15 + 0.1 * depth):
@@ -201,9 +205,8 @@ class Generator:
         seen = made if place is None else []
         if kind == "while_loop" and seen and self.may("until", 0.4):
             lift = dataclasses.replace(lift, until=self.random.choice(seen))
-        inner = [*(names if "closures" not in self.without else []), "x"] + ["y"] * (
-            kind in ("vmap", "scan", "fori_loop")
-        )
+        closes = "closures" not in self.without and kind not in RULED
+        inner = [*(names if closes else []), "x"] + ["y"] * (kind in ("vmap", "scan", "fori_loop"))
         count = {"cond": 2, "switch": 3}.get(kind, 1)
         before, self.before = self.before, len(seen)
         bodies = tuple(self.body(depth - 1, list(seen), inner) for _ in range(count))
@@ -220,7 +223,8 @@ class Generator:
             args.insert(0, Op("positive", (self.expr(made, names, 2),)))
         if kind == "switch":
             args.insert(0, Op("int32", (Op("sum", (self.expr(made, names, 1),)),)))
-        return Call(self.named(names), lift, bodies, tuple(args), place)
+        again = place is not None and kind not in BRANCHES and self.may("twice", 0.3)
+        return Call(self.named(names), lift, bodies, tuple(args), place, 2 if again else 1)
 
     def same(self, call: Call, made: list[tuple[str, str]], names: list[str]) -> Call:
         """The lifted function of a call once more, in this scope or in another one, on another value."""

@@ -193,6 +193,39 @@ def _jvp(lift: Lift, bodies: Any) -> Run:
     return run_both
 
 
+def _with_rule(rule: Callable[[Run, Run], Any]) -> Callable[[Lift, Any], Run]:
+    """A function with a rule that gives what there is without it; `rule` is given the function and a call of it."""
+
+    def build(lift: Lift, bodies: Any) -> Run:
+        lifted = rule(getattr(liftcore, lift.kind), lambda scope, x: like(bodies[0](scope, x=x)[0], x))
+        return lambda scope, x: lifted(scope, floating(x))
+
+    return build
+
+
+def _pulled(lift: Run, body: Run) -> Any:
+    lifted = lift(body)
+    lifted.defvjp(lambda scope, x: liftcore.vjp(body)(scope, x), lambda pullback, cotangent: pullback(cotangent))
+    return lifted
+
+
+def _pushed(lift: Run, body: Run) -> Any:
+    lifted = lift(body)
+    lifted.defjvp(lambda scope, *args: liftcore.jvp(body)(scope, *args))
+    return lifted
+
+
+def _batched(lift: Run, body: Run) -> Any:
+    lifted = lift(body)
+
+    @lifted.def_vmap
+    def rule(size: int, in_batched: Any, scope: Any, x: Any) -> Any:
+        axes = jax.tree.map(lambda flag: 0 if flag else None, tuple(in_batched))
+        return jax.vmap(liftcore.apply(body), axes, axis_size=size)(scope.variables(), x), True
+
+    return lifted
+
+
 def floating(x: Any) -> Any:
     """Something that one can differentiate by."""
     x = jnp.asarray(x)
@@ -217,4 +250,7 @@ KINDS: Mapping[str, Callable[[Lift, Any], Run]] = {
     "jvp": _jvp,
     "pack": _pack,
     "map_variables": _map_variables,
+    "custom_vjp": _with_rule(_pulled),
+    "custom_jvp": _with_rule(_pushed),
+    "custom_vmap": _with_rule(_batched),
 }

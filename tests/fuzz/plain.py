@@ -76,7 +76,7 @@ class Plain:
     def __init__(self, world: World, path: Path = ()) -> None:
         self.world, self.path = world, path
 
-    def push(self, name: str) -> Plain:
+    def push(self, name: str, reuse: bool = False) -> Plain:
         return Plain(self.world, (*self.path, name))
 
     def has_variable(self, collection: str, name: str) -> bool:
@@ -333,6 +333,12 @@ def _one(statement: Call, scope: Plain, body: Any, x: Any) -> Any:
     return body(0, scope.world, x=x)[0]
 
 
+def _ruled(statement: Call, scope: Plain, body: Any, x: Any) -> Any:
+    """A rule that gives what there is without it changes nothing."""
+    x = floating(x)
+    return like(body(0, scope.world, x=x)[0], x)
+
+
 def _map_variables(statement: Call, scope: Plain, body: Any, x: Any) -> Any:
     lift, outer = statement.lift, scope.world
 
@@ -451,6 +457,7 @@ def shaped(pure: Any, params: Any, x: Any, target: Any) -> Any:
 
 KINDS: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("call", "remat", "jit", "named_call", "pack"), _one),
+    **dict.fromkeys(("custom_vjp", "custom_jvp", "custom_vmap"), _ruled),
     **dict.fromkeys(("cond", "switch"), _branches),
     **dict.fromkeys(("fori_loop", "while_loop"), _counted),
     "vmap": _vmap,

@@ -152,6 +152,7 @@ class Call:
 
     Attributes:
         args: what the bodies are given: their "x", then "y"; for branches the predicate comes first.
+        times: how often it is called, each time on the result before; more than once only over a new scope.
     """
 
     into: str
@@ -159,6 +160,7 @@ class Call:
     bodies: tuple[Body, ...]
     args: tuple[Any, ...]
     place: str | None = None
+    times: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,9 +273,18 @@ def step(statement: Any, scope: Any, env: dict[str, Any], call: Callable[..., An
             scope.sow("intermediates", name, evaluate(value, scope, env))
         case Has(into, collection, name):
             env[into] = int(scope.has_variable(collection, name))
-        case Call(into, _, _, args, place):
-            below = scope if place is None else scope.push(place)
-            env[into] = call(statement, below, env, [evaluate(arg, scope, env) for arg in args])
+        case Call(into):
+            env[into] = repeated(statement, scope, env, call)
+
+
+def repeated(statement: Call, scope: Any, env: Mapping[str, Any], call: Callable[..., Any]) -> Any:
+    """Runs a lift as often as it is called."""
+    x, *rest = [evaluate(arg, scope, env) for arg in statement.args]
+    result = x
+    for time in range(statement.times):
+        below = scope if statement.place is None else scope.push(statement.place, reuse=time > 0)
+        result = call(statement, below, env, [like(result, x) if time else x, *rest])
+    return result
 
 
 def write(scope: Any, collection: str, name: str, value: Any, raw: bool) -> None:

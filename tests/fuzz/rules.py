@@ -25,6 +25,8 @@ LOOPS = ("scan", "fori_loop", "while_loop")
 GROUPED = ("vmap", *LOOPS)
 DERIVATIVES = ("vjp", "grad", "jvp")
 BRANCHES = ("cond", "switch")
+RULED = ("custom_vjp", "custom_jvp", "custom_vmap")
+"""Lifts with rules. A rule is a derivative of the function, or maps it; it closes over nothing."""
 SCOPE = "scope"
 """In the place of a collection: the name of a scope."""
 CALLS = ("call", "named_call")
@@ -67,6 +69,10 @@ class State:
                 if axis == CARRY:
                     deps.add(carried_by(number))
         return frozenset(deps)
+
+    def hides(self, collection: str) -> bool:
+        """Whether no gradient flows through a collection: through all but parameters, inside a rule, for JAX only."""
+        return collection != "params" and self.has(*DERIVATIVES) and self.has(*RULED)
 
     def shared(self, path: Path, kinds: tuple[str, ...]) -> Deps:
         """The lifts around, of some kinds, that share a variable."""
@@ -121,7 +127,7 @@ def of_expr(expr: Any, at: Path, env: dict[str, Deps], state: State) -> Deps:
             return env[name]
         case programs.Read(collection, name):
             path = (collection, *at, name)
-            if path not in state.variables:
+            if path not in state.variables or state.hides(collection):
                 raise IllegalError(f"no variable {path}")
             return state.variables[path] | state.mapped(path)
         case programs.Op(_, args) | programs.Tree(_, args):
@@ -147,6 +153,7 @@ def of_statement(statement: Any, at: Path, env: dict[str, Deps], state: State) -
             env[into] = of_expr(value, at, env, state)
         case programs.Draw(into, sequence):
             env[into] = of_expr(programs.Key(sequence), at, env, state)
+            drawn(state)
         case programs.Sow(_, value):
             of_expr(value, at, env, state)
             sown(state)
@@ -160,6 +167,11 @@ def of_statement(statement: Any, at: Path, env: dict[str, Deps], state: State) -
 def carried_by(number: int) -> str:
     """Depended on by what goes from one iteration of a loop to the next."""
     return f"carried by {number}"
+
+
+def drawn(state: State) -> None:
+    if state.has("custom_vmap"):
+        raise IllegalError("a rule for `vmap` has no keys")
 
 
 def sown(state: State) -> None:
@@ -181,6 +193,8 @@ def draws(init: Any) -> bool:
 
 def made(path: Path, init: Any, deps: Deps, state: State) -> Deps:
     mapped = state.mapped(path)
+    if state.hides(path[0]):
+        raise IllegalError(f"no gradient flows through {path}")
     if path in state.variables:
         if path not in state.before or path[0] == "params":
             raise IllegalError(f"{path} exists")
@@ -195,14 +209,14 @@ def made(path: Path, init: Any, deps: Deps, state: State) -> Deps:
             raise IllegalError(f"{path} is made in a loop from what that carries, and a lift around shares it")
     if path[0] == "params" and RESHAPED in deps:
         raise IllegalError(f"{path} is made from what has another shape later, so that `apply` expects another one")
-    if path[0] == "params" and state.has(*DERIVATIVES) and not is_float(init):
+    if path[0] == "params" and state.has(*DERIVATIVES, *RULED) and not is_float(init):
         raise IllegalError(f"one cannot differentiate by {path}")
     state.variables[path] = deps | mapped
     return state.variables[path]
 
 
 def wrote(path: Path, deps: Deps, state: State) -> None:
-    if path[0] not in WRITTEN or path not in state.variables:
+    if path[0] not in WRITTEN or path not in state.variables or state.has("custom_vmap"):
         raise IllegalError(f"{path} cannot be written")
     deps |= state.control | state.variables[path]
     if state.shared(path, LOOPS) or deps & state.shared(path, ("vmap",)):
@@ -227,11 +241,7 @@ def is_float(init: Any) -> bool:
 def of_call(statement: programs.Call, at: Path, env: dict[str, Deps], state: State) -> programs.Call:
     """A lift without what breaks a rule."""
     lift, place = statement.lift, statement.place
-    axes = [axis for _, axis in lift.groups if isinstance(axis, int)]
-    if place is None and (axes or lift.kind in DERIVATIVES):
-        raise IllegalError("what is in this scope is no slice")
-    if state.has("vjp", "grad") and (lift.kind == "while_loop" or "traced" in lift.flags):
-        raise IllegalError("a loop of unknown length has no reverse")
+    may_lift(statement, state)
     args = [of_expr(arg, at, env, state) for arg in statement.args]
     if place is not None:
         take_name((SCOPE, *at, place), state)
@@ -250,10 +260,11 @@ def of_call(statement: programs.Call, at: Path, env: dict[str, Deps], state: Sta
         bodies, deps = of_branches(statement, below, {**env, "x": args[1]}, inner, state)
     else:
         own = frozenset([number]) if lift.kind in GROUPED else NONE
+        env_in = {} if lift.kind in RULED else env
         held = {"x": args[0] | own | ({carried_by(number)} if lift.kind in LOOPS else NONE)}
         if lift.kind in GROUPED:
             held["y"] = NONE.union(*args[1:]) | (own if lift.kind in LOOPS else NONE)
-        bodies, deps = of_runs(statement, below, {**env, **held}, inner, state)
+        bodies, deps = of_runs(statement, below, {**env_in, **held}, inner, state)
     if lift.kind == "grad" and not any(
         isinstance(each, programs.Make) and each.collection == "params" and not isinstance(each.init, programs.Tree)
         for each in bodies[0].statements
@@ -265,6 +276,20 @@ def of_call(statement: programs.Call, at: Path, env: dict[str, Deps], state: Sta
     state.variables = {path: found - {number} for path, found in inner.variables.items()}
     env[statement.into] = (deps | inner.control) - {number} | NONE.union(*args)
     return dataclasses.replace(statement, bodies=bodies)
+
+
+def may_lift(statement: programs.Call, state: State) -> None:
+    """Checks that a lift may be here, whatever its bodies are."""
+    lift, place = statement.lift, statement.place
+    axes = [axis for _, axis in lift.groups if isinstance(axis, int)]
+    if place is None and (axes or lift.kind in DERIVATIVES or statement.times > 1):
+        raise IllegalError("what is in this scope is no slice, and its names are taken")
+    if lift.kind == "custom_vjp" and state.has("jvp", "custom_jvp"):
+        raise IllegalError("a function with a pullback has no forward derivative")
+    if lift.kind == "custom_vmap" and state.has(*DERIVATIVES, *RULED):
+        raise IllegalError("JAX may call a rule for `vmap` in a derivative")
+    if state.has("vjp", "grad", "custom_vjp") and (lift.kind == "while_loop" or "traced" in lift.flags):
+        raise IllegalError("a loop of unknown length has no reverse")
 
 
 def take_name(path: Path, state: State) -> None:
@@ -299,7 +324,7 @@ def of_runs(
         looked, known, before = dict(inner.variables), dict(env), body
         inner.before = again
         body, deps, stacked = of_body(body, at, env, inner)
-        carries = inner.around[-1][1].kind in LOOPS
+        carries = inner.around[-1][1].kind in LOOPS or statement.times > 1
         env = {**env, "x": env["x"] | (deps if carries else NONE)}
         after = inner.variables
         inner.variables = {path: after.get(path, found) | found for path, found in looked.items()}
