@@ -6,26 +6,14 @@ private subclasses, NumPy's `float64` is a `float`, and a member of an `IntEnum`
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
 
 from ._compat import NUMPY_ARRAYS
 
-__all__ = [
-    "Number",
-    "is_array",
-    "is_array_like",
-    "is_array_or_struct",
-    "is_number",
-    "is_numpy",
-    "is_traceable",
-    "number_type",
-]
-
-Number: TypeAlias = bool | int | float | complex
-"""The types of Python's numbers."""
+__all__ = ["is_array", "is_array_like", "is_array_or_struct", "is_number", "is_numpy", "is_traceable", "number_type"]
 
 _NUMBERS = (bool, int, float, complex)  # each is tested before the types that it is a subclass of
 

@@ -150,15 +150,19 @@ def update_class(old: type, new: type) -> None:
             object.__setattr__(one, "__class__", new)
 
 
-def reload(old: dict[str, Any], factor: int) -> None:
-    for name, new in loaded(factor).items():
+def reload(generations: list[dict[str, Any]], factor: int) -> None:
+    """Reload a module whose objects of all earlier generations may still be in use."""
+    generations.append(loaded(factor))
+    for name, new in generations[-1].items():
         if getattr(new, "__module__", None) == "reloaded_module":
-            update(old[name], new)
+            for old in generations[:-1]:
+                update(old[name], new)
 
 
 @pytest.mark.parametrize("before", ["an instance from before", "a new instance"])
 def test_imported_classes_run_the_new_code(before: str) -> None:
-    old = loaded(2)
+    generations = [loaded(2)]
+    old = generations[0]
     names = [*LINEN, "Object", "Pytree", "Kinds"]
     held = {name: old[name]() for name in names}
 
@@ -168,7 +172,7 @@ def test_imported_classes_run_the_new_code(before: str) -> None:
 
     assert {run(name) for name in names} == {2}
     for factor in (3, 5):
-        reload(old, factor)
+        reload(generations, factor)
         if before == "a new instance":
             held = {name: old[name]() for name in names}
         assert {name: run(name) for name in names} == dict.fromkeys(names, factor)
@@ -179,5 +183,5 @@ def test_compiled_functions_of_a_user_run_the_new_code() -> None:
     model, tree, x = old["Object"](), old["Pytree"](), jnp.float32(1)
     of_objects, of_pytrees = nnx.jit(lambda model, x: model(x)), eqx.filter_jit(lambda tree, x: tree(x))
     assert (of_objects(model, x), of_pytrees(tree, x)) == (2, 2)
-    reload(old, 3)
+    reload([old], 3)
     assert (of_objects(model, x), of_pytrees(tree, x)) == (3, 3)
