@@ -25,56 +25,6 @@ Example:
     {'params': {'dense': {'kernel': 1.0}}, 'cache': {'step': 3}}
 """
 
-from __future__ import annotations
+from ..lazy import from_stub
 
-from .algebra import intersect, names_collections, subtract, union
-from .parameters import Parameters
-from .predicates import (
-    All,
-    Any,
-    DenyList,
-    Everything,
-    Not,
-    Nothing,
-    OfType,
-    PathContains,
-    SubtreePredicate,
-    WithTag,
-    asking_further,
-    decide,
-    matches_collection,
-    matches_stream,
-    names_in,
-    short_form,
-    to_predicate,
-)
-from .trees import leaves_of, merge, partition, split
-
-__all__ = [
-    "All",
-    "Any",
-    "DenyList",
-    "Everything",
-    "Not",
-    "Nothing",
-    "OfType",
-    "Parameters",
-    "PathContains",
-    "SubtreePredicate",
-    "WithTag",
-    "asking_further",
-    "decide",
-    "intersect",
-    "leaves_of",
-    "matches_collection",
-    "matches_stream",
-    "merge",
-    "names_collections",
-    "names_in",
-    "partition",
-    "short_form",
-    "split",
-    "subtract",
-    "to_predicate",
-    "union",
-]
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__)
