@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from ._compat import NUMPY_ARRAYS
+from .cycles import check_finite
 from .errors import LiftArgumentError
 from .statics import Undescribed, snapshot, static_key
 
@@ -304,6 +305,7 @@ def _flatten(tree: Any) -> tuple[list[Any], Any, Hashable | None]:
     If it is not exact, each `Rest` is a leaf. To check every node for a `Rest` takes as long as all other work.
     """
     leaves: list[Any]
+    check_finite(tree)
     leaves, structure = jax.tree.flatten(tree)
     try:
         return leaves, structure, _exact(structure)

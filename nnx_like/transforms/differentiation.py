@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 import liftcore
 from liftcore import is_array
+from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
 
 from ..crossing.groups import Choose, Groups
@@ -110,6 +111,7 @@ def moves(raw: Any, allow_int: bool = False) -> bool:
     """
     if hasattr(raw, "dtype"):
         return _is_moving_type(raw.dtype, allow_int)
+    check_finite(raw)
     leaves = list(filter(is_number, jax.tree.leaves(raw)))
     types: list[Any] = [leaf.dtype if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves]
     return bool(leaves) and all(_is_moving_type(one, allow_int) for one in types)
