@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.leaves import is_array, is_array_like, number_type
 
@@ -117,6 +118,8 @@ def combine(*pytrees: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
     Raises:
         ValueError: the error of JAX for pytrees of different structures.
     """
+    if is_leaf is None:
+        check_finite(pytrees)
 
     def first(*leaves: Any) -> Any:
         return next((leaf for leaf in leaves if leaf is not None), None)
@@ -131,6 +134,8 @@ def _map_chosen(fn: Callable[[Any, bool], Any], spec: Any, tree: Any, is_leaf: C
         return jax.tree.map(lambda leaf: fn(leaf, _answer(answer, leaf)), subtree, is_leaf=is_leaf)
 
     try:
+        if is_leaf is None:
+            check_finite(tree)
         return jax.tree.map(below, spec, tree, is_leaf=lambda node: node is None)
     except (ValueError, TypeError) as error:
         if isinstance(error, LiftArgumentError) or is_prefix(spec, tree):

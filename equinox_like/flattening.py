@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from liftcore import Rest
+from liftcore.cycles import entering
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.statics import Undescribed
 
@@ -23,6 +24,8 @@ OPEN = "_is_open"
 
 Structure: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], Rest | None]
 """The names of the children, the names of the static fields, and the values of the static fields."""
+
+_CHANGING = frozenset({list, dict})
 
 _UNCHANGING = frozenset(
     {bool, int, float, complex, str, bytes, type(None), types.FunctionType, types.BuiltinFunctionType, type}
@@ -99,7 +102,10 @@ def flatten(module: Any) -> tuple[list[Any], Structure]:
     """Return the children of a module, and its static part."""
     structure = _structure_of(module)
     values = module.__dict__
-    return [values[name] for name in structure[0]], structure
+    children = [values[name] for name in structure[0]]
+    if not _CHANGING.isdisjoint(map(type, children)):  # a module contains itself only by way of a list or a dict
+        entering(module, "Leave out the reference, or keep it in a static field.")
+    return children, structure
 
 
 def flatten_with_keys(module: Any) -> tuple[list[tuple[Any, Any]], Structure]:

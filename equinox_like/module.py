@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, dataclass_transform
 import jax
 
 from liftcore import is_array
+from liftcore.cycles import checks_itself
 from liftcore.errors import LiftArgumentError, check_keywords, shown
 
 from .abstract import check_strict, missing, own_abstract
@@ -92,6 +93,7 @@ class ModuleMeta(abc.ABCMeta):
         cls._converters = {one.name: one.metadata["converter"] for one in fields if "converter" in one.metadata}
         if cls._abstract:
             cls.__abstractmethods__ |= missing(cls, cls._abstract)
+        checks_itself(cls)
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, functools.partial(unflatten, cls), flatten)
         return cls
 

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from liftcore import Scope, is_scoped, is_traceable, split_scoped
+from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
 
 __all__ = ["SplitResult", "SplitTree", "check_no_scopes", "is_dynamic"]
@@ -47,6 +48,7 @@ class SplitTree:
         self._kinds = bytearray()
         self._makers: list[tuple[int, Callable[..., Any]]] = []
         self.structure: Any
+        check_finite(tree)
         leaves, self.structure = jax.tree.flatten(tree)
         for leaf in leaves:
             kind = _ARRAY if is_traced(leaf) else _SCOPED if is_scoped(leaf) else _STATIC

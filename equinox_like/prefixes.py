@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
 
 __all__ = ["is_prefix", "leafwise"]
@@ -25,6 +26,8 @@ def leafwise(where: str, spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | 
         LiftArgumentError: if `spec` is not a prefix.
     """
     answers: list[Any] = []
+    if is_leaf is None:
+        check_finite(tree)
 
     def below(answer: Any, subtree: Any) -> None:
         leaves = jax.tree.leaves(subtree, is_leaf=is_leaf)

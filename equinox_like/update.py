@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from liftcore import is_array
+from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError, shown
 
 from .functions import MISSING
@@ -60,6 +61,7 @@ def tree_equal(*pytrees: Any, typematch: bool = False, rtol: Any = 0.0, atol: An
     Returns:
         A bool; if arrays are traced, a boolean array of shape `()`.
     """
+    check_finite(pytrees)
     first, structure = jax.tree.flatten(pytrees[0])
     found: Any = True
     for other in pytrees[1:]:
@@ -125,6 +127,8 @@ def tree_at(
             "tree_at", "expected either `replace` or `replace_fn`.", "Write `tree_at(where, tree, new)`."
         )
 
+    if is_leaf is None:
+        check_finite(pytree)
     marked, nodes, several = _marked_nodes(where, pytree, is_leaf)
     chosen = {id(node): number for number, node in enumerate(nodes)}
     structure: Any

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from .cycles import check_finite
 from .errors import LiftArgumentError
 from .leaves import is_traceable
 from .statics import Undescribed, snapshot, static_key
@@ -279,6 +280,7 @@ def _flatten(tree: Any) -> tuple[list[Any], Any, Hashable | None]:
     If it is not exact, each `Rest` is a leaf. To check every node for a `Rest` takes as long as all other work.
     """
     leaves: list[Any]
+    check_finite(tree)
     leaves, structure = jax.tree.flatten(tree)
     try:
         return leaves, structure, _exact(structure)

@@ -12,6 +12,7 @@ import jax
 
 import liftcore
 from liftcore import Scope, trace_state
+from liftcore.cycles import check_finite
 
 from ..errors import StructureError, TraceContextError
 from ..graph.build import Builder, value_of
@@ -61,6 +62,7 @@ class Outside:
         packs: bool = False,
     ) -> None:
         self._groups, self._packs = groups, packs
+        check_finite(args)
         self.walk: Walk | Used
         try:
             self.walk, self.args = crossed(groups, args, prefix, what, object() if cached else None, name)

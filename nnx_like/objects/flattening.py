@@ -10,6 +10,7 @@ import jax
 from jax.tree_util import GetAttrKey, SequenceKey
 
 from liftcore import static_key, trace_state
+from liftcore.cycles import check_finite, checks_itself, entering
 from liftcore.statics import Undescribed, snapshot
 
 from ..variablelib.by_reference import is_object
@@ -27,6 +28,11 @@ __all__ = [
     "register",
     "slot_of",
 ]
+
+_BY_REFERENCE = (
+    "Use the functions of nnx_like, such as `nnx.jit`, `nnx.state` and `nnx.clone`, in place of `jax.jit` and "
+    "`jax.tree`: they know objects by identity."
+)
 
 NO_MARKS: Mapping[str, bool] = {}
 """The marks of an object without marked attributes."""
@@ -138,6 +144,7 @@ def is_marked_static(node: Any, name: str) -> bool:
 
 def register(cls: type) -> None:
     """Register a class of objects with JAX."""
+    checks_itself(cls)
     jax.tree_util.register_pytree_with_keys(
         cls,
         _flatten_with_keys,
@@ -157,10 +164,12 @@ def _path_key(node: Any, name: str) -> Any:
 
 def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
     """Return the names of the data, its values, and everything else."""
+    entering(node, _BY_REFERENCE)
     marks = marks_of(node)
     names, veiled, children, rest = [], [], [], []
     for name, value in _sorted(node):
         if not is_data(value) and not (marks and marks.get(name) is False):
+            check_finite(value, _BY_REFERENCE)
             if not has_data(value):
                 rest += [name, value]
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import reprlib
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -89,6 +90,7 @@ def _comma(text: str) -> str:
     return "\n".join([*above, f"{code},{mark}{comment}"])
 
 
+@reprlib.recursive_repr("…")
 def value_text(value: Any) -> str:
     """Format a value in one line: arrays by type and shape, classes and functions by name.
 

@@ -9,8 +9,6 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-import jax
-
 from liftcore import trace_state
 from liftcore.errors import check_keywords
 
@@ -249,12 +247,15 @@ def check_pytree(pytree: Any, /) -> None:
     Raises:
         StructureError: if a static attribute holds data.
     """
-    for node in jax.tree.leaves(pytree, is_leaf=lambda one: isinstance(one, Pytree)):
-        if isinstance(node, Pytree):
+    left, seen = [one for one in has_data(pytree) if isinstance(one, Pytree)], set()
+    while left:
+        node = left.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
             for name, value in vars(node).items():
                 if flattening.is_marked_static(node, name) and has_data(value):
                     raise _static_data(node, name, value)
-            check_pytree(list(vars(node).values()))
+            left += [one for one in has_data(list(vars(node).values())) if isinstance(one, Pytree)]
 
 
 def renewed(node: Pytree) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
 
 from ..filterlib import PathParts
@@ -32,6 +33,7 @@ def as_pure(tree: T) -> T:
     Returns:
         A new pytree; `tree` does not change.
     """
+    check_finite(tree)
 
     def value(leaf: Any) -> Any:
         return as_pure(leaf.get_value()) if isinstance(leaf, Variable) else leaf  # a value may contain variables too

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
+from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.leaves import is_array, is_array_like, number_type
 
@@ -109,6 +110,7 @@ def moves(raw: Any, allow_int: bool = False) -> bool:
     """
     if hasattr(raw, "dtype"):
         return _is_moving_type(raw.dtype, allow_int)
+    check_finite(raw)
     leaves = list(filter(is_array_like, jax.tree.leaves(raw)))
     types: list[Any] = [leaf.dtype if is_array(leaf) else number_type(leaf) for leaf in leaves]
     return bool(leaves) and all(_is_moving_type(one, allow_int) for one in types)

@@ -22,6 +22,7 @@ LEVELS = (
         "mesh_specs",
         "portions",
         "statics",
+        "cycles",
         "rest",
         "struct",
         "traverse_util",
