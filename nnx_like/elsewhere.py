@@ -79,8 +79,11 @@ _POOL = "(x, (2, 2), strides=(2, 2)), a function: the length of the window is th
 _LOSS = "Losses are functions of Optax, one loss for each example: "
 _VARIABLE = "Subclass Variable, and assign Buffer(array) to an attribute: class Buffer(nnx.Variable): pass"
 
+_FILES = ("summary", "training", "transforms")
+"""Files that this package has too, with other names in them."""
+
 INSTEAD = {
-    **{name: without_links(f"It is here as {text}") for name, text in ELSEWHERE.items()},
+    **{name: without_links(f"It is here as {text}") for name, text in ELSEWHERE.items() if name not in _FILES},
     **{name: without_links(f"It is left out ({reason}): {instead}") for name, (reason, instead) in LEFT_OUT.items()},
     "Dense": "Use Linear(in_features, out_features, rngs=rngs)",
     "DenseGeneral": "Use LinearGeneral(in_features, out_features, rngs=rngs)",
