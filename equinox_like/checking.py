@@ -104,4 +104,4 @@ def branched_error_if(x: Any, pred: Any, index: Any, msgs: Sequence[str]) -> Any
 
 def _is_numeric(leaf: Any) -> bool:
     """Return whether a leaf is an array that a callback can take: not one of keys."""
-    return is_array(leaf) and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

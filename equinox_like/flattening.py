@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from liftcore import Rest
@@ -72,7 +73,7 @@ class _Constant:
 
     def __static_fields__(self) -> dict[str, Any]:
         """Return its key for comparisons."""
-        is_key = jax.dtypes.issubdtype(self.array.dtype, jax.dtypes.prng_key)
+        is_key = jnp.issubdtype(self.array.dtype, jax.dtypes.prng_key)
         numbers = jax.random.key_data(self.array) if is_key else self.array
         return {"dtype": str(self.array.dtype), "numbers": np.asarray(numbers)}
 
