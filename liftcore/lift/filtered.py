@@ -111,7 +111,9 @@ def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgume
     return LiftArgumentError(
         f"filtered({name_of(fn)})",
         f"{what}{error.place} is a {kind}, which is static, but cannot be compared by its contents.",
-        f"{how_to_compare(error.value)}; or register {kind} as a pytree. Scopes come first.",
+        "Pass it first: `lifted(scope, …)`."
+        if kind == "Scope"
+        else f"{how_to_compare(error.value)}; or register {kind} as a pytree.",
     )
 
 
