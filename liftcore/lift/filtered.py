@@ -12,6 +12,7 @@ import jax
 from ..errors import LiftArgumentError, check_function, name_of
 from ..leaves import is_traceable
 from ..rest import Rest, split_static
+from ..scopes.scope import Scope
 from ..statics import Undescribed
 from ..typing import PyTree
 
@@ -112,7 +113,9 @@ def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgume
     return LiftArgumentError(
         f"filtered({name_of(fn)})",
         f"{what}{error.place} is a {kind}, which is static, but cannot be compared by its contents.",
-        f"{error.fix} Or register {kind} as a pytree. Scopes come first.",
+        "Pass it first: `lifted(scope, …)`."
+        if isinstance(error.value, Scope)
+        else f"{error.fix} Or register {kind} as a pytree.",
     )
 
 

@@ -319,7 +319,7 @@ def test_errors_name_the_function() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"a": [Opaque()]}, r"filtered\(home\): argument 1\['a'\]\[0\] is a Opaque, which is static.*Register Opaque"),
+        ({"a": [Opaque()]}, r"filtered\(home\): argument 1\['a'\]\[0\] is a Opaque, which is static.*register Opaque"),
         (partial(home, jnp.ones(2)), r"argument 1\.args\[0\] is a ArrayImpl"),
     ],
 )
@@ -339,7 +339,7 @@ def test_a_scope_among_the_arguments_is_an_error() -> None:
     def model(scope: Scope) -> Any:
         return filtered(liftcore.jit, home)(scope, scope.push("below"))
 
-    with pytest.raises(LiftArgumentError, match=r"argument 1 is a Scope.*scopes come first"):
+    with pytest.raises(LiftArgumentError, match=r"argument 1 is a Scope.*Pass it first"):
         liftcore.apply(model)({})
 
 

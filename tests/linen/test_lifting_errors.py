@@ -403,6 +403,6 @@ def test_functions_of_the_signature_that_jax_asks_for_are_told_how_they_are_call
 @pytest.mark.parametrize("name", ["cond", "switch", "while_loop", "jvp", "vjp"])
 def test_a_module_in_the_place_of_a_function_is_told_of(name: str) -> None:
     with pytest.raises(
-        LiftArgumentError, match=r"expected a function of the module, given a Dense.*`lambda mdl, x: mdl"
+        LiftArgumentError, match=r"expected a function of the module, given a Dense.*`lambda mdl, …: mdl"
     ):
         _with_functions(name, nn.Dense(3, parent=None)).init(KEY, X)

@@ -191,7 +191,7 @@ WRONG = {
     "params without their collection": (
         lambda: nn.Dense(3).apply(dense(3)["params"], X),
         errors.ApplyScopeInvalidVariablesTypeError,
-        r'Pass \{"params": params\}',
+        r'Pass `\{"params": params\}`',
     ),
     "params one level too deep": (
         lambda: nn.Dense(3).apply({"params": dense(3)}, X),
