@@ -144,9 +144,11 @@ class Repeat(NamedTuple):
         casts: dict[Path, tuple[Any, ...]] = {}
         while True:
             body = self.body.marked(casts)
+            before = len(body.use.records)
             first = trace(functools.partial(condition, body), (self._first, state), None, use=body.use)
             known = self._first, state.with_created(first.created[0])
-            follows = functools.partial(iteration, body.redrawing(declared=body.use.record.redrawn))
+            declared = [place for record in body.use.records[before:] for place in record.redrawn]
+            follows = functools.partial(iteration, body.redrawing(declared=declared))
             second = trace(follows, known, first.created[1], use=body.use)
             created = merged(first.created[0], second.created[0])
             cast = state.cast(self.body, created, second.outputs[0][1], casts)

@@ -145,3 +145,8 @@ for _kind, _around in (("custom_vjp", "vjp"), ("custom_jvp", "jvp")):
     CASES[f"{_kind} of a body that is called twice and draws"] = Program(
         Body((Call("a", Lift(_around), (Body((_ruled,), Local("b")),), (X,), "o"), Draw("e", "other")), Local("a"))
     )
+
+_COUNTING = Lift("fori_loop", 2, (("state", CARRY),), SPLITS, ("traced",))
+CASES["a loop whose condition uses no scope"] = Program(
+    Body((Call("a", _COUNTING, (Body(COUNTED, X),), (X,), "m", times=2),), X)
+)
