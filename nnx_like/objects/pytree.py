@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import inspect
 import weakref
 from collections.abc import Mapping
@@ -153,9 +154,13 @@ def walks_of(root: Pytree) -> dict[Any, Any]:
         object.__setattr__(root, "_walks", walks)
     if walks is not None and id(root) not in _with_walks:
         key = id(root)
-        # The callback uses no global name, since modules are empty when the interpreter ends.
-        _with_walks[key] = weakref.ref(root, lambda _, pop=_with_walks.pop: pop(key, None))
+        _with_walks[key] = weakref.ref(root, functools.partial(_forget, _with_walks, key))
     return walks
+
+
+def _forget(known: dict[int, Any], key: int, _: Any) -> None:
+    """Forget an object that died; without any global name, since modules are empty when the interpreter ends."""
+    known.pop(key, None)
 
 
 def forget_walks() -> None:
