@@ -146,8 +146,8 @@ class Parameters(NamedTuple):
     def part(self, chosen: Sequence[bool]) -> PyTree:
         """Return the tree with the chosen variables only.
 
-        Mappings lose the names of the others. Other nodes cannot lose a field or an index, and hold None there. A
-        subtree that is chosen as a whole is the same object.
+        Mappings lose the names of the others. Other nodes cannot lose a field or an index, and have None in place of an
+        array. A subtree that is chosen as a whole is the same object.
 
         Args:
             chosen: for each variable, whether it is kept.
@@ -194,7 +194,15 @@ def _part(node: PyTree, chosen: Iterator[bool]) -> PyTree:
         return node
     if names_its_children(node, below):
         return {key.key: part for key, _, part in parts if part is not _GONE}
-    return treedef.unflatten([None if part is _GONE else part for _, _, part in parts])
+    return treedef.unflatten([_emptied(child) if part is _GONE else part for _, child, part in parts])
+
+
+def _emptied(node: PyTree) -> PyTree:
+    """Return a tree without its variables. Its nodes stay: the node above may accept no other ones in their place."""
+    below, treedef = children_of(node)
+    if treedef is None:
+        return None
+    return {} if names_its_children(node, below) else treedef.unflatten([_emptied(child) for _, child in below])
 
 
 def listed(paths: Sequence[Path], predicate: Predicate | None = None) -> str:

@@ -233,19 +233,28 @@ def test_a_box_is_one_variable_for_every_filter(tmp_path: Path) -> None:
             assert float(loaded["kernel"].value.sum()) == 4 > float(loaded["bias"].sum()) == 0
 
 
+@pytest.mark.parametrize("filter", [PathContains("w"), Not(PathContains("w"))])
+def test_nodes_without_a_chosen_variable_stay_in_a_part(filter: Any) -> None:
+    params = jax.tree_util.Partial(max, jnp.ones(1), w=jnp.ones(1))
+    places = Parameters.of(params)
+    part = places.part(places.chosen("test", filter))
+    assert isinstance(part, jax.tree_util.Partial)
+    assert len(jax.tree.leaves(part)) == 1
+
+
 def test_what_is_not_trained_has_no_place_in_mappings_and_none_elsewhere() -> None:
     layers = [{"kernel": 1.0, "bias": 2.0}, Pair(3.0, 4.0), Equinox(5.0, None), (6.0,), {}]
     places = Parameters.of(layers, ("params",))
     part = places.part(places.chosen("test", PathContains("kernel")))
-    assert part == [{"kernel": 1.0}, Pair(3.0, None), Equinox(5.0, None), None, None]
+    assert part == [{"kernel": 1.0}, Pair(3.0, None), Equinox(5.0, None), (None,), {}]
     assert places.part([True] * len(places.paths)) is layers
     state = TrainState.create(apply_fn=None, params=layers, tx=optax.sgd(1.0), trainable=PathContains("kernel"))
-    whole = state.with_trainable([{"kernel": 7.0}, Pair(8.0, None), Equinox(9.0, None), None, None])
+    whole = state.with_trainable([{"kernel": 7.0}, Pair(8.0, None), Equinox(9.0, None), (None,), {}])
     assert whole == [{"kernel": 7.0, "bias": 2.0}, Pair(8.0, 4.0), Equinox(9.0, None), (6.0,), {}]
     with pytest.raises(LiftError, match="unexpected 1/bias"):
-        state.with_trainable([{"kernel": 7.0}, Pair(8.0, 8.0), Equinox(9.0, None), None, None])
+        state.with_trainable([{"kernel": 7.0}, Pair(8.0, 8.0), Equinox(9.0, None), (None,), {}])
     with pytest.raises(LiftError, match="grads: unexpected 1/bias"):
-        state.apply_gradients(grads=[{"kernel": 7.0}, Pair(8.0, 8.0), Equinox(9.0, None), None, None])
+        state.apply_gradients(grads=[{"kernel": 7.0}, Pair(8.0, 8.0), Equinox(9.0, None), (None,), {}])
 
 
 @pytest.mark.parametrize("filter", [True, None, "params", PathContains("0")])
