@@ -29,7 +29,16 @@ from .errors import NotSharedWarning, shown
 from .frozen_dict import FrozenDict
 from .leaves import is_numpy
 
-__all__ = ["Undescribed", "is_shareable", "snapshot", "static_key", "surroundings", "surrounds", "warn_not_shared"]
+__all__ = [
+    "Undescribed",
+    "is_shareable",
+    "marked",
+    "snapshot",
+    "static_key",
+    "surroundings",
+    "surrounds",
+    "warn_not_shared",
+]
 
 _ATOMS = frozenset({bool, bytes, int, str, type(None), types.EllipsisType})
 _THEMSELVES = (
@@ -256,7 +265,7 @@ def _key(value: Any, above: tuple[int, ...], seen: set[int]) -> Any:
 def _parts(value: Any, kind: Any, above: tuple[int, ...], seen: set[int]) -> Iterable[Any]:
     at = functools.partial(_at, above, seen)
     if isinstance(value, jax.tree_util.PyTreeDef):  # its own `==` does not distinguish 0.0 and -0.0 in static parts
-        return [at(" of a pytree", _marked(value.node_data())), *(at("", child) for child in value.children())]
+        return [at(" of a pytree", marked(value.node_data())), *(at("", child) for child in value.children())]
     if isinstance(value, Mapping):
         held = getattr(value, "__dict__", {}) if isinstance(value, dict) else {}
         own = [at(f".{name}", below) for name, below in held.items()]
@@ -394,13 +403,13 @@ def _hashes(value: Any) -> bool:
     return True
 
 
-def _marked(static: Any) -> Any:
+def marked(static: Any) -> Any:
     """Return the static part of a node, with the type and identity of each object in it that has no attributes.
 
     Nodes use such objects as markers, and JAX compares them by identity too; they cannot change.
     """
     if type(static) is tuple:
-        return tuple(map(_marked, static))
+        return tuple(map(marked, static))
     kind: Any = type(static)
     bare = kind.__mro__[1:] == (object,) and "__dict__" in vars(kind) and not static.__dict__
     return (kind, id(static)) if bare and kind.__hash__ is object.__hash__ else static

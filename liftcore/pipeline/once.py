@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from jax.extend import core as jex
 from jax.extend.core import primitives
 
 from .._compat import as_array, context_of, has_effect, is_eager, is_staging
-from ..statics import Undescribed, is_shareable, static_key
+from ..statics import Undescribed, is_shareable, marked, static_key
 from .equations import evaluate, opened
 
 __all__ = ["once"]
@@ -27,7 +28,7 @@ _KEPT = 256
 """The number of traces that are kept."""
 
 _RULED = (primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
-_JAXPRS = (jex.Jaxpr, jex.ClosedJaxpr)
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 
 
 def once(run: Callable[..., Any], *operands: Any) -> Any:
@@ -98,9 +99,9 @@ def _key_of(value: Any) -> Any:
         return tuple(_parts(value))
     if isinstance(value, tuple | list):
         return type(value), *map(_key_of, value)
-    if (callable(value) and not is_shareable(value)) or hasattr(value, "call_wrapped"):
-        raise Undescribed(value)
-    return static_key(value)
+    if (isinstance(value, _FUNCTIONS) and not is_shareable(value)) or hasattr(value, "call_wrapped"):
+        raise Undescribed(value)  # the last one is JAX's type of functions
+    return static_key(marked(value))  # such as JAX's marker for an unspecified sharding
 
 
 def _parts(jaxpr: jex.Jaxpr) -> Iterator[Any]:
