@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 import typing
@@ -41,6 +42,7 @@ __all__ = [
     "is_tag",
     "jaxpr_as_fun",
     "mapped_aval",
+    "needs_python",
     "raw_transformation",
     "tag",
     "tag_name",
@@ -244,3 +246,11 @@ def _transformation(module: str, code: types.CodeType) -> str:
     if file in ("pmap", "shard_map"):
         return file
     return "jit" if code.co_name == "cache_miss" else code.co_qualname.partition(".")[0]
+
+
+def needs_python(error: TypeError) -> bool:
+    """Return whether an error of JAX says that a traced value was needed in Python, or that a value is no array."""
+    return isinstance(error, jax.errors.ConcretizationTypeError) or _NO_ARRAY.search(str(error)) is not None
+
+
+_NO_ARRAY = re.compile("not a valid JAX type|as an abstract array")

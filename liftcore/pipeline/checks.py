@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
+from .._compat import needs_python
 from ..errors import LiftArgumentError, misfit, name_of, shown
 from ..filters import asking_further, short_form
 from ..scopes.lifts import Captured, Lift
@@ -19,15 +19,7 @@ from .changes import Changes
 if TYPE_CHECKING:
     from .use import Use
 
-__all__ = [
-    "check_call",
-    "check_filters",
-    "check_given",
-    "check_stream_names",
-    "checked_output",
-    "missing_arguments",
-    "needs_python",
-]
+__all__ = ["check_call", "check_filters", "check_given", "check_stream_names", "checked_output", "missing_arguments"]
 
 
 def check_filters(name: str, **filters: Sequence[Any]) -> None:
@@ -156,14 +148,6 @@ def check_call(
         fix = f"Pass a value for `{missing[0]}` in the call of the lifted function, after the scope."
     what = f"`{name}` takes `{taken}`, but is called as `{name}({listed})`."
     raise LiftArgumentError(use.where, what, fix) from error
-
-
-def needs_python(error: TypeError) -> bool:
-    """Return whether an error of JAX says that a traced value was needed in Python, or that a value is no array."""
-    return isinstance(error, jax.errors.ConcretizationTypeError) or _NO_ARRAY.search(str(error)) is not None
-
-
-_NO_ARRAY = re.compile("not a valid JAX type|as an abstract array")
 
 
 def _advise_filtered(error: TypeError, use: Use, arguments: Mapping[Any, Any]) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, TypeVar
 
+from .._compat import needs_python
 from ..errors import LiftArgumentError, shown
-from ..pipeline.checks import needs_python
 from ..pipeline.use import Body
 
 __all__ = [
