@@ -98,12 +98,12 @@ class _Staged(Exception):
 _probe = jex.Primitive("liftcore_probe")
 
 
-@_probe.def_impl
+@_probe.def_impl  # type: ignore[untyped-decorator]
 def _run_probe() -> bool:
     return False
 
 
-@_probe.def_abstract_eval
+@_probe.def_abstract_eval  # type: ignore[untyped-decorator]
 def _stage_probe() -> Any:
     raise _Staged
 
@@ -111,7 +111,7 @@ def _stage_probe() -> Any:
 def is_staging() -> bool:
     """Whether an operation becomes an equation of a surrounding trace, such as that of `jax.jit`, and does not run."""
     try:
-        staged: bool = _probe.bind()
+        staged: bool = _probe.bind()  # type: ignore[no-untyped-call]
     except _Staged:
         return True
     return staged

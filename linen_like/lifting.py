@@ -75,7 +75,8 @@ def lift_with(
         TransformTargetError: if the target is neither a Module class nor a function.
         LiftArgumentError: if `methods` names a method that does not exist.
     """
-    name, target = name or name_of(lift), targets[0] if len(targets) == 1 else None
+    name = name or name_of(lift)
+    target: Any = targets[0] if len(targets) == 1 else None
     if _makes_modules(target):
         return _class(name, _methods(name, lift, methods), target, prefix)
     # The lift of an alias is an alias of the lift, and the lift of a partial is a partial.

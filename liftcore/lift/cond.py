@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, shown
-from ..pipeline.once import once
+from ..pipeline.reuse import once
 from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.branches import run_one

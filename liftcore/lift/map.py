@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .._compat import tag
-from ..pipeline.once import once
+from ..pipeline.reuse import once
 from ..pipeline.splitting import Prologue, trace
 from ..runners.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
 from ..runners.eager import cached_when_eager

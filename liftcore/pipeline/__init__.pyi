@@ -1,6 +1,7 @@
 from .changes import Changes, Record, with_created, without_created
 from .outlining import outline
 from .packing import Lifter, Transform, keeping_lifter, lifter_of, pack, transformation
+from .reuse import once
 from .splitting import Part, Prologue, Split, closure_convert, trace
 from .stages import Layout
 from .use import Body, Use, Via, call_inside
@@ -21,6 +22,7 @@ __all__ = [
     "closure_convert",
     "keeping_lifter",
     "lifter_of",
+    "once",
     "outline",
     "pack",
     "trace",

@@ -3,7 +3,7 @@
 A lifted `jit` changes no names, values or draws. So a loop that runs eagerly is put under a `jit` that is not shown in
 paths, and the next loop over the same functions with equal options and types uses its compiled function again. If the
 functions close over something, the functions or the options have no key, or the body needs values that are known only
-outside `jit`, the loop runs without it, and is traced in each call; it is still compiled once, see `pipeline.once`.
+outside `jit`, the loop runs without it, and is traced in each call; it is still compiled once, see `pipeline.reuse`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ import jax
 from .._compat import tag
 from ..errors import AxisSizeError
 from ..pipeline.changes import Changes
-from ..pipeline.once import once
+from ..pipeline.reuse import once
 from ..pipeline.splitting import Part, Prologue, Split, trace
 from ..pipeline.use import Body
 from ..typing import Axis, InOutAxes, Path, PyTree

@@ -17,7 +17,7 @@ import jax
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..filters import leaves_of
 from ..pipeline.changes import Changes, without_created
-from ..pipeline.once import once
+from ..pipeline.reuse import once
 from ..pipeline.splitting import Prologue, Split, trace
 from ..pipeline.use import Body
 from ..scopes.lifts import Advice

@@ -128,7 +128,7 @@ def _parts(jaxpr: jex.Jaxpr) -> Iterator[Any]:
 def _without_rules(value: Any) -> Any:
     """Return a jaxpr, or a parameter of an equation, with plain calls instead of functions with custom rules."""
     if isinstance(value, jex.ClosedJaxpr):
-        return value.replace(jaxpr=_without_rules(value.jaxpr))
+        return value.replace(jaxpr=_without_rules(value.jaxpr))  # type: ignore[no-untyped-call]
     if isinstance(value, jex.Jaxpr):
         return value.replace(eqns=[_without_rule(eqn) for eqn in value.eqns])  # type: ignore[no-untyped-call]
     if type(value) is tuple:
