@@ -130,7 +130,8 @@ class _Search:
         self.above.append(node)
         try:
             for child in children:
-                self.visit(child)
+                if type(child) not in _LEAVES and not isinstance(child, jax.Array):  # here, since most are leaves
+                    self.visit(child)
         except RecursionError:
             raise self._too_deep(node) from None
         self.above.pop()

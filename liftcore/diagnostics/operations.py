@@ -44,7 +44,7 @@ def count_operations(fn: Callable[..., Any]) -> Callable[..., OperationCount]:
         >>> x = jax.ShapeDtypeStruct((5, 5), "float32")
         >>> count_operations(lambda x: x @ x + x)(x)
         OperationCount(operations=275, at_least=False)
-        >>> count_operations(lambda x: jax.lax.fori_loop(0, 10, lambda _, c: c @ x, x))(x).operations
+        >>> count_operations(lambda x: jax.lax.scan(lambda c, _: (c @ x, None), x, length=10)[0])(x).operations
         2500
 
     Args:

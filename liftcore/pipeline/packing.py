@@ -89,7 +89,7 @@ def transformation(
                 check_call(error, use, transform, given, args, kwargs)
                 raise
 
-        lifted = _lifted(run, lift._replace(name=f"{name}({_name_of_lifted(fn)})"), _FROM_BODY)
+        lifted = _lifted(run, lift._replace(name=f"{name}({_told_apart(name, fn)})"), _FROM_BODY)
         lifted.__name__ = getattr(fn, "__name__", lifted.__name__)  # `Scope.child` uses it as the default name
         return lifted
 
@@ -104,9 +104,15 @@ def transformation(
 
 
 def _name_of_lifted(fn: Callable[..., Any]) -> str:
-    """Return the name of a function, with the lifts that it was made of: they tell equal nested lifts apart."""
+    """Return the name of a function, with the lifts that it was made of."""
     origin = getattr(fn, "__lifter__", None)
     return origin.name if isinstance(origin, _Origin) and origin.made(fn) else name_of(fn)
+
+
+def _told_apart(name: str, fn: Callable[..., Any]) -> str:
+    """Return the name of a function; with its lifts if one of them is `name` too, so that paths tell the two apart."""
+    lifted = _name_of_lifted(fn)
+    return lifted if f"{name}(" in lifted else name_of(fn)
 
 
 def pack(

@@ -383,8 +383,11 @@ def _shown(part: Any) -> Any:
 
 
 def _name(fn: Callable[..., Any], template: Any) -> str:
-    """Return the name of a call; of a class that was lifted again, each lift has the name of the class it lifts."""
+    """Return the name of a call; of a class that was lifted twice alike, the outer lift has that of the class it lifts."""
     name, cls = name_of(fn), template.cls
-    lifted = (one for one in cls.__mro__ if "_lifted_class" in vars(one) and vars(one).get(name) is fn)
-    shown: str = next(lifted, vars(cls).get("_lifted_class", cls)).__name__
+    lifted = [one for one in cls.__mro__ if "_recipe" in vars(one)]
+    lifts = [vars(one)["_recipe"][0] for one in lifted]
+    inside = next((number for number, one in enumerate(lifted) if number and vars(one).get(name) is fn), None)
+    is_repeated = inside is not None and lifts[inside - 1] in lifts[inside:]
+    shown: str = (lifted[inside] if is_repeated else vars(cls).get("_lifted_class", cls)).__name__
     return shown if name == "__call__" else f"{shown}.{name}" if hasattr(cls, name) else name

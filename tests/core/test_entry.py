@@ -199,7 +199,7 @@ def test_variables_one_level_too_deep_say_so() -> None:
 
 
 def test_a_collection_must_be_a_mapping() -> None:
-    with pytest.raises(ApplyScopeInvalidVariablesTypeError, match=r"Pass \{\"params\": params\}") as caught:
+    with pytest.raises(ApplyScopeInvalidVariablesTypeError, match=r"Pass `\{\"params\": params\}`") as caught:
         liftcore.apply(layer)({"w": jnp.ones((3, 2))}, jnp.ones((1, 3)))
     assert caught.value.where == 'variables["w"]'
 
