@@ -383,7 +383,7 @@ def _shown(part: Any) -> Any:
 
 
 def _name(fn: Callable[..., Any], template: Any) -> str:
-    """Return the name of a call; of a class that was lifted twice alike, the outer lift has that of the class it lifts."""
+    """Return the name of a call; for a class lifted twice alike, the outer lift has that of the class inside."""
     name, cls = name_of(fn), template.cls
     lifted = [one for one in cls.__mro__ if "_recipe" in vars(one)]
     lifts = [vars(one)["_recipe"][0] for one in lifted]

@@ -128,9 +128,7 @@ def test_keys_beside_numbers_may_be_left_out() -> None:
     gradient, variables = liftcore.init(liftcore.grad(fn, wrt=numbers))(KEY, 5.0)
     assert gradient == {"state": {"n": 5.0}}
     assert_same(variables["state"]["key"], jax.random.split(jax.random.key(3))[0])
-    with pytest.raises(
-        LiftArgumentError, match=r'"state/key" in grad\(fn\) at /: `wrt` selects it, but key<fry> has no gradient'
-    ):
+    with pytest.raises(LiftArgumentError, match=r'"state/key" in grad\(fn\) at /: .*key<fry> has no gradient'):
         liftcore.init(liftcore.grad(fn, wrt="state"))(KEY, 5.0)
 
 

@@ -73,9 +73,7 @@ def test_integers_are_an_error(kind: str) -> None:
         lambda fn: liftcore.apply(fn)({"state": {"m": {"n": jnp.int32(3)}}}, 2.0),
         lambda fn: liftcore.init(fn)(KEY, 2.0),
     ):
-        with pytest.raises(
-            LiftArgumentError, match=r'"state/m/n" in \w+\(fn\) at /.*: `wrt` selects it, but int32 has no gradient'
-        ):
+        with pytest.raises(LiftArgumentError, match=r'"state/m/n" in \w+\(fn\) at /.*: .* int32 has no gradient'):
             run(lifted(kind, fn, wrt="state"))
 
 
