@@ -122,16 +122,16 @@ class _Search:
         self.done[id(node)] = node
 
     def _children(self, node: Any) -> Iterable[Any]:
-        kind = type(node)
+        kind: Any = type(node)
+        children: Iterable[Any] = ()
         if kind in _CONTAINERS:
-            return node.values() if issubclass(kind, dict) else node
-        if kind in _children_of:
-            return _children_of[kind](node) if self.enters else ()
-        if isinstance(node, jax.Array):
+            children = node.values() if isinstance(node, dict) else node
+        elif kind in _children_of:
+            children = _children_of[kind](node) if self.enters else ()
+        elif isinstance(node, jax.Array):
             _LEAVES.add(kind)
-            return ()
-        found = jax.tree_util.default_registry.flatten_one_level(node)
-        children: Iterable[Any] = () if found is None else found[0]
+        elif (found := jax.tree_util.default_registry.flatten_one_level(node)) is not None:
+            children = found[0]
         return children
 
     def _endless(self, node: Any) -> LiftArgumentError:
