@@ -15,7 +15,7 @@ from liftcore.cycles import entering
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.statics import Undescribed
 
-__all__ = ["OPEN", "STRUCTURE", "flatten", "flatten_with_keys", "unflatten"]
+__all__ = ["OPEN", "STRUCTURE", "children_of", "flatten", "flatten_with_keys", "unflatten"]
 
 STRUCTURE = "_structure"
 """The attribute in which a module keeps its structure."""
@@ -97,6 +97,12 @@ def _no_key(module: Any, static: Iterable[str]) -> LiftArgumentError:
                 f"{error.fix} Or leave out `static=True`.",
             )
     raise AssertionError
+
+
+def children_of(module: Any) -> list[Any]:
+    """Return the children of a module."""
+    values = module.__dict__
+    return [values[name] for name in type(module)._dynamic if name in values]
 
 
 def flatten(module: Any) -> tuple[list[Any], Structure]:

@@ -19,7 +19,7 @@ from liftcore.errors import LiftArgumentError, check_keywords, shown
 
 from .abstract import check_strict, missing, own_abstract
 from .errors import FrozenModuleError, UnsetFieldError
-from .flattening import OPEN, STRUCTURE, flatten, flatten_with_keys, unflatten
+from .flattening import OPEN, STRUCTURE, children_of, flatten, flatten_with_keys, unflatten
 from .formatting import fields_repr
 from .methods import BoundMethod, BoundMethods
 from .update import tree_equal
@@ -93,7 +93,7 @@ class ModuleMeta(abc.ABCMeta):
         cls._converters = {one.name: one.metadata["converter"] for one in fields if "converter" in one.metadata}
         if cls._abstract:
             cls.__abstractmethods__ |= missing(cls, cls._abstract)
-        checks_itself(cls)
+        checks_itself(cls, children_of)
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, functools.partial(unflatten, cls), flatten)
         return cls
 

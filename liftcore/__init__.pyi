@@ -1,6 +1,7 @@
 from . import (
     checkpoints,
     cursor,
+    cycles,
     errors,
     filters,
     frozen_dict,
@@ -126,6 +127,7 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "custom_vmap",
+    "cycles",
     "errors",
     "eval_shape",
     "explain",

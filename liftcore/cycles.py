@@ -18,57 +18,54 @@ from .errors import LiftArgumentError
 
 __all__ = ["check_finite", "checks_itself", "entering"]
 
-_LEAVES = frozenset({bool, int, float, str, type(None), types.FunctionType, np.ndarray})
 _CONTAINERS = frozenset({list, tuple, dict, OrderedDict, defaultdict})
+_LEAVES: set[type] = {bool, int, float, str, type(None), types.FunctionType, np.ndarray}
+"""Types of leaves. Those of JAX's arrays are added when first seen."""
+
+_children_of: dict[type, Callable[[Any], Iterable[Any]]] = {}
+"""The classes that call `entering` where they are flattened, each with a function that returns children of a node."""
 
 
 class _Pass(threading.local):
-    """The pytrees that JAX is about to flatten, by identity, since a check found them below another one."""
+    """The nodes that JAX is about to flatten, by identity, since a search found them below another one."""
 
     def __init__(self) -> None:
         self.known: set[int] = set()
-        self.checks = False
 
 
 _pass = _Pass()
 
 
-_checking: set[type] = set()
-"""The classes that call `entering` where they are flattened."""
-
-
-def checks_itself(cls: type) -> None:
-    """Note that nodes of a class call `entering`, so that other checks need not look below them.
+def checks_itself(cls: type, children: Callable[[Any], Iterable[Any]]) -> None:
+    """Note that nodes of a class call `entering`, so that `check_finite` need not look below them.
 
     Args:
         cls: the class.
+        children: returns the children of a node. Other values among them do no harm.
     """
-    _checking.add(cls)
+    _children_of[cls] = children
 
 
 def entering(node: Any, fix: str) -> None:
     """Check a node that JAX flattens, unless it was found below a node that was checked.
 
     A class of pytrees that can change calls this in its function that flattens. A node that contains itself is met
-    more often than it was found, and then checked.
+    more often than it was found, and is then checked.
 
     Args:
-        node: the node.
+        node: the node, of a class that `checks_itself` has noted.
         fix: what the error says to do.
 
     Raises:
         LiftArgumentError: if the node contains itself.
     """
-    if _pass.checks:
+    known = _pass.known
+    if id(node) in known:
+        known.discard(id(node))
         return
-    if id(node) in _pass.known:
-        _pass.known.discard(id(node))
-        return
-    _pass.checks = True
-    try:
-        _pass.known |= _Search(jax.tree_util.default_registry.flatten_one_level, fix).below(node)
-    finally:
-        _pass.checks = False
+    search = _Search(fix, enters=True)
+    search.visit(node)
+    known.update([key for key, one in search.done.items() if type(one) in _children_of and one is not node])
 
 
 def check_finite(tree: Any, fix: str = "Leave out the reference, or keep it where it is static.") -> None:
@@ -90,63 +87,57 @@ def check_finite(tree: Any, fix: str = "Leave out the reference, or keep it wher
         LiftArgumentError: if one contains itself, or they are nested too deep.
     """
     kind = type(tree)
-    if kind not in _checking and not issubclass(kind, jax.Array):
-        _Search(_flattened, fix).visit(tree)
-
-
-def _flattened(node: Any) -> Any:
-    return None if type(node) in _checking else jax.tree_util.default_registry.flatten_one_level(node)
+    if kind not in _children_of and kind not in _LEAVES:
+        _Search(fix, enters=False).visit(tree)
 
 
 class _Search:
     """A walk through pytrees, as JAX flattens them.
 
     Args:
-        flatten: returns the children of a node that is no container of Python's, first in a tuple; or None.
         fix: what the error says to do.
+        enters: whether to look below nodes that check themselves.
     """
 
-    def __init__(self, flatten: Callable[[Any], Any], fix: str) -> None:
-        self.flatten, self.fix = flatten, fix
-        self.above: list[Any] = []
-        self.open: set[int] = set()
+    def __init__(self, fix: str, enters: bool) -> None:
+        self.fix, self.enters = fix, enters
+        self.open: dict[int, Any] = {}
         self.done: dict[int, Any] = {}  # holds the nodes, since another one could get the identity of one that is gone
-
-    def below(self, node: Any) -> set[int]:
-        """Return the identities of the nodes below a node."""
-        self.visit(node)
-        return self.done.keys() - {id(node)}
 
     def visit(self, node: Any) -> None:
         """Check a node and all below it."""
-        if type(node) in _LEAVES or isinstance(node, jax.Array) or id(node) in self.done:
+        if id(node) in self.done:
             return
-        children = self._children(node)
-        if not children:
-            return
-        if id(node) in self.open:
-            raise self._endless(node)
-        self.open.add(id(node))
-        self.above.append(node)
-        try:
-            for child in children:
-                if type(child) not in _LEAVES and not isinstance(child, jax.Array):  # here, since most are leaves
+        below = [child for child in self._children(node) if type(child) not in _LEAVES]
+        if below:
+            if id(node) in self.open:
+                raise self._endless(node)
+            self.open[id(node)] = node
+            try:
+                for child in below:
                     self.visit(child)
-        except RecursionError:
-            raise self._too_deep(node) from None
-        self.above.pop()
-        self.open.discard(id(node))
+            except RecursionError:
+                raise self._too_deep(node) from None
+            del self.open[id(node)]
         self.done[id(node)] = node
 
     def _children(self, node: Any) -> Iterable[Any]:
-        if type(node) in _CONTAINERS:
-            return node.values() if isinstance(node, dict) else node
-        found = self.flatten(node)
-        return () if found is None else list(found[0])
+        kind: Any = type(node)
+        children: Iterable[Any] = ()
+        if kind in _CONTAINERS:
+            children = node.values() if isinstance(node, dict) else node
+        elif kind in _children_of:
+            children = _children_of[kind](node) if self.enters else ()
+        elif isinstance(node, jax.Array):
+            _LEAVES.add(kind)
+        elif (found := jax.tree_util.default_registry.flatten_one_level(node)) is not None:
+            children = found[0]
+        return children
 
     def _endless(self, node: Any) -> LiftArgumentError:
-        first = next(number for number, one in enumerate(self.above) if one is node)
-        kinds = " > ".join([type(one).__name__ for one in [*self.above[first:], node]])
+        nodes = list(self.open.values())
+        first = next(number for number, one in enumerate(nodes) if one is node)
+        kinds = " > ".join([type(one).__name__ for one in [*nodes[first:], node]])
         return LiftArgumentError(
             type(node).__name__, f"it contains itself, {kinds}, so as a pytree it has no end.", self.fix
         )

@@ -104,7 +104,7 @@ class Walk:
         origins: the prefix under which each object and variable was first found, by index. If filters decide, also the
             prefix of its key, since filters see paths within one argument.
         groups: the groups of variables, by index. Within one argument the first path decides, as in states.
-        placed: the groups of arrays in attributes, by the identity of their owner and the name.
+        placed: the groups of arrays in attributes, by the identity of the object, list or dict, and the name.
         open: the identities of the pytrees, other than objects and native containers, that it is in.
     """
 
@@ -118,7 +118,7 @@ class Walk:
         self.origins: list[Any] = []
         self.groups: dict[int, str] = {}
         self.open: set[int] = set()
-        self.placed: dict[tuple[int, str], str] = {}
+        self.placed: dict[tuple[int, Any], str] = {}
         self.leaves: list[Leaf] = []
         self.values: dict[str, dict[str, Any]] = {}
 
@@ -164,10 +164,14 @@ class Walk:
             return AGAIN, index
         self.nodes.append(value)
         self.origins.append(origin)
+        items = list(enumerate(value) if type(value) is list else value.items())
+        parts = self._items(items, path, prefix, place)
+        for (name, _), part in zip(items, parts, strict=True):
+            if (group := _array_group(part)) is not None:
+                self.placed[id(value), name] = group
         if type(value) is list:
-            return SEQUENCE, list, self._items(enumerate(value), path, prefix, place), index
-        keys = Keys.of(value, lambda key: self._static(key, path))
-        return MAPPING, keys, self._items(value.items(), path, prefix, place), index
+            return SEQUENCE, list, parts, index
+        return MAPPING, Keys.of(value, lambda key: self._static(key, path)), parts, index
 
     def _items(
         self, items: Iterable[tuple[Any, Any]], path: tuple[Any, ...], prefix: Prefix, place: Place | None
@@ -220,7 +224,7 @@ class Walk:
         return VARIABLE, type(value), index, metadata, form, group, key
 
     def _array(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
-        group = prefix if isinstance(prefix, str) else prefix(path, value)
+        group = _group_at(value, path, prefix)
         if place is not None:
             self.placed[id(place[0]), place[1]] = group
         return ARRAY, *self._array_slot(value, path, group, place)
@@ -258,7 +262,7 @@ class Walk:
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> str:
         """Return the group of a variable."""
-        return prefix if isinstance(prefix, str) else prefix(path, value)
+        return _group_at(value, path, prefix)
 
     def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
         """Store the value of a variable; return its group and key."""
@@ -282,23 +286,30 @@ class Walk:
 
     # -- one object in two places ------------------------------------------------------------------------------------
 
-    def _check_alike(self, value: Any, path: tuple[Any, ...], prefix: Prefix, seen: set[int]) -> None:
-        """Check that a repeated object has the same groups under another prefix."""
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        for name, part in _parts(value):
-            known = self.placed.get((id(value), name))
-            if known is not None:
-                now = prefix if isinstance(prefix, str) else prefix((*path, name), part)
-                if not self._may_go(known, now):
-                    raise self._aliased(part, (*path, name), known, now)
-            for keys, leaf in jax.tree_util.tree_leaves_with_path(part, is_leaf=is_object):
-                below = (*path, name, *[step_of(key) for key in keys])
-                if isinstance(leaf, Variable):
-                    self._variable(leaf, below, prefix)
-                elif isinstance(leaf, Pytree):
-                    self._check_alike(leaf, below, prefix, seen)
+    def _check_alike(
+        self, value: Any, path: tuple[Any, ...], prefix: Prefix, seen: set[int], known: str | None = None
+    ) -> None:
+        """Check that a repeated value has the same groups under another prefix.
+
+        Args:
+            value: the value, or a part of it.
+            path: its path.
+            prefix: the group of what is below it.
+            seen: the objects, lists and dicts that were checked, by identity.
+            known: the group of the arrays in it that are in no object, list or dict inside it; None if there are none.
+        """
+        if isinstance(value, Variable):
+            self._variable(value, path, prefix)
+        elif _is_array(value) or type(value) in _NUMBERS:
+            if known is not None and not self._may_go(known, now := _group_at(value, path, prefix)):
+                raise self._aliased(value, path, known, now)
+        elif id(value) not in seen:
+            is_node = isinstance(value, Pytree) or is_native(value)
+            if is_node:
+                seen.add(id(value))
+            for name, part in _parts(value):
+                found = self.placed.get((id(value), name)) if is_node else known
+                self._check_alike(part, (*path, name), prefix, seen, found)
 
     def _may_go(self, known: str, group: str) -> bool:
         """Return whether an array that was found in one group may occur in another."""
@@ -308,8 +319,28 @@ class Walk:
         return alias_error(value, path_text(path, self.base), self.leaves, before, now)
 
 
+def _group_at(value: Any, path: tuple[Any, ...], prefix: Prefix) -> str:
+    return prefix if isinstance(prefix, str) else prefix(path, value)
+
+
+def _array_group(definition: Definition) -> str | None:
+    """Return the group of an array, or of the first array in a tuple or another pytree; None if there is none."""
+    kind, of, parts = definition[0], definition[1], definition[2] if len(definition) > 2 else ()
+    if kind == ARRAY:
+        return str(of)
+    if kind != TREE and (kind != SEQUENCE or of is not tuple):
+        return None
+    return next(filter(None, map(_array_group, parts)), None)
+
+
 def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the attributes of an object, or the items of a list or a dict."""
+    """Return the attributes of an object, or the items of a container or another pytree; nothing for a leaf."""
     if isinstance(value, Pytree):
         return attributes_of(value)
-    return value.items() if is_dict(value) else enumerate(value)
+    if is_dict(value):
+        return value.items()
+    if type(value) in (list, tuple):
+        return enumerate(value)
+    if jax.tree_util.all_leaves((value,)):
+        return ()
+    return [(step_of(key), child) for [key], child in children_with_path(value)[0]]

@@ -10,10 +10,11 @@ import jax
 from jax.tree_util import GetAttrKey, SequenceKey
 
 from liftcore import static_key, trace_state
-from liftcore.cycles import check_finite, checks_itself, entering
+from liftcore.cycles import checks_itself, entering
 from liftcore.statics import Undescribed, snapshot
 
 from ..variablelib.by_reference import is_object
+from ..variablelib.variable import Variable
 from .markers import has_data, is_data
 from .natives import hidden_error, hidden_in
 
@@ -144,13 +145,18 @@ def is_marked_static(node: Any, name: str) -> bool:
 
 def register(cls: type) -> None:
     """Register a class of objects with JAX."""
-    checks_itself(cls)
+    checks_itself(cls, _held)
     jax.tree_util.register_pytree_with_keys(
         cls,
         _flatten_with_keys,
         functools.partial(_unflatten, cls),
         lambda node: _flatten(node)[1:],
     )
+
+
+def _held(node: Any) -> list[Any]:
+    """Return the attributes, with the values of variables in their place."""
+    return [value._value if isinstance(value, Variable) else value for value in vars(node).values()]
 
 
 def _flatten_with_keys(node: Any) -> tuple[Iterable[Any], Statics]:
@@ -169,7 +175,6 @@ def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
     names, veiled, children, rest = [], [], [], []
     for name, value in _sorted(node):
         if not is_data(value) and not (marks and marks.get(name) is False):
-            check_finite(value, _BY_REFERENCE)
             if not has_data(value):
                 rest += [name, value]
                 continue

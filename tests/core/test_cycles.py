@@ -217,10 +217,10 @@ def test_a_tree_that_is_too_deep_says_so() -> None:
 
 def test_a_pass_that_ends_early_hides_no_later_cycle() -> None:
     node = nnx.Dict(a=nnx.Dict(w=nnx.Param(1.0)), b=nnx.Dict(w=nnx.Param(1.0)))
-    jax.tree.leaves(node, is_leaf=lambda one: one is node.a)
-    node.a.back = node
-    refused(jax.tree.leaves, node)
+    jax.tree.leaves(node, is_leaf=lambda one: one is node.a or one is node.b)
+    node.a.other, node.b.other = node.b, node.a
     refused(jax.tree.leaves, node.a)
+    refused(jax.tree.leaves, node)
 
 
 def test_threads_check_on_their_own() -> None:

@@ -10,6 +10,8 @@ from tests.fuzz import lifted, programs
 from tests.fuzz.cases import CASES, SPLITS, nested
 from tests.fuzz.compare import COLLECTIONS, WAYS, mismatches, rngs
 from tests.fuzz.generate import Generator
+from tests.fuzz.kinds import KINDS, in_turn
+from tests.fuzz.objects import runs as object_runs
 from tests.fuzz.plain import run_plain
 from tests.fuzz.programs import CARRY, Body, Call, Draw, Lift, Local, Make, Num, Op, Program, Read, Write
 from tests.fuzz.rules import legal
@@ -164,3 +166,21 @@ def test_a_failing_program_is_made_small() -> None:
     statements = (Make("v", "state", "v", Num(0)), wanted, programs.Let("a", Read("state", "v")))
     small = shrink(Program(Body(statements, Local("a"))), lambda program: "name='w'" in repr(program))
     assert small.body.statements == (Make("w", "state", "w", X),)
+
+
+def test_kinds_take_turns() -> None:
+    kinds = [kind for kind, _ in in_turn(list(KINDS), range(50))]
+    shares = {name: kind.share for name, kind in KINDS.items()}
+    assert {name: kinds.count(name) for name in shares} == {
+        name: 50 * n // sum(shares.values()) for name, n in shares.items()
+    }
+    assert in_turn(["objects"], [7, 8]) == [("objects", 7), ("objects", 8)]
+
+
+def test_a_failing_program_over_objects_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        object_runs, "differences", lambda program: "value 1: 2" if "kind='swap'" in repr(program) else None
+    )
+    found, source = next(one for one in (object_runs.attempt(seed, frozenset(), True) for seed in range(99)) if one[0])
+    assert found.strip() == "value 1: 2"
+    assert source.count("Step(") == 1

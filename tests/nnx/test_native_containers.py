@@ -231,10 +231,23 @@ def test_a_compiled_function_sees_another_key_that_is_equal() -> None:
     assert traces == [[int], [bool], [float]]
 
 
-def test_one_container_under_two_axes_is_an_error() -> None:
-    held = {0: jnp.ones((2, 2)), "a": weight()}
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: {0: x, "a": weight()},
+        lambda x: [x],
+        lambda x: OrderedDict({(1,): (1, x)}),
+        lambda x: [Both(x, 1)],
+        lambda x: ([{0: x}], 3),
+    ],
+)
+def test_one_container_under_two_axes_is_an_error(make: Any) -> None:
+    held = make(jnp.ones((2, 2)))
     with pytest.raises(AliasError, match="is also"):
         nnx.vmap(lambda one, other: None, in_axes=(0, None))(nnx.Dict(x=held), nnx.Dict(y=held))
+    one = nnx.Dict(x=held, y=3)
+    axes = nnx.StateAxes({nnx.Param: None, ...: 0})
+    nnx.vmap(lambda both: None, in_axes=([axes, 0],) if not variables(one) else ([axes, axes],))([one, one])
 
 
 def test_pop_from_a_list_that_is_shared_removes_each_item_once() -> None:

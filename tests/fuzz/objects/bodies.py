@@ -12,7 +12,7 @@ import numpy as np
 from liftcore._compat import NUMPY_ARRAYS
 from tests.fuzz.objects.programs import STATICS, Body, Boom, Lift, Step
 
-__all__ = ["Run", "World", "is_array", "is_key", "parts_of", "picked"]
+__all__ = ["Run", "World", "is_array", "is_key", "ordered", "parts_of", "picked"]
 
 
 class World:
@@ -57,7 +57,12 @@ def parts_of(value: Any, world: World) -> list[Any]:
         return [vars(value)[name] for name in sorted(vars(value))]
     if isinstance(value, (list, tuple)):
         return list(value)
-    return [value[name] for name in sorted(value)] if isinstance(value, dict) else []
+    return [value[name] for name in ordered(value)] if isinstance(value, dict) else []
+
+
+def ordered(names: Any) -> list[Any]:
+    """Names and other keys, sorted."""
+    return sorted(names, key=lambda one: (type(one).__name__, one))
 
 
 def is_key(value: Any) -> bool:
@@ -301,9 +306,17 @@ class Run:
             picked(pool, step.a).pop(step.b % 2 - 1)
 
     def _put(self, step: Step) -> None:
-        if pool := [one for node in self.nodes() for one in parts_of(node, self.world) if isinstance(one, dict)]:
+        if pool := self._dicts():
             values = (self.new(step.c), self.fresh(step.c), step.c % 3)
-            picked(pool, step.a)[picked("xyz", step.b)] = picked(values, step.c)
+            picked(pool, step.a)[picked(("x", "y", "z", 0, (1, 2)), step.b)] = picked(values, step.c)
+
+    def _take(self, step: Step) -> None:
+        if pool := [one for one in self._dicts() if one]:
+            one = picked(pool, step.a)
+            del one[picked(ordered(one), step.b)]
+
+    def _dicts(self) -> list[dict[Any, Any]]:
+        return [one for node in self.nodes() for one in parts_of(node, self.world) if isinstance(one, dict)]
 
     def _share(self, step: Step) -> None:
         """A list or a dict becomes an attribute of another object too."""
@@ -347,6 +360,6 @@ def arrays_in(value: Any) -> list[Any]:
     """The arrays of a result that are in no object."""
     if is_array(value):
         return [value]
-    parts = [value[k] for k in sorted(value)] if isinstance(value, dict) else value
+    parts = [value[k] for k in ordered(value)] if isinstance(value, dict) else value
     parts = parts if isinstance(parts, (list, tuple)) else ()
     return [one for part in parts for one in arrays_in(part)]

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from liftcore.errors import LiftError, LoopInvarianceError
-from tests.fuzz.objects.bodies import Run, World, is_array, is_key, parts_of
+from tests.fuzz.objects.bodies import Run, World, is_array, is_key, ordered, parts_of
 from tests.fuzz.objects.lifted import lifted_world, model
 from tests.fuzz.objects.plain import Expected, plain_of
 from tests.fuzz.objects.plain_lifts import plain_world
@@ -56,7 +56,7 @@ def canonical(world: World, originals: list[Any], value: Any) -> tuple[Any, list
         seen[id(one)] = len(seen)
         name, was = type(one).__name__, places.get(id(one))
         if isinstance(one, (list, dict)):
-            names = sorted(one) if isinstance(one, dict) else range(len(one))
+            names = ordered(one) if isinstance(one, dict) else range(len(one))
             return name, was, [(key, visit(one[key])) for key in names]
         if isinstance(one, world.variable):
             metadata = [(k, type(v), v) for k, v in sorted(one.get_metadata().items())]

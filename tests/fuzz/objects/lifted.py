@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -181,6 +182,12 @@ def model(number: int) -> Node:
         made.arr = array(1)
     if number % 7 < 2:
         made.named = {"x": array(0), "y": made.b if number % 7 else 1}
+    _add_more(made, number, array)
+    made.s = picked((1, True, None, "a"), number)
+    return made
+
+
+def _add_more(made: Node, number: int, array: Any) -> None:
     if number % 4 > 1:
         made.rngs = nnx.Rngs(number % 3)
     if number % 11 < 3:
@@ -189,5 +196,13 @@ def model(number: int) -> Node:
         made.list = nnx.List([nnx.Param(array(4)), made.a])
     if number % 9 == 0:
         made.me = made
-    made.s = picked((1, True, None, "a"), number)
-    return made
+    if 4 < number % 13 < 10:
+        made.keyed = keyed(number, array(5), made)
+        if number % 2:
+            made.same = made.keyed
+
+
+def keyed(number: int, array: Any, made: Node) -> dict[Any, Any]:
+    """A dict whose keys are not all strings."""
+    kind = (dict, OrderedDict, lambda items: defaultdict(list, items))[number % 3]
+    return kind({(1, 2): nnx.Param(array), "k": [Node(), made.b], 0: picked((3, made.a, array + 1), number)})

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tests.fuzz.objects.bodies import is_array, is_key
+from tests.fuzz.objects.bodies import is_array, is_key, ordered
 
 __all__ = [
     "NAMES",
@@ -24,6 +24,7 @@ __all__ = [
     "is_node",
     "items_of",
     "nodes_of",
+    "ordered_items",
     "plain_of",
     "restoring",
     "settled",
@@ -115,7 +116,7 @@ def each_leaf(value: Any, function: Callable[[Any, str], Any], seen: set[int]) -
         if isinstance(value, Variable):
             value._value = in_value(value._value, lambda array: function(array, type(value).__name__))
         else:
-            fill(value, {name: each_leaf(one, function, seen) for name, one in sorted(items_of(value).items())})
+            fill(value, {name: each_leaf(one, function, seen) for name, one in ordered_items(value)})
     return value
 
 
@@ -136,6 +137,11 @@ def items_of(node: Any) -> dict[Any, Any]:
     if isinstance(node, list):
         return dict(enumerate(node))
     return node if isinstance(node, dict) else vars(node)
+
+
+def ordered_items(node: Any) -> list[tuple[Any, Any]]:
+    held = items_of(node)
+    return [(name, held[name]) for name in ordered(held)]
 
 
 def fill(node: Any, items: dict[Any, Any]) -> None:
@@ -160,7 +166,7 @@ def nodes_of(*values: Any) -> list[Any]:
         elif is_node(value) and id(value) not in found:
             found[id(value)] = value
             if not isinstance(value, Variable):
-                for _, one in sorted(items_of(value).items()):
+                for _, one in ordered_items(value):
                     visit(one)
 
     for value in values:
@@ -200,7 +206,7 @@ def shape_of(value: Any) -> Any:
         if isinstance(one, Variable):
             held = in_value(one._value, visit)
             return id(one), repr(held), tuple([(k, type(v), v) for k, v in sorted(one._metadata.items())])
-        return id(one), tuple([(name, visit(part)) for name, part in sorted(items_of(one).items())])
+        return id(one), tuple([(name, visit(part)) for name, part in ordered_items(one)])
 
     return visit(value)
 

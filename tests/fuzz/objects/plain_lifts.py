@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.fuzz.objects.bodies import World, is_array
+from tests.fuzz.objects.bodies import World, is_array, ordered
 from tests.fuzz.objects.plain import (
     NAMES,
     Expected,
@@ -22,6 +22,7 @@ from tests.fuzz.objects.plain import (
     is_node,
     items_of,
     nodes_of,
+    ordered_items,
     restoring,
     settled,
     shape_of,
@@ -134,7 +135,7 @@ def _paths(value: Any, path: tuple[Any, ...], seen: Any = None) -> Iterator[tupl
         yield path, value
     elif isinstance(value, (Module, dict)):
         held = value if isinstance(value, dict) else vars(value)
-        for name in sorted(held):
+        for name in ordered(held):
             yield from _paths(held[name], (*path, int(name) if type(value).__name__ == "List" else name), seen)
     elif isinstance(value, (list, tuple)):
         for number, one in enumerate(value):
@@ -241,7 +242,7 @@ class Merge:
             tell(id(value), _axis(prefix, type(value).__name__))
         elif is_node(value) and (id(value), prefix) not in self.checked:
             self.checked.add((id(value), prefix))
-            for name, one in sorted(items_of(value).items()):
+            for name, one in ordered_items(value):
                 self._visit(one, prefix, tell, (id(value), name))
 
     def slice(self, copies: list[Any], prefixes: list[str], i: int) -> None:

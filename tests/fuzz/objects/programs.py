@@ -104,6 +104,7 @@ _STEPS = {
     "append": 2,
     "pop": 1,
     "put": 1,
+    "take": 1,
     "share": 1,
     "static": 2,
     "metadata": 2,
