@@ -58,7 +58,7 @@ BY_HAND = {
     "liftcore.broadcast": "For `in_axes` and `out_axes` of `scan`: the value is the same in all iterations.",
     "liftcore.checkpoint": "Another name of `remat`.",
     "liftcore.scope.CollectionFilter": "Type: a filter of collections.",
-    "liftcore.scope.Filter": "Type: a filter; see [Filters](filters.md).",
+    "liftcore.scope.Filter": "Type: a filter; see `liftcore.filters`.",
     "liftcore.scope.PRNGSequenceFilter": "Type: a filter of RNG streams.",
     "liftcore.mesh_specs.LogicalRules": "Type: pairs of a logical name and a mesh axis, several as a tuple, or None.",
     "liftcore.meta.AxisName": "Type: a name, a tuple of names, or None for an unnamed axis.",

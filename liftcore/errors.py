@@ -298,7 +298,7 @@ def check_keywords(cls: Any, given: Iterable[str]) -> None:
     Raises:
         TypeError: if there is no parameter for one of them.
     """
-    code = getattr(cls.__init__, "__code__", None)
+    code = getattr(getattr(cls.__init__, "same_parameters", cls.__init__), "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
         return
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]

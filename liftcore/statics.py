@@ -166,7 +166,11 @@ def _copied_object(value: Any, kind: Any, copies: dict[int, Any]) -> Any:
 
 
 def is_shareable(fn: Callable[..., Any]) -> bool:
-    """Whether a function can be kept without keeping arrays alive: it holds none, or it compares by value."""
+    """Whether a function can be kept without keeping arrays alive: it holds none, or it compares by value.
+
+    Args:
+        fn: the function.
+    """
     fn = getattr(fn, "shared_as", fn)  # set on a wrapper that is shared like the function that it wraps
     if isinstance(fn, types.FunctionType):
         defaults = jax.tree.leaves((fn.__defaults__, fn.__kwdefaults__))
@@ -379,7 +383,7 @@ def _is_compared_by_attributes(value: Any, kind: Any) -> bool:
     """Return whether an object is compared by its attributes alone, so that another one may be equal to it."""
     return (
         kind.__eq__ is not object.__eq__
-        and _fields(value, kind) is None
+        and not (hasattr(kind, "__static_fields__") or _is_frozen(kind))
         and not (_compares(kind) and _hashes(value))
         and _has_only_attributes(value, kind)
     )
@@ -407,6 +411,9 @@ def marked(static: Any) -> Any:
     """Return the static part of a node, with the type and identity of each object in it that has no attributes.
 
     Nodes use such objects as markers, and JAX compares them by identity too; they cannot change.
+
+    Args:
+        static: the static part, as `PyTreeDef.node_data` returns it.
     """
     if type(static) is tuple:
         return tuple(map(marked, static))

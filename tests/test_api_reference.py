@@ -100,6 +100,7 @@ def test_every_error_has_a_section_in_the_catalogue() -> None:
         "LiftError",
         "UnliftedSequenceError",
         "check_function",
+        "check_keywords",
         "common_size",
         "misfit",
         "name_of",

@@ -154,7 +154,7 @@ def compare(
         what = f"the filter matches no leaf of the target: {short_form(takes)} (available: "
         what += f"{listed(list(expected), takes)})."
         raise SerializationError(where, what, "Match some of these, such as a module with `PathContains(name)`.")
-    _check(where, taken, found, strict, cast, filter is not True, renaming)
+    _check(where, taken, found, strict, cast, not isinstance(takes, Everything), renaming)
     return Comparison(where, marked, spec, {path: (leaf, found[path]) for path, leaf in taken.items() if path in found})
 
 

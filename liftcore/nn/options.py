@@ -152,4 +152,5 @@ def checks_options(fn: Function) -> Function:
         path = getattr(owner, "path_text", "") if parameters[0] == "scope" else ""
         check_option(f"{call} at {path}" if path else call, name, checked[name], given, call)
 
+    vars(checking)["same_parameters"] = fn  # for `errors.check_keywords`
     return checking  # type: ignore[return-value]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from ..statics import Undescribed
 from . import problems
 from .tree import Names, Node
 
@@ -29,6 +30,10 @@ class Naming:
     _shared: bool
     node: Node  # the node of the scope
     _first_free: dict[str, int] | None  # by prefix of `default_name`: a number below which all are taken
+
+    def __static_fields__(self) -> dict[str, Any]:
+        """Refuse to be compared (see `liftcore.static_key`): a scope holds variables, and changes."""
+        raise Undescribed(self)
 
     def name_reserved(self, name: str, collection: str | None = None) -> bool:
         """Whether a name is taken by a scope, or by a variable of the given collection (any, if it is None).

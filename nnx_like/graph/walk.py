@@ -300,7 +300,7 @@ class Walk:
         """
         if isinstance(value, Variable):
             self._variable(value, path, prefix)
-        elif _is_array(value) or type(value) in _NUMBERS:
+        elif is_array_like(value):
             if known is not None and not self._may_go(known, now := _group_at(value, path, prefix)):
                 raise self._aliased(value, path, known, now)
         elif id(value) not in seen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -29,8 +30,8 @@ CARRIED: dict[str, Any] = {"variable_broadcast": "params", "split_rngs": {"param
 partial = functools.partial
 
 
-class Opaque:
-    """What no key stands for."""
+class Opaque(random.Random):
+    """What no key stands for: its state is not in attributes."""
 
 
 def layer(scope: Scope, inputs: Any) -> Any:

@@ -767,6 +767,20 @@ MUTANTS = (
         ("lift/test_jvp.py",),
     ),
     Mutant(
+        "pipeline/reuse.py",
+        "        yield eqn.primitive\n",
+        "        yield None\n",
+        "loops that differ in an operation are taken for equal",
+        ("lift/test_eager.py",),
+    ),
+    Mutant(
+        "scopes/child.py",
+        "scope.here().rewound()",
+        "scope.here()",
+        "a child that is called twice meets the names of its first call",
+        ("lift/test_children.py",),
+    ),
+    Mutant(
         "runners/derivative.py",
         "select(full, made[0]), *made[1:]]",
         "made[0], *made[1:]]",
