@@ -135,7 +135,7 @@ OF_OBJECTS = (
     ),
     _of(
         "crossing/kept.py",
-        "weakref.ref(root, lambda _: _drop(walks, key))",
+        "weakref.ref(root, functools.partial(_drop, walks, key))",
         "weakref.ref(root)",
         "a walk that was kept for two objects keeps what is below the second alive after it died",
         KEPT,
