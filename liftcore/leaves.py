@@ -52,7 +52,7 @@ def is_traceable(leaf: Any) -> bool:
     Args:
         leaf: any value.
     """
-    if is_array(leaf) or type(leaf) is jax.Ref:
+    if type(leaf) in _ARRAYS or is_array(leaf) or type(leaf) is jax.Ref:
         return True
     return isinstance(leaf, jax.core.Tracer) and isinstance(leaf, jax.Ref)  # the second test alone is ten times slower
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import liftcore
 from liftcore import Scope, Variable
-from liftcore.errors import JaxTransformError, LiftArgumentError, check_keywords, shown
+from liftcore.errors import JaxTransformError, LiftArgumentError, shown
 from liftcore.typing import Filter, RNGs, Variables
 
 from . import rebuilding, summary
@@ -109,11 +109,6 @@ class Module(fields.Base):
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Compute the output of the module. A subclass defines it."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make a module without fields."""
-        check_keywords(cls, kwargs)
-        return super().__new__(cls)
 
     def __init_subclass__(cls, kw_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -10,9 +10,10 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Optional, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Optional, Self, dataclass_transform
 
 from liftcore import nn
+from liftcore.errors import check_keywords
 from liftcore.statics import Undescribed
 from liftcore.typing import Path
 
@@ -40,6 +41,11 @@ class Base:
     _has_setup: ClassVar[bool] = False
     _takes_parent: ClassVar[bool] = True
     _has_constructor: ClassVar[bool] = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make a module without fields."""
+        check_keywords(cls, kwargs)
+        return super().__new__(cls)
 
     def __static_fields__(self) -> dict[str, Any]:
         """Return the fields for the key of compiled code (see `liftcore.static_key`); a bound module has no key.

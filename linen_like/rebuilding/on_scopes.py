@@ -387,7 +387,7 @@ def _name(fn: Callable[..., Any], template: Any) -> str:
     name, cls = name_of(fn), template.cls
     lifted = [one for one in cls.__mro__ if "_recipe" in vars(one)]
     lifts = [vars(one)["_recipe"][0] for one in lifted]
-    inside = next((number for number, one in enumerate(lifted) if number and vars(one).get(name) is fn), None)
-    is_repeated = inside is not None and lifts[inside - 1] in lifts[inside:]
+    inside = next((number for number, one in enumerate(lifted) if number and vars(one).get(name) is fn), 0)
+    is_repeated = inside > 0 and lifts[inside - 1] in lifts[inside:]
     shown: str = (lifted[inside] if is_repeated else vars(cls).get("_lifted_class", cls)).__name__
     return shown if name == "__call__" else f"{shown}.{name}" if hasattr(cls, name) else name

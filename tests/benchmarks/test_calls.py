@@ -52,7 +52,7 @@ def filtered(count: int) -> Callable[[], Any]:
 def test_a_filtered_call_looks_at_each_array_once_and_at_nothing_else() -> None:
     few, many = (calls(filtered(count), OURS) for count in (2, 300))
     more = {name: many[name] - few[name] for name in many if many[name] != few[name]}
-    assert more == {"is_array": 298, "is_dynamic": 298}
+    assert more == {"is_traceable": 298, "is_dynamic": 298}
 
 
 def over_no_scopes() -> Callable[[Any], Any]:
