@@ -171,7 +171,7 @@ class RNN(Module):
         same_keys = All(RngState, self.broadcast_rngs)
 
         def step(cell: Any, carry: PyTree, x: Array) -> tuple[PyTree, PyTree]:
-            kept = [(variable, variable.get_value()) for _, variable in state(cell, same_keys).flat_state()]
+            kept = [(variable, variable.get_value()) for _, variable in state(cell, (same_keys, None)).flat_state()]
             result = cell(carry, x)
             for variable, value in kept:  # restore the count, so that the next step draws the same keys
                 variable.set_value(value)

@@ -440,7 +440,7 @@ def leaves(tree, path=()):
 def test_split_then_merge_is_the_identity(variables, chosen):
     trees, rest = partition(variables, chosen)
     assert merge(*trees, rest) == variables
-    assert merge(*split(variables, *chosen, ...)) == variables
+    assert merge(*split(variables, *[(one, None) for one in chosen], ...)) == variables
 
 
 @given(VARIABLES, st.lists(FILTERS, max_size=3))

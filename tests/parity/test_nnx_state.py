@@ -223,7 +223,7 @@ def test_flat_states_are_the_same(ask: Callable[[Any], Any]) -> None:
     lambda lib: made(lib).split(..., ...),
     lambda lib: made(lib).split(None, lib.Variable, int),
     lambda lib: made(lib).filter("dropout"),
-    lambda lib: made(lib).filter("q", lib.PathContains("b")),
+    lambda lib: made(lib).filter(("q", None), lib.PathContains("b")),
     lambda lib: made(lib).filter(None),
     lambda lib: lib.split_state(made(lib), (lib.Param, int), ...),
     lambda lib: lib.filter_state(made(lib), lib.Param),
@@ -247,7 +247,7 @@ def test_parts_of_states_are_the_same(ask: Callable[[Any], Any]) -> None:
     agree(ask)
 
 
-@pytest.mark.parametrize("filters", [("q",), (int,), (None, int)])
+@pytest.mark.parametrize("filters", [(("q", None),), (int,), (None, int)])
 def test_a_leaf_without_a_filter_is_an_error(filters: Any) -> None:
     for lib in OURS, nnx:
         for state in made(lib), made(lib).flat_state():
