@@ -189,7 +189,7 @@ def _no_match(where: str, predicate: Predicate, paths: Sequence[Path]) -> LiftAr
         what += " A string is the name of a collection, or the tag of a variable."
         fix = f'To match a module or a name, write `PathContains("{predicate.tag}")`.'
     else:
-        fix = "Match some of these, or write `(filter, None)` if the filter may match nothing."
+        fix = f"Match some of these, or write `({short_form(predicate)}, None)` if it may match nothing."
     return LiftArgumentError(where, what, fix)
 
 
@@ -243,7 +243,7 @@ def _emptied(node: PyTree) -> PyTree:
 
 
 def listed(paths: Sequence[Path], predicate: Predicate | None = None) -> str:
-    """Return the first few paths as text; those with a name like one that a filter asks for come first.
+    """Return the first few paths as text; those with a name like one that a filter asks for in vain come first.
 
     Args:
         paths: the paths.
@@ -251,7 +251,8 @@ def listed(paths: Sequence[Path], predicate: Predicate | None = None) -> str:
     """
     from ..texts import path_text  # imported here: it imports this package
 
-    wanted = [] if predicate is None else names_in(predicate)
+    known = {str(name) for path in paths for name in path}
+    wanted = [] if predicate is None else [name for name in names_in(predicate) if name not in known]
     if wanted and len(paths) <= _MAX_COMPARED:
         paths = sorted(paths, key=lambda path: -max(_likeness(str(name), one) for name in path for one in wanted))
     return ", ".join(map(path_text, paths[:6])) + (f" and {len(paths) - 6} more" if len(paths) > 6 else "")

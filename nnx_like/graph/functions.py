@@ -282,7 +282,7 @@ class _Merger(Builder):
         _, cls, index, metadata, _, group, path = definition
         leaf = self.read(group, path)
         if not isinstance(leaf, Variable):
-            made = leaf if not self.recreate else cls.made(leaf, self._metadata(cls, metadata, group), self.trace)
+            made = leaf if not self.recreate else cls.made(leaf, self._metadata(cls, metadata, group, leaf), self.trace)
         elif self.copy:
             made = type(leaf).made(leaf._value, leaf._metadata, self.trace)
         else:
