@@ -339,3 +339,16 @@ def test_python_sees_the_same(ask: Callable[[Any], Any]) -> None:
 )
 def test_traversals_are_the_same(ask: Callable[[Any], Any]) -> None:
     agree(ask)
+
+
+def test_axes_by_filter_are_a_mapping() -> None:
+    for lib in nnx_like, nnx:
+        axes = lib.StateAxes({lib.Param: 0, (lib.BatchStat, "dropout"): 1, ...: None})
+        assert list(axes) == list(axes.keys()) == [lib.Param, (lib.BatchStat, "dropout"), ...]
+        assert list(axes.values()) == [axes[one] for one in axes] == [0, 1, None]
+        assert (axes.get(lib.Param), axes.get(...), lib.Param in axes, len(axes)) == (0, None, True, 3)
+        assert {axes: 1}[lib.StateAxes(dict(axes.items()))] == 1
+    ours = nnx_like.StateSharding({nnx_like.Param: None})
+    assert (ours.get(int, 7), int in ours, bool(nnx_like.StateAxes({}))) == (7, False, True)
+    with pytest.raises(KeyError):
+        ours[int]
