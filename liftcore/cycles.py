@@ -146,5 +146,5 @@ class _Search:
         return LiftArgumentError(
             type(node).__name__,
             "it is nested deeper than Python's recursion limit allows.",
-            "Store the parts in a list instead of a chain, or raise the limit with `sys.setrecursionlimit`.",
+            "Store the parts in a flat list instead of a chain; or raise the limit with `sys.setrecursionlimit`.",
         )
