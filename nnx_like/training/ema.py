@@ -92,7 +92,7 @@ class EMA(Pytree):
                 "EMA.update",
                 f"the variables do not match the averages; they differ in "
                 f"{', '.join(sorted(map(path_text, differing)))}.",
-                "Pass a model with the variables that `EMA` was created with.",
+                "Pass a model with the variables that the averages were made of.",
             )
         wide = dict(self.wide.flat_state())
         for variable in (*averages.values(), *wide.values()):
