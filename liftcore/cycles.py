@@ -68,7 +68,7 @@ def entering(node: Any, fix: str) -> None:
     known.update([key for key, one in search.done.items() if type(one) in _children_of and one is not node])
 
 
-def check_finite(tree: Any, fix: str = "Leave out the reference, or keep it where it is static.") -> None:
+def check_finite(tree: Any, fix: str = "Leave out the reference.") -> None:
     """Check that lists, tuples, dicts and other pytrees do not contain themselves.
 
     Example:
