@@ -92,6 +92,22 @@ def fixes(sources: Iterable[str]) -> Iterator[str]:
         everywhere = {one.name: _returned(one) for one in _functions(tree)} | _assigned(tree.body)
         statements = [one for one in tree.body if not isinstance(one, ast.ClassDef | ast.FunctionDef)]
         for scope in [*statements, *_functions(tree)]:
+            nodes = list(ast.walk(scope))
+            given = [fix for node in nodes if isinstance(node, ast.Call) for fix in _given(node, takers)]
+            if given:
+                assigned = {**everywhere, **_assigned(nodes)}
+                yield from (text for fix in given for text in _texts(fix, assigned))
+
+
+def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
+    """Return the functions of a file, and the methods of its classes."""
+    bodies = [tree.body, *(one.body for one in tree.body if isinstance(one, ast.ClassDef))]
+    return [one for body in bodies for one in body if isinstance(one, ast.FunctionDef)]
+
+
+def _takers(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the names of functions with a parameter `fix`, and its place."""
+    for node in _functions(tree):
         names = [one.arg for one in node.args.args if one.arg != "self"]
         if "fix" in names and not node.name.startswith("__"):
             yield node.name, names.index("fix")
