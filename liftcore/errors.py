@@ -229,7 +229,7 @@ class CarryTypeError(LiftError, TypeError):
 
 
 class LoopInvarianceError(LiftError, ValueError):
-    """A value that all iterations or elements share depends on one of them."""
+    """A value shared by all iterations or elements differs between them."""
 
 
 class LiftArgumentError(LiftError, ValueError):

@@ -133,7 +133,7 @@ def _chosen(params: Any, only: Filter) -> State:
         if not isinstance(leaf, Variable):
             raise LiftArgumentError(
                 f"EMA of {path_text(path)}",
-                f"EMA only supports Variable leaves, given {shown(leaf)}.",
+                f"expected a Variable, given {shown(leaf)}; `EMA` cannot average a plain array.",
                 "Match only variables, as in `EMA(model, decay, only=nnx.Param)`.",
             )
         if any(_has_no_mean(part) for part in jax.tree.leaves(leaf.get_value())):
