@@ -3,7 +3,7 @@
 A file of rows has the form of a diff. What stands before its first row are the imports of all its programs. A row is
 
     @@ what goes wrong
-    >the fix, in the words of the error; the text ends what the error says
+    >the fix, in the words of the error; `…` stands for any text, such as the path of a folder
      a line of the program
     -the line that is wrong
     +the line that the fix asks for
@@ -41,6 +41,11 @@ class Row(NamedTuple):
         exec(compile(self.imports, f"{self.name}, imports", "exec"), names)
         exec(compile(program, self.name, "exec"), names)
         return names
+
+    def says(self, text: str, whole: bool) -> bool:
+        """Return whether a text is the fix, or contains it."""
+        pattern = ".*?".join(map(re.escape, self.fix.split("…")))
+        return (re.fullmatch if whole else re.search)(pattern, text, re.DOTALL) is not None
 
     def is_followed(self) -> bool:
         """Return whether the edit is what the fix quotes; a sentence without code is followed by any edit."""
