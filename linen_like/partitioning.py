@@ -392,7 +392,7 @@ def _owner(what: str, name: str, module: Module | None) -> Module:
         raise LiftArgumentError(
             f'{what}("{name}")',
             "no method of a module is running, so it belongs to no module.",
-            "Call it in a method, or pass the module: `module=…`.",
+            "Call it in `setup` or in a compact method.",
         )
     bound_scope(owner, f'{what}("{name}")')
     return owner

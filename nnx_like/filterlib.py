@@ -116,11 +116,11 @@ class WithTag(core.WithTag):
     """
 
     def __call__(self, path: PathParts, value: typing.Any) -> bool:
-        """Say whether the value at `path` matches."""
+        """Return whether the value at `path` matches."""
         return bool(getattr(value, "tag", None) == self.tag)
 
     def decide(self, prefix: PathParts) -> None:
-        """Leaves it to the values: a path says nothing about tags.
+        """Return None: a path does not decide whether a tag matches.
 
         Args:
             prefix: the first parts of a path.
@@ -160,7 +160,7 @@ class PathIn(core.SubtreePredicate):
         self._names = frozenset(map(_names, paths))
 
     def __call__(self, path: PathParts, value: typing.Any) -> bool:
-        """Say whether the value at `path` matches."""
+        """Return whether the value at `path` matches."""
         return _names(path) in self._names
 
     def decide(self, prefix: PathParts) -> bool | None:

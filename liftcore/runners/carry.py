@@ -81,7 +81,7 @@ def merged(group: PyTree, other: PyTree) -> PyTree:
 
 
 def select(group: PyTree, like: PyTree) -> PyTree:
-    """Return the variables of a group that another group has too."""
+    """Restrict a group to the paths of another group."""
     return tuple(_select(tree, pattern) for tree, pattern in zip(group, like, strict=True))
 
 

@@ -301,7 +301,7 @@ class _InnerWalk(Walk):
         if found[0] != group:
             raise AliasError(
                 f"the {type(value).__name__} at {path_text(path, self.base)}",
-                f"it is an input {found[0]}, at {found[1].removesuffix('.')}, so it cannot be an output {group}.",
+                f"it enters as {found[1].removesuffix('.')} {found[0]}, and cannot leave {group}.",
                 "Return a copy, `nnx.clone`, or treat it the same way as an input and as an output.",
             )
         self.leaves.append((*found, value, parts, form, path))
