@@ -104,6 +104,14 @@ class NNXMeta(AxisMetadata):
         """
         return cls(static[0], next(iter(children)), static[1].metadata)
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is NNXMeta and self._parts() == other._parts()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _parts(self) -> Any:
+        return self.var_type, StaticMetadata(self.metadata), self.value
+
     def __repr__(self) -> str:
         return f"NNXMeta({self.var_type.__name__}, {self.value!r}, {self.metadata!r})"
 

@@ -231,11 +231,11 @@ def alike(first: Any, second: Any) -> bool:
 
 
 def _names(group: Any) -> list[str]:
-    return [name for _, name in group.rules] if type(group) is Choose else [group]
+    return [name for _, name in group.rules] if isinstance(group, Choose) else [group]
 
 
 def _is_group(prefix: Any) -> bool:
-    return type(prefix) is str or type(prefix) is Choose
+    return isinstance(prefix, (str, Choose))
 
 
 def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> tuple[list[tuple[Any, Any, Any]], Any]:

@@ -276,11 +276,11 @@ class _InnerWalk(Walk):
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
         names = self.inside.names
+        given, outside = self.inside.builder.described.get(id(value), _NOTHING)
+        if given is value._metadata and not (names and names.is_told(value)):  # the axis name that it lost is known
+            return outside
         if names is None or not (value._metadata or is_told_of_axes(type(value))):
             return super()._metadata(value, path, group)
-        given, outside = self.inside.builder.described.get(id(value), _NOTHING)
-        if given is value._metadata and not names.is_told(value):  # without hooks, the axis name that it lost is known
-            return outside
         changed = names.outside(type(value), value._metadata, group, value.get_raw_value())
         return metadata_definition(changed, path, self._static)
 
