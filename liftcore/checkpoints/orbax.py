@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import operator
 import os
@@ -145,6 +146,9 @@ class OrbaxCheckpoints:
                 f"{where}, metrics", what, "Give it too, or another `metric` to `OrbaxCheckpoints`."
             )
         args = self._ocp.args
+        aside = os.path.join(self.folder, _REMOVED)
+        if os.path.islink(aside):  # steps would be moved to another folder, and all that is there would be removed
+            raise OSError(errno.ELOOP, "This is a link, and not the folder for removed steps; remove it", aside)
         items = {"rest": args.JsonSave(rest)} | ({"state": args.PyTreeSave(arrays)} if arrays else {})
         manager = self._open(writes=True)
         manager.wait_until_finished()  # orbax would wait too, but only after our thread began to remove old steps
@@ -309,7 +313,8 @@ class OrbaxCheckpoints:
         step. To rename it takes one call, so orbax renames it first.
         """
         aside = os.path.join(self.folder, _REMOVED)
-        if jax.process_index() == 0 and "://" not in self.folder and os.path.isdir(aside):
+        ours = "://" not in self.folder and os.path.isdir(aside) and not os.path.islink(aside)
+        if jax.process_index() == 0 and ours:
             for name in os.listdir(aside):  # not the folder itself: orbax may be moving another one there
                 shutil.rmtree(os.path.join(aside, name), ignore_errors=True)
 

@@ -232,7 +232,7 @@ def test_what_a_killed_writer_left_is_overwritten(path):
 
 def test_a_file_has_one_writer_at_a_time(path):
     lock = disk.FileLock(path.with_name(f".{path.name}.tmp"), "it")
-    with pytest.raises(CheckpointInUseError, match="another writer is writing there"):
+    with pytest.raises(CheckpointInUseError, match="another object or thread of this process is writing there"):
         save_file(path, TREE)
     lock.release()
     save_file(path, TREE)
