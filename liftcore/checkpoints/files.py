@@ -119,7 +119,7 @@ def load_file(
         if target is None or transform is not None:
             state = _read(state)
         if transform is not None:
-            state = transform(state)
+            state = to_state_dict(transform(state)) if target is not None else transform(state)
         if target is not None:
             where = name_of_file(path)
             options: Any = {"filter": filter, "strict": strict, "cast": cast, "renaming": TRANSFORM}
@@ -140,11 +140,10 @@ def _opened(path: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[Any, int]
 
 
 def _read(state: Any) -> Any:
-    """Return a state with all of its arrays read."""
-    if isinstance(state, dict):
-        return {name: _read(below) for name, below in state.items()}
-    if isinstance(state, list):
-        return [_read(below) for below in state]
+    """Return a state with all of its arrays read; its containers are changed."""
+    if isinstance(state, dict | list):
+        for name, below in state.items() if isinstance(state, dict) else enumerate(state):
+            state[name] = _read(below)
     return state.read() if isinstance(state, Stored) else state
 
 

@@ -14,6 +14,7 @@ from typing import Any, Self, SupportsIndex
 import numpy as np
 
 from ..errors import CheckpointInUseError, LiftArgumentError, SerializationError, shown
+from ..saving.problems import several
 from ..serialization import to_state_dict
 from ..typing import Filter, PyTree
 from .disk import LOCKING, FileLock, folder_lock, kind_of, make_folder, remove_left_over, replace_file
@@ -138,7 +139,9 @@ class Checkpoints:
                 path = self.folder / _name(number)
                 if kind := kind_of(os.lstat(path)):
                     what = f"the file of step {number} is {kind}, not a regular file."
-                    raise SerializationError(where, what, f"Give one of the saved steps: {self.steps()}.")
+                    raise SerializationError(
+                        where, what, f"Give one of the saved steps: [{several(map(str, self.steps()))}]."
+                    )
                 return load_file(path, target, filter=filter, strict=strict, cast=cast, transform=transform)
         steps = self.steps()
         raise no_such_step(where, step, steps)
@@ -182,7 +185,9 @@ class Checkpoints:
 def no_such_step(where: str, step: Any, steps: list[int]) -> LiftArgumentError:
     """Return the error for a step that is not in a folder, or for a folder without steps."""
     if steps:
-        return LiftArgumentError(where, f"there is no step {step}.", f"Give one of the saved steps: {steps}.")
+        return LiftArgumentError(
+            where, f"there is no step {step}.", f"Give one of the saved steps: [{several(map(str, steps))}]."
+        )
     fix = "If this may be the first run, check before you restore: `if checkpoints.latest() is not None`."
     return LiftArgumentError(where, "there is no checkpoint, and `latest()` returns None.", fix)
 

@@ -19,6 +19,8 @@ import jax
 import numpy as np
 
 from ..errors import LiftArgumentError, shown
+from ..saving.problems import several
+from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
@@ -259,7 +261,7 @@ class OrbaxCheckpoints:
         if target is None or transform is not None:
             whole = self._whole(number, state)
             whole = whole if transform is None else transform(whole)
-            return whole if target is None else compare(target, whole, **options).converted()
+            return whole if target is None else compare(target, to_state_dict(whole), **options).converted()
         return restored(where, compare(target, state, **options), lambda wanted: self._read(number, wanted))
 
     def _foreign(self, step: int) -> Any:
@@ -313,7 +315,7 @@ class OrbaxCheckpoints:
         return f"{self._where}, step {step}"
 
     def _guarded(self, step: int) -> contextlib.AbstractContextManager[None]:
-        fix = f"It may be damaged, or have just been removed; saved steps: {self.steps()}."
+        fix = f"It may be damaged, or have just been removed; saved steps: {several(map(str, self.steps()))}."
         return guarded(self._place(step), "it cannot be read", fix)
 
     def _existing(self, where: str, step: SupportsIndex | None) -> int:

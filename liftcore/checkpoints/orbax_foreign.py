@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from ..errors import LiftArgumentError, SerializationError
+from ..saving.problems import several
 from ..serialization import to_state_dict
 from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
@@ -258,11 +259,11 @@ def _found(where: str, path: str | os.PathLike[str]) -> _Saved:
     items = {name: structure for name, structure in found.items() if structure is not None}
     item = "default" if "default" in items else next(iter(items), None)
     if item is None:
-        names = ", ".join(list(found)[:10]) or "none"
+        names = several(found) or "none"
         what = f"it holds no complete tree of orbax (folders in it: {names})."
         raise SerializationError(where, what, "Pass the folder of a checkpoint, which holds a file `_METADATA`.")
     if item != "default" and len(items) > 1:
-        what = f"this step holds several trees: {', '.join(items)}."
+        what = f"this step holds several trees: {several(items)}."
         raise SerializationError(where, what, f'Pass one of them, such as `load_orbax("{folder / item}")`.')
     return _Saved(where, folder / item, items[item])
 
@@ -273,7 +274,7 @@ def _check_not_steps(where: str, folder: Any) -> None:
     steps = [step for _, step in sorted(found.items()) if not step.name.startswith("ocdbt.")]  # the data of a tree
     if steps:
         _check_foreign(where, steps[-1])
-        what = f"this folder holds steps: {', '.join(step.name for step in steps)}."
+        what = f"this folder holds steps: {several(step.name for step in steps)}."
         raise SerializationError(where, what, f'Pass one of them, such as `load_orbax("{folder / steps[-1].name}")`.')
 
 

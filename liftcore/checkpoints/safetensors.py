@@ -19,7 +19,7 @@ from ..leaves import is_number
 from ..meta import replace_boxed, unbox
 from ..saving.dtypes import DTYPES
 from ..saving.encoding import checked
-from ..saving.problems import printable, unwritable
+from ..saving.problems import printable, several, unwritable
 from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
@@ -103,9 +103,9 @@ def save_safetensors(
     arrays = {names[1:]: _array(leaf) for names, leaf in flat.items()}
     problems = {names: text for names, leaf in arrays.items() if (text := _problem(names, leaf, separator))}
     if problems:
-        lines = "".join(f"\n  {printable('/'.join(names)) or '.'}: {text}" for names, text in problems.items())
+        lines = several((f"{'/'.join(names) or '.'}: {text}" for names, text in problems.items()), "\n  ")
         fix = "Leave these out, save the key data of random keys, or choose another `separator`."
-        raise SerializationError(where, f"these entries cannot be saved:{lines}\n", fix)
+        raise SerializationError(where, f"these entries cannot be saved:\n  {lines}\n", fix)
     header = _checked_metadata(f"{where}, metadata", metadata or {})
     parts = _parts({separator.join(names): array for names, array in arrays.items()}, header)
     replace_file(Path(os.path.realpath(path)), parts)
@@ -262,7 +262,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     package = _package()
     if os.path.isdir(path):
         names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
-        what = f"this is a folder, not a safetensors file (such files in it: {', '.join(names) or 'none'})."
+        what = f"this is a folder, not a safetensors file (such files in it: {several(names) or 'none'})."
         fix = "Pass the path of one file. To join several, load each with `separator=None`, and merge the dicts."
         raise SerializationError(f'"{os.fspath(path)}"', what, fix)
     if str(path).endswith(".index.json"):
