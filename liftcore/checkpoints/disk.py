@@ -121,9 +121,10 @@ def remove_left_over(path: Path, where: str) -> None:
         CheckpointInUseError: if its writer still holds its lock.
     """
     with contextlib.suppress(FileNotFoundError):
-        lock = (
-            FileLock(path, where, 0) if fcntl and kind_of(os.lstat(path)) is None else None
-        )  # nobody writes to a link
+        kind = kind_of(os.lstat(path))
+        if kind == "a folder":
+            raise OSError(errno.EISDIR, f"This cannot be written while {path.name} is a folder", os.fspath(path))
+        lock = FileLock(path, where, 0) if fcntl and kind is None else None  # nobody writes to a link
         try:
             os.unlink(path)
         finally:
@@ -191,9 +192,9 @@ def _errors_about(path: Path, temporary: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename in (None, os.fspath(temporary)):
-            error.filename, error.filename2 = os.fspath(path), None
-        raise
+        if error.errno is None or (error.filename is not None and os.fspath(error.filename) != os.fspath(temporary)):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
 def _write(fd: int, data: Any) -> None:
