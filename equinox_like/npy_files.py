@@ -20,7 +20,7 @@ from liftcore.serialization import to_state_dict
 __all__ = ["begins_with_npy", "load_npy"]
 
 _HEADER = re.compile(
-    r"\{'descr': '([<>|])([biufcV]\d{1,2})', 'fortran_order': (True|False), "
+    r"\{'descr': '([<>|])(b1|[iu][1248]|f[1248]|c8|c16|V\d)', 'fortran_order': (True|False), "
     r"'shape': \(((?:\d{1,19}, ?){0,64}(?:\d{1,19})?)\), \} *\n"
 )
 """What `numpy.save` writes. Nothing else is read: Python's parser, which NumPy calls, has errors of many kinds."""

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from liftcore.checkpoints import files, layout, load_file, match_state
+import equinox_like as eqx
+from liftcore.checkpoints import files, layout, load_file, load_safetensors, match_state, safetensors
 from liftcore.errors import SerializationError
 from liftcore.saving import encoding
 from liftcore.serialization import from_bytes, msgpack_serialize, to_state_dict
@@ -102,6 +104,46 @@ def test_mutated_files_are_errors_or_what_was_saved(seed):
         except SerializationError:
             pass
     assert 0 < read < CASES[seed]
+
+
+def in_npy(tree: Any) -> bytes:
+    file = io.BytesIO()
+    for leaf in jax.tree.leaves(tree):
+        np.save(file, leaf)
+    return file.getvalue()
+
+
+def in_safetensors(tree: Any) -> bytes:
+    return b"".join(bytes(part) for part in safetensors._parts(tree, {"by": "us"}))
+
+
+ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([True, False]), "c": np.ones(3, jnp.bfloat16)}
+ARRAYS |= {"d": np.ones((), "i4"), "e": np.ones(4, jnp.float8_e4m3fn)}
+FORMATS: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
+    "npy": (in_npy(ARRAYS), lambda path: eqx.tree_deserialise_leaves(path, ARRAYS)),
+    "safetensors": (in_safetensors(ARRAYS), lambda path: load_safetensors(path, ARRAYS)),
+}
+
+
+@pytest.mark.parametrize(("seed", "count"), [(0, 100), *((seed, 300) for seed in range(1, 20))])
+@pytest.mark.parametrize("name", FORMATS)
+def test_mutated_arrays_are_errors_or_other_numbers(tmp_path: Path, name: str, seed: int, count: int) -> None:
+    """In formats without checksums. No class and no warning of another library comes out."""
+    chance, (data, load_arrays), read = random.Random(seed), FORMATS[name], 0
+    texts = list[str]()
+    path = tmp_path / "model.eqx"
+    for _ in range(count):
+        path.write_bytes(chance.choice(MUTATIONS)(data, chance))
+        try:
+            found = load_arrays(path)
+        except SerializationError as error:
+            texts.append(str(error))
+        else:
+            read += 1
+            assert [one.dtype for one in found.values()] == [one.dtype for one in ARRAYS.values()]
+            assert set(found["b"].view(np.uint8).tolist()) <= {0, 1}
+    assert 0 < read < count
+    assert all(len(text) < 2_000 and str(path) in text for text in texts)
 
 
 def test_what_was_not_mutated_is_read():
