@@ -44,8 +44,8 @@ class OrbaxCheckpoints:
 
     It has the methods of `Checkpoints`, and accepts the same trees, except a single leaf. `save` returns as soon as the
     arrays are copied off the devices. Each host writes the data that it holds, and no host ever holds a whole sharded
-    array. A step is complete or does not exist, and is saved only once. Unlike `Checkpoints`, it has no checksums, and
-    no lock against a second writer.
+    array. A step is complete or does not exist, and is saved only once. Unlike `Checkpoints`, it has no checksums of
+    arrays, and no lock against a second writer.
 
     With several processes, each of them must call the same methods in the same order.
 
@@ -139,7 +139,9 @@ class OrbaxCheckpoints:
             LiftArgumentError: if the step, or a later one, is saved already; if a metric is not a number; or if the
                 best steps are kept, and the one that decides is missing among the metrics.
             SerializationError: if the tree holds something that cannot be written.
-            Exception: an error of the background since the last call, such as `OSError` for a full disk.
+            OSError: if the system cannot write, for instance because the disk is full, now or in the background since
+                the last call. The failed step leaves nothing, and you may save it again.
+            Exception: another error of the background since the last call.
         """
         where = f"{self._where}.save"
         number = _index(where, step)
@@ -172,7 +174,8 @@ class OrbaxCheckpoints:
         """Wait until everything that was saved is on the disk.
 
         Raises:
-            Exception: an error of the background.
+            OSError: if the system could not write. The failed step leaves nothing, and you may save it again.
+            Exception: another error of the background.
         """
         if self._manager is not None:
             with self._writing():
