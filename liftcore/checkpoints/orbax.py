@@ -272,9 +272,10 @@ class OrbaxCheckpoints:
         utils = self._ocp.utils
         folders = {utils.step_from_checkpoint_name(one.name): one for one in utils.checkpoint_steps_paths(self.folder)}
         folder = folders.get(step)
-        note = None if folder is None else folder / "_CHECKPOINT_METADATA"  # it names the items that were saved
-        ours = folder is None or (folder / "rest").exists() or (note.exists() and '"rest"' in note.read_text())
-        return None if ours else folder
+        if folder is None or (folder / "rest").exists():
+            return None
+        note = folder / "_CHECKPOINT_METADATA"  # it names the items that were saved
+        return None if note.exists() and '"rest"' in note.read_text() else folder
 
     def _state(self, step: int) -> dict[str, Any]:
         """Return the state of a step, without reading its arrays."""

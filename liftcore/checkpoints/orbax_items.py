@@ -127,7 +127,7 @@ def state_in(where: str, rest: Any, arrays: Mapping[Path, Stored]) -> dict[str, 
         leaves = {tuple(map(str, path)): _of_json(value) for path, value in rest["leaves"]}
         if len(leaves) < len(rest["leaves"]) or arrays.keys() & leaves.keys():
             raise ValueError("a name is there twice")
-        return unflatten_dict(leaves | arrays)
+        return unflatten_dict({**leaves, **arrays})
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error) as error:
         what = f"the part that holds no arrays cannot be read ({type(error).__name__}: {error})."
         raise SerializationError(where, what, "It is damaged, or was not written by OrbaxCheckpoints.") from error
