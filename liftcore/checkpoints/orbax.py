@@ -284,7 +284,7 @@ class OrbaxCheckpoints:
             metadata = self._open(writes=False).metadata(step)
             tree = getattr(metadata.item_metadata.get("state"), "tree", None)
             if tree is None and "state" in (metadata.item_handlers or {}):
-                raise FileNotFoundError(errno.ENOENT, "the folder of its arrays is missing", "state")
+                raise FileNotFoundError("the folder of its arrays, `state`, is missing")
             found = {tuple(map(str, path)): leaf for path, leaf in flatten_dict(tree or {}).items()}
             arrays = {
                 path: array_in(self._place(step), path, leaf, lambda path: self._read(step, {path: None})[path])

@@ -13,7 +13,7 @@ from tests.advice.rows import Row, fixes, rows
 ROOT = Path(__file__).parents[2]
 ROWS = rows()
 
-MOST = 412
+MOST = 410
 """How many fixes may have no row. A new error needs a row; lower this number with rows for old ones."""
 
 
