@@ -272,30 +272,25 @@ class FileLock:
         except OSError:
             return False
 
-    def release(self, close: Callable[[int], None] = os.close) -> None:
-        """Release the lock; the file stays.
-
-        Args:
-            close: the function that closes the file. It is a default because modules are empty when the interpreter
-                ends.
-        """
-        if self.fd >= 0:
-            if self.is_locked and fcntl:  # a process that was just forked may not have closed its copy yet
-                fcntl.flock(self.fd, fcntl.LOCK_UN)
-            self.forget(close)
+    def release(self) -> None:
+        """Release the lock; the file stays."""
+        if self.is_locked:  # a process that was just forked may not have closed its copy yet
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+        self.forget()
 
     def forget(self, close: Callable[[int], None] = os.close) -> None:
         """Close the file, but leave the lock to other processes that have it open.
 
         Args:
-            close: see `release`.
+            close: the function that closes the file. It is a default because modules are empty when the interpreter
+                ends.
         """
         fd, self.fd, self.is_locked = self.fd, -1, False
         if fd >= 0:
             close(fd)
 
     def __del__(self) -> None:
-        self.release()
+        self.forget()
 
     def _lock(self, where: str) -> None:
         try:
