@@ -213,11 +213,11 @@ class _InnerBuilder(Builder):
             self.arrays[id(place[0]), *place[1:]] = definition[1:]
         return super()._array(definition, place)
 
-    def _metadata(self, kind: type[Any], definition: Definition, group: Any) -> dict[str, Any]:
+    def _metadata(self, kind: type[Any], definition: Definition, group: Any, value: Any) -> dict[str, Any]:
         for _, static in definition:
             self._note(static)
         metadata = metadata_of(definition)
-        return metadata if self.names is None else self.names.inside(kind, metadata, group)
+        return metadata if self.names is None else self.names.inside(kind, metadata, group, value)
 
 
 class _InnerWalk(Walk):
@@ -281,7 +281,8 @@ class _InnerWalk(Walk):
         given, outside = self.inside.builder.described.get(id(value), _NOTHING)
         if given is value._metadata and not names.is_told(value):  # without hooks, the axis name that it lost is known
             return outside
-        return metadata_definition(names.outside(type(value), value._metadata, group), path, self._static)
+        changed = names.outside(type(value), value._metadata, group, value.get_raw_value())
+        return metadata_definition(changed, path, self._static)
 
     def _static(self, value: Any, path: tuple[Any, ...]) -> Definition:
         now = super()._static(value, path)  # raises an error if a body stored an array where it would be lost
