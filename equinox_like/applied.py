@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
+
+import jax
 
 import liftcore
 from liftcore.errors import ModifyScopeVariableError
+from liftcore.owners import check_function_of_scope, collections_of
 from liftcore.typing import Filter
 
 from .module import Module
@@ -36,6 +40,13 @@ class Applied(Module):
     fn: Any
     variables: Any
 
+    def __check_init__(self) -> None:
+        check_function_of_scope("Applied", self.fn, "a pytree module")
+
+    def __collections__(self) -> list[str | None]:
+        below = [[name] * len(jax.tree.leaves(self.variables[name])) for name in sorted(self.variables)]
+        return [*collections_of(self.fn, lambda leaf: None), *itertools.chain(*below)]
+
     @classmethod
     def init(cls, fn: Any, rngs: Any, *args: Any, **kwargs: Any) -> Applied:
         """Create an `Applied` with new variables.
@@ -46,6 +57,7 @@ class Applied(Module):
             *args: the positional arguments of a first call.
             **kwargs: the keyword arguments of this call.
         """
+        check_function_of_scope("Applied.init", fn, "a pytree module")
         if hasattr(fn, "init"):
             return cls(fn, fn.init(rngs, *args, **kwargs))
         return cls(fn, liftcore.init(fn)(rngs, *args, **kwargs)[1])

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import liftcore
 from liftcore import nn
 from liftcore.errors import LiftArgumentError
+from liftcore.owners import check_function_of_scope
 from liftcore.typing import Filter, Path
 
 from .kinds import PaxKind
@@ -43,6 +44,7 @@ class Layer(Module):
     """
 
     def __init__(self, fn: Any, rngs: Any, *args: Any, **kwargs: Any) -> None:
+        check_function_of_scope("Layer", fn, "a module with kinds")
         make = fn.lazy_init if hasattr(fn, "lazy_init") else liftcore.lazy_init(fn, liftcore.DenyList("intermediates"))
         self._fn = fn
         self._paths = tuple(_fill(self, make(rngs, *args, **kwargs)))

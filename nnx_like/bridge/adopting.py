@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from liftcore import Scope
-from liftcore.errors import check_function, name_of
+from liftcore.errors import name_of
+from liftcore.owners import check_maker
 
 from ..variablelib.variable import Variable
 from .opening import Making, Plan, plan_in, run
@@ -135,7 +136,7 @@ def adopt(
     Raises:
         ScopeVariableNotFoundError: if a variable is missing and cannot be created. The scope may raise a related error.
     """
-    check_function("adopt", make)
+    check_maker("adopt", make, "rngs")
     return Adopted(scope, plan_in(scope, Making(make, streams, metadata_fn, strict=True)))
 
 
@@ -198,5 +199,5 @@ def object_in_scope(make: Callable[..., Any], *streams: str) -> InScope:
     Raises:
         LiftArgumentError: if `make` cannot be called.
     """
-    check_function("object_in_scope", make)
+    check_maker("object_in_scope", make, "rngs", "nnx.bridge.object_in_scope(lambda rngs: module)")
     return InScope(make, streams, Steps())

@@ -10,6 +10,7 @@ import jax
 
 import linen_like as nn
 from liftcore import Scope, unbox
+from liftcore.owners import check_made
 
 from ..graph.build import Builder
 from ..graph.definition import Definition
@@ -45,18 +46,23 @@ class Making:
     def made(self, scope: Scope) -> Placed:
         """Return a new object, made with keys of the scope."""
         with initializing(scope.is_initializing()), nn.no_parent():
-            return Placed(made_with(self.make, scope, self.streams))
+            return self._placed(scope)
 
     def abstract(self, scope: Scope) -> Placed:
         """Return the structure of the object; nothing is computed."""
         found = []
 
         def trace(key: Any) -> None:
-            found.append(Placed(made_with(self.make, scope, self.streams, key)))
+            found.append(self._placed(scope, key))
 
         with nn.no_parent():
             jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
         return found[0]
+
+    def _placed(self, scope: Scope, key: Any = None) -> Placed:
+        made = made_with(self.make, scope, self.streams, key)
+        check_made("adopt", made, "")
+        return Placed(made)
 
 
 @dataclasses.dataclass(frozen=True)

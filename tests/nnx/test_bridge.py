@@ -780,7 +780,7 @@ def test_a_pytree_module_is_an_attribute_of_an_object() -> None:
     holder = Holder()
     assert jnp.allclose(nnx.jit(lambda holder, x: holder(x))(holder, X), holder(X), rtol=1e-5)
     _, variables = liftcore.init(bridge.object_in_scope(lambda rngs: Holder()))({}, X)
-    assert shapes(variables) == {"constants": {"tree": {"w": (3, 3)}, "module": {"kernel": (3, 2), "bias": (2,)}}}
+    assert shapes(variables) == {"params": {"tree": {"w": (3, 3)}, "module": {"kernel": (3, 2), "bias": (2,)}}}
 
 
 def test_plain_dicts_of_variables_stand_on_both_sides() -> None:
