@@ -81,11 +81,12 @@ def adopt(
     if scope.is_initializing() and not scope.variables():
         tree = made()
         blueprint = _blueprint(tree, collection)
-        blueprint.create(scope, lambda: tree)
+        blueprint.create(scope, lambda: tree, tree)
     else:
         key = jax.eval_shape(jax.random.key, 0)
-        blueprint = _blueprint(filter_eval_shape(makes, key, *args, **kwargs), collection)
-        blueprint.create(scope, made)
+        types = filter_eval_shape(makes, key, *args, **kwargs)
+        blueprint = _blueprint(types, collection)
+        blueprint.create(scope, made, types)
     return blueprint.read(scope)
 
 

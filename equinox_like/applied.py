@@ -58,7 +58,7 @@ class Applied(Module):
             **kwargs: the keyword arguments of this call.
         """
         check_function_of_scope("Applied.init", fn, "a pytree module")
-        if hasattr(fn, "init"):
+        if hasattr(type(fn), "init"):
             return cls(fn, fn.init(rngs, *args, **kwargs))
         return cls(fn, liftcore.init(fn)(rngs, *args, **kwargs)[1])
 
@@ -85,6 +85,6 @@ class Applied(Module):
         return result, Applied(self.fn, {**self.variables, **changed})
 
     def _applied(self, args: tuple[Any, ...], kwargs: dict[str, Any], mutable: Filter) -> Any:
-        if hasattr(self.fn, "apply"):
+        if hasattr(type(self.fn), "apply"):
             return self.fn.apply(self.variables, *args, mutable=mutable, **kwargs)
         return liftcore.apply(self.fn, mutable=mutable)(self.variables, *args, **kwargs)

@@ -120,7 +120,7 @@ class Blueprint:
         values = {path: get(source, path) for path in dict.fromkeys(self.paths)}
         return self.rest.unflatten([values[path] for path in self.paths])
 
-    def create(self, scope: Scope, make: Callable[[], PyTree]) -> None:
+    def create(self, scope: Scope, make: Callable[[], PyTree], like: PyTree | None = None) -> None:
         """Create those variables that do not exist in a scope.
 
         Example:
@@ -136,11 +136,16 @@ class Blueprint:
         Args:
             scope: the scope; a separate one, such as `scope.push("mlp")`, keeps the names apart from others.
             make: returns a pytree of this blueprint; called only if a variable is missing.
+            like: what `make` returns, or its types: the shapes of variables that exist are compared with it.
 
         Raises:
+            NameInUseError: if `like` is given, and something else in the scope uses the name of a variable.
+            ScopeParamShapeError: if a parameter exists with another shape than in `like`.
             ScopeVariableNotFoundError: if a variable is missing and must not be created, or a related error.
             LiftArgumentError: if the pytree differs from the blueprint in more than its arrays.
         """
+        if like is not None:
+            scope.own(self, self._arrays(like))
         missing = []
         for collection, *names, name in dict.fromkeys(self.paths):
             below = scope.below(tuple(names))
@@ -168,6 +173,22 @@ class Blueprint:
                 below.create_variable(collection, name, array)
             elif meta.unbox(below.get_variable(collection, name)) is not array:
                 below.put_unboxed(collection, name, array)
+
+    def write_changes(self, scope: Scope, tree: PyTree) -> None:
+        """Write the arrays that a call of the pytree changed; see `Scope.put_change`.
+
+        Args:
+            scope: the scope that the pytree was read from.
+            tree: a pytree of this blueprint.
+
+        Raises:
+            LiftArgumentError: if the pytree differs from the blueprint in more than its arrays.
+            ModifyScopeVariableError: if a variable differs and its collection is immutable.
+        """
+        for (collection, *names, name), array in self._arrays(tree).items():
+            below = scope.below(tuple(names))
+            if below.current(collection, name) is not array:
+                below.put_change(collection, name, array)
 
     def _arrays(self, tree: PyTree) -> dict[Path, Any]:
         """Return the arrays of a pytree of this blueprint, by path."""
@@ -230,7 +251,7 @@ def _from_scope(scope: Any, path: Path) -> Any:
     below = scope.below(tuple(names))
     if not below.has_variable(collection, name):
         check_creatable(below, collection, name, made=False)
-    return meta.unbox(below.get_variable(collection, name))
+    return below.current(collection, name)
 
 
 def _from_variables(variables: Any, path: Path) -> Any:
