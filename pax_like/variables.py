@@ -103,7 +103,7 @@ def write(where: str, blueprint: Blueprint, scope: Scope, module: Any) -> None:
     _, rest = flatten_static(module, _is_leaf)
     if rest != blueprint.rest:
         raise problems.changed_definition(where, blueprint.rest.unflatten([None] * len(blueprint.paths)), module)
-    blueprint.write_changes(scope, module)
+    blueprint.write(scope, module)
 
 
 def _is_leaf(leaf: Any) -> bool:

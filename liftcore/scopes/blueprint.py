@@ -174,22 +174,6 @@ class Blueprint:
             elif meta.unbox(below.get_variable(collection, name)) is not array:
                 below.put_unboxed(collection, name, array)
 
-    def write_changes(self, scope: Scope, tree: PyTree) -> None:
-        """Write the arrays that a call of the pytree changed; see `Scope.put_change`.
-
-        Args:
-            scope: the scope that the pytree was read from.
-            tree: a pytree of this blueprint.
-
-        Raises:
-            LiftArgumentError: if the pytree differs from the blueprint in more than its arrays.
-            ModifyScopeVariableError: if a variable differs and its collection is immutable.
-        """
-        for (collection, *names, name), array in self._arrays(tree).items():
-            below = scope.below(tuple(names))
-            if below.current(collection, name) is not array:
-                below.put_change(collection, name, array)
-
     def _arrays(self, tree: PyTree) -> dict[Path, Any]:
         """Return the arrays of a pytree of this blueprint, by path."""
         dynamic, rest = split_static(tree, self.is_traced)
@@ -251,7 +235,7 @@ def _from_scope(scope: Any, path: Path) -> Any:
     below = scope.below(tuple(names))
     if not below.has_variable(collection, name):
         check_creatable(below, collection, name, made=False)
-    return below.current(collection, name)
+    return meta.unbox(below.get_variable(collection, name))
 
 
 def _from_variables(variables: Any, path: Path) -> Any:

@@ -364,9 +364,7 @@ class Scope(Checking, Naming):
         self.put_variable(collection, name, meta.replace_boxed(unwrapped(self.dicts(collection).get(name)), value))
 
     def put_change(self, collection: str, name: str, value: Any) -> None:
-        """Write what a call of an adopted value changed.
-
-        In `init`, later calls in the same body see the change, but `init` returns the value that was created.
+        """Write a change that `init` does not return: there, only later calls in the same body see it.
 
         Args:
             collection: the collection of the variable.

@@ -180,7 +180,9 @@ def _write(scope: Scope, plan: Plan, place: Names, holder: Any, value: Any) -> N
     collection, *_, name = place
     owner, mutable = _owner(scope, place), scope.is_mutable_collection(collection)
     if owner.has_variable(collection, name):
-        if mutable or (plan.strict and collection != _INTERMEDIATES):
+        if plan.strict and collection != _INTERMEDIATES:
+            owner.put_unboxed(collection, name, value)
+        elif mutable:  # as in NNX, `init` of a `ToLinen` returns the values that the object is constructed with
             owner.put_change(collection, name, value)
     elif collection == _INTERMEDIATES:
         _sow(owner, name, value)
