@@ -406,3 +406,54 @@ def test_a_function_of_an_object_has_only_the_attributes_of_the_object() -> None
     found = []
     liftcore.init(lambda s: found.extend(hasattr(bridge.adopt(s, Thing), name) for name in ("w", "apply", "eval")))(KEY)
     assert found == [True, False, True]
+
+
+# --- copies and shared parts ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inner", ["tree", "kinds", "applied"])
+def test_an_object_keeps_the_changes_of_its_parts_and_copies_them(inner: str) -> None:
+    part = MADE[inner]()
+    model = nnx.List([part, part])
+    options = {"mutable": "batch_stats"} if inner == "applied" else {}
+    nnx.jit(lambda model, x: jax.tree.leaves(model[0](x, **options))[0])(model, X)
+    if inner == "kinds":
+        assert model[0].n == 1
+    copied = nnx.clone(model)
+    assert copied[0] is not copied[1]
+
+
+def test_a_wrapped_module_is_shared_by_reference() -> None:
+    part = bridge.ToNNX(Plain(), rngs=nnx.Rngs(0))
+    copied = nnx.clone(nnx.List([part, part]))
+    copied[0](X)
+    copied[1](X)
+    assert copied[0] is copied[1]
+    assert (copied[0].n.get_value(), hasattr(part, "n")) == (2, False)
+
+
+@pytest.mark.parametrize("inner", ["kinds", "object"])
+@pytest.mark.parametrize("outer", [InTree, InKinds])
+def test_a_filtered_function_changes_a_copy(inner: str, outer: Any) -> None:
+    model = outer(MADE[inner]())
+    changed = eqx.filter_jit(lambda model, x: (model(x), model)[1])(model, X)
+    assert [float(jnp.asarray(one.part.n)) for one in (model, changed)] == [0, 1]
+
+
+def test_two_places_of_a_module_with_kinds_are_an_error_and_of_other_parts_two_parts() -> None:
+    for inner in MADE:
+        part = MADE[inner]()
+        if inner == "kinds":
+            with pytest.raises(pax.errors.SharedModuleError):
+                InKinds([part, part]).copy()
+        else:
+            first, second = InKinds([part, part]).copy().part
+            assert first is not second
+
+
+def test_a_layer_needs_only_types_and_keeps_what_its_first_call_writes() -> None:
+    layer = pax.Layer(scoped, KEY, jax.ShapeDtypeStruct((2, 3), jnp.float32))
+    assert layer.n == 1
+    layer(X)
+    layer.eval()
+    assert layer.n == 2
