@@ -20,12 +20,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import liftcore
 from liftcore import Scope, Variable
 from liftcore.errors import JaxTransformError, LiftArgumentError, shown
-from liftcore.owners import Style
 from liftcore.typing import Filter, RNGs, Variables
 
 from . import rebuilding, summary
@@ -105,8 +104,6 @@ class Module(fields.Base):
     name: str | None = dataclasses.field(default=None, kw_only=True)
 
     _state = NEW
-
-    __style__: ClassVar[Any] = Style("a Linen-style module")
 
     if TYPE_CHECKING:
 

@@ -64,7 +64,7 @@ class Naming:
         if self._adopted:
             self._unpack()
         if self._owners:
-            self._check_unowned(name, collection)
+            cast("Scope", self).check_unowned(name, collection)
         held = self._reserved.get(name)
         if held is None:
             self._reserved[name] = {collection}
@@ -73,28 +73,6 @@ class Naming:
         else:
             self.check_free(name, collection)
             held.add(collection)
-
-    def own_name(self, name: str, collection: str | None, owner: Any) -> None:
-        """Take a name for an owner, who may take it again; see `Scope.own`.
-
-        Args:
-            name: the name.
-            collection: the collection of the variable; None for a scope.
-            owner: compared by equality.
-
-        Raises:
-            NameInUseError: if the name is taken, or has another owner.
-        """
-        if self._owners.get((name, collection), _NO_NAMES) != owner:
-            self._check_unowned(name, collection)
-            if (name, collection) not in self._outside:
-                self.check_free(name, collection)
-            self._owners[name, collection] = owner
-
-    def _check_unowned(self, name: str, collection: str | None) -> None:
-        if (name, collection) in self._owners:
-            cast("Scope", self).check_valid()
-            raise problems.name_taken(cast("Scope", self), name, collection, [collection] if collection else [], False)
 
     def check_free(self, name: str, collection: str | None = None) -> None:
         """Check that a name is free; see `reserve`."""

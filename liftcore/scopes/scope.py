@@ -18,8 +18,9 @@ from .._compat import tag, trace_state
 from ..errors import misfit, no_function
 from ..filters import partition, to_predicate
 from ..typing import Collection, Filter, Path, RNGs, Variables
-from ..values import cast, copied, shapes, unwrapped, wrapped
+from ..values import cast, copied, unwrapped, wrapped
 from . import problems
+from .adopting import Adopting
 from .child import Child
 from .declaring import Checking, check_creatable, check_known, check_lifted, check_one, check_shape, names_checked
 from .naming import Naming
@@ -32,15 +33,11 @@ PERTURBATIONS = "perturbations"
 """The default collection of `Scope.perturb`."""
 
 _MISSING: Any = object()
-
-_FIXED = ("params", "constants")
-"""The collections whose variables keep the shape that they are created with."""
-
 _new = object.__new__
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
-class Scope(Checking, Naming):
+class Scope(Adopting, Checking, Naming):
     """A place in a tree of variables, with its collections, its RNG streams and its path.
 
     `init` and `apply` create the root scope of a model, `push` and `child` create the scopes below it, and lifts create
@@ -201,25 +198,6 @@ class Scope(Checking, Naming):
             scope = scope._inner(name)
         return scope
 
-    def own(self, owner: Any, values: Mapping[Path, Any]) -> None:
-        """Take the names of variables for one owner, such as an adopted module, and compare shapes as `param` does.
-
-        Args:
-            owner: compared by equality: an equal owner may use the same variables.
-            values: for each `(collection, *modules below this scope, name)` the value or the type that the owner makes.
-
-        Raises:
-            NameInUseError: if something else in this scope uses one of the names.
-            ScopeParamShapeError: if a variable in "params" or "constants" exists with another shape.
-        """
-        for (collection, *names, name), value in values.items():
-            self.own_name(*((names[0], None) if names else (name, collection)), owner)
-            below = self.below(tuple(names))
-            if collection in _FIXED and below.has_variable(collection, name):
-                stored = meta.unbox(below.get_variable(collection, name))
-                if shapes(stored) != shapes(value):
-                    raise problems.wrong_shape(below, name, stored, value)
-
     def _inner(self, name: str) -> Scope:
         return _new(type(self))._place(self.tree, self.node.child(name), (*self.path, name), self)
 
@@ -362,31 +340,6 @@ class Scope(Checking, Naming):
     def put_unboxed(self, collection: str, name: str, value: Any) -> None:
         """Write a variable and keep its metadata, if its value is boxed (see `liftcore.meta`)."""
         self.put_variable(collection, name, meta.replace_boxed(unwrapped(self.dicts(collection).get(name)), value))
-
-    def put_change(self, collection: str, name: str, value: Any) -> None:
-        """Write a change that `init` does not return: there, only later calls in the same body see it.
-
-        Args:
-            collection: the collection of the variable.
-            name: the name of the variable.
-            value: the new value, without its box.
-        """
-        if self.is_initializing():
-            self.check_live("writing", collection, name)
-            self.node.drafts[collection, name] = value
-        else:
-            self.put_unboxed(collection, name, value)
-
-    def current(self, collection: str, name: str) -> Any:
-        """Return the value of a variable without its box, with the changes that `put_change` made.
-
-        Args:
-            collection: the collection of the variable.
-            name: the name of the variable.
-        """
-        if (collection, name) in self.node.drafts:
-            return self.node.drafts[collection, name]
-        return meta.unbox(self.get_variable(collection, name))
 
     def create_variable(self, collection: str, name: str, value: Any, *, bound: bool = False) -> None:
         """Create a variable that `must_create`. Its first value is stored separately, because a loop begins from it.

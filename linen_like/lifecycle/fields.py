@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Self, dataclass_trans
 
 from liftcore import nn
 from liftcore.errors import check_keywords
+from liftcore.owners import Style
 from liftcore.statics import Undescribed
 from liftcore.typing import Path
 
@@ -37,6 +38,7 @@ class Base:
         makes_objects: whether the fields may hold objects, which become a part of the object that the module makes.
     """
 
+    __style__: ClassVar[Style] = Style("a Linen-style module")
     scope: Any = None
     preserve_adopted_names: ClassVar[bool] = False
     makes_objects: ClassVar[bool] = False

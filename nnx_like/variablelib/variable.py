@@ -13,7 +13,7 @@ import numpy as np
 
 from liftcore import trace_state
 from liftcore.errors import LiftArgumentError
-from liftcore.owners import Style, by_dtype
+from liftcore.owners import Style
 
 from .by_reference import ByReference
 from .described import Described, put_metadata, put_trace
@@ -65,6 +65,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
 
     __slots__ = ("_value",)
     __style__ = Style("a variable", "nnx.bridge.adopt", "rngs", is_changed=True)
+    __collections__: Any  # see the registry
     __one_variable__ = True  # for filters of liftcore over pytrees, such as `training.mask`
 
     _value: Any
@@ -306,12 +307,6 @@ class Variable(Operators, Described, ByReference, Generic[A]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = np.asarray(self.get_value(), dtype)
         return np.array(array) if copy else array
-
-    def __collections__(self) -> list[str | None]:
-        from .registry import variable_name_from_type  # kinds are registered once this class exists
-
-        name = variable_name_from_type(type(self), allow_register=True)
-        return [name if by_dtype(leaf) else None for leaf in jax.tree.leaves(self._value)]
 
     def __repr__(self) -> str:
         value = self.get_value()
