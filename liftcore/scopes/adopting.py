@@ -45,7 +45,7 @@ class Adopting:
             ScopeParamShapeError: if a variable in "params" or "constants" exists with another shape.
         """
         for (collection, *names, name), value in values.items():
-            self._own_name(*((names[0], None) if names else (name, collection)), owner)
+            self._own_name(names[0] if names else name, None if names else collection, owner)
             below = self._scope.below(tuple(names))
             if collection in _FIXED and below.has_variable(collection, name):
                 stored = meta.unbox(below.get_variable(collection, name))
