@@ -148,20 +148,23 @@ def listed(node: Any) -> tuple[Definition, list[tuple[Path, Any]]]:
     return walk.define(node, (), ""), walk.pairs
 
 
-def grouped(node: Any, filters: Sequence[Filter], complete: bool = False) -> tuple[Definition, list[Any]]:
+def grouped(
+    node: Any, filters: Sequence[Filter], complete: bool = False, where: str = "split"
+) -> tuple[Definition, list[Any]]:
     """Return the definition of a graph, and for each filter the variables and arrays that go to it, by path.
 
     Args:
         node: an object, or a pytree that holds objects.
         filters: the filters; see `filterlib.group`.
         complete: whether a value that no filter matches is an error.
+        where: the name of the caller, for errors.
     """
     walk = _Listing()
     definition = walk.define(node, (), "")
     if not walk.owned:
-        return definition, group(walk.pairs, filters, complete)
+        return definition, group(walk.pairs, filters, complete, where)
     held = dict(walk.pairs)
-    groups = group([(path, walk.seen(value)) for path, value in walk.pairs], filters, complete)
+    groups = group([(path, walk.seen(value)) for path, value in walk.pairs], filters, complete, where)
     return definition, [[(path, held[path]) for path, _ in pairs] for pairs in groups]
 
 
@@ -189,7 +192,7 @@ def split(node: Any, *filters: Filter) -> Any:
 
     Raises:
         UnmatchedFilterError: if no filter matches a variable.
-        LiftArgumentError: if a filter comes after `...`.
+        LiftArgumentError: if a filter comes after `...`, or asks for a name and matches nothing.
     """
     definition, groups = grouped(node, filters or (...,), complete=True)
     return GraphDef(definition), *[_state_of(pairs) for pairs in groups]
@@ -216,8 +219,12 @@ def state(node: Any, *filters: Filter) -> Any:
 
     Returns:
         One `State`; for several filters a tuple of them.
+
+    Raises:
+        LiftArgumentError: if a filter asks for a name, and matches nothing. Write `(PathContains("bias"), None)` for
+            what may be missing.
     """
-    found = [_state_of(pairs) for pairs in grouped(node, filters or (...,))[1]]
+    found = [_state_of(pairs) for pairs in grouped(node, filters or (...,), where="state")[1]]
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -295,7 +302,7 @@ class _Merger(Builder):
         _, cls, index, metadata, _, group, path = definition
         leaf = self.read(group, path)
         if not isinstance(leaf, Variable):
-            made = leaf if not self.recreate else cls.made(leaf, self._metadata(cls, metadata, group), self.trace)
+            made = leaf if not self.recreate else cls.made(leaf, self._metadata(cls, metadata, group, leaf), self.trace)
         elif self.copy:
             made = type(leaf).made(leaf._value, leaf._metadata, self.trace)
         else:

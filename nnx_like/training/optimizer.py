@@ -155,7 +155,7 @@ class Optimizer(Pytree, Generic[M]):
             check_unshared(type(self).__name__, {"model": model})
         self.step = OptState(jnp.array(0, jnp.uint32))
         self.tx = tx
-        params = state(model, wrt)
+        params = state(model, (wrt, None))
         if not params and names_in(to_predicate(wrt)):  # a kind of variables may be missing, a name is misspelled
             Parameters.of(state(model)).check(f"{type(self).__name__}, wrt", to_predicate(wrt))
         with part_of(lambda: state(model)):
