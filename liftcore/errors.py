@@ -9,6 +9,7 @@
     ├── entry:     ApplyScopeInvalidVariablesTypeError, ApplyScopeInvalidVariablesStructureError, LazyInitError
     ├── filters:   InvalidFilterError, UnmatchedFilterError
     ├── lifts:     AxisSizeError, CarryTypeError, LoopInvarianceError, LiftArgumentError
+    ├── bridges:   WrongStyleError
     ├── checks:    TooManyTracesError
     ├── edits:     CursorFindError
     └── bytes:     SerializationError, CheckpointInUseError
@@ -234,6 +235,10 @@ class LoopInvarianceError(LiftError, ValueError):
 
 class LiftArgumentError(LiftError, ValueError):
     """An argument of a transformation, a lifted function or a layer has a value that cannot be used."""
+
+
+class WrongStyleError(LiftArgumentError, TypeError):
+    """A bridge between styles got a module of a style that it does not take; the message names the bridge that does."""
 
 
 class CursorFindError(LiftError, LookupError):

@@ -14,10 +14,9 @@ from .._compat import tag, trace_state
 from ..errors import LiftArgumentError, misfit, no_function
 from ..filters import leaves_of
 from ..scopes import problems
-from ..scopes.child import Child
 from ..scopes.scope import Scope
+from ..scopes.scoped import is_scoped
 from ..scopes.tree import Sown
-from ..scopes.variable import Variable
 from ..typing import Filter, Path, PyTree
 from .changes import Changes, Record, record_of, without_created
 from .checks import check_given, checked_output
@@ -205,7 +204,7 @@ class Use:
         """Return the result of a user's function for scopes that `scope_fn` created."""
         result = _call(lambda: self.where, fn, scopes, args, kwargs)
         for leaf in jax.tree.leaves(result):
-            if isinstance(leaf, Scope | Variable | Child):
+            if is_scoped(leaf):
                 raise problems.returned(self.where, fn, type(leaf).__name__)
         return result
 
