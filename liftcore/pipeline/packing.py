@@ -262,6 +262,9 @@ def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]
             # The stage transform. The `Body`s in it reconstruct scopes and repack the changes of these.
             result, groups = checked_output(use, run(use, variable_groups, rng_groups, *args, **kwargs), fix)
             use.check_repacked()
+        except BaseException:
+            use.release()
+            raise
         finally:
             use.leave()
         commit(use, groups)  # the last stage; if the body raised, nothing outside has changed
