@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._compat import raise_interrupt
 from ..errors import check_function, name_of
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
@@ -262,8 +263,9 @@ def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]
             # The stage transform. The `Body`s in it reconstruct scopes and repack the changes of these.
             result, groups = checked_output(use, run(use, variable_groups, rng_groups, *args, **kwargs), fix)
             use.check_repacked()
-        except BaseException:
+        except BaseException as error:
             use.release()
+            raise_interrupt(error)
             raise
         finally:
             use.leave()

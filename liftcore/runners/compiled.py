@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import closed_over, forget_calls
+from .._compat import closed_over, forget_calls, raise_interrupt
 from ..errors import ThreadError, name_of
 from ..pipeline.changes import Record, with_created, without_created
 from ..pipeline.splitting import Split
@@ -312,6 +312,9 @@ class Compiled:
             _, (result, _, kept) = self._whole(fold_in_data, NOTHING, operands)
         except NewTrace:
             forget_calls(self._whole)
+            raise
+        except ValueError as error:
+            raise_interrupt(error)
             raise
         finally:
             _calls.reset(before)
