@@ -43,7 +43,6 @@ __all__ = [
     "jaxpr_as_fun",
     "mapped_aval",
     "needs_python",
-    "raise_interrupt",
     "raw_transformation",
     "release",
     "tag",
@@ -107,20 +106,6 @@ def release(inside: Any, outside: Any) -> None:
     for number, trace in _traces(inside).items():
         if number not in running and hasattr(trace, "frame"):
             trace.invalidate()
-
-
-def raise_interrupt(error: BaseException) -> None:
-    """Raise the interrupt that an error of JAX stands for, if it does.
-
-    JAX compares the static data of pytrees to find a compiled function, and turns what is raised meanwhile into a
-    ValueError, even a KeyboardInterrupt.
-
-    Args:
-        error: the error that was raised.
-    """
-    cause = error.__cause__
-    if isinstance(error, ValueError) and cause is not None and not isinstance(cause, Exception):
-        raise cause from None
 
 
 def _traces(state: Any) -> dict[int, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from .cycles import check_finite
-from .errors import LiftArgumentError
+from .errors import LiftArgumentError, raise_interrupt
 from .leaves import is_traceable
 from .statics import Undescribed, snapshot, static_key
 
@@ -287,6 +287,9 @@ def _flatten(tree: Any) -> tuple[list[Any], Any, Hashable | None]:
     except TypeError:  # it is not exact, or has no hash
         leaves, structure = jax.tree.flatten(tree, is_leaf=_is_rest)
         return leaves, structure, None
+    except ValueError as error:
+        raise_interrupt(error)
+        raise
 
 
 @functools.lru_cache(256)

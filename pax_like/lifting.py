@@ -11,7 +11,7 @@ import jax
 
 import liftcore
 from liftcore import Blueprint, Scope
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, check_function, name_of, raise_interrupt
 
 from .purity import check_first
 from .structure import is_module
@@ -101,7 +101,11 @@ def run(
     """
     check_first(where, (module,))
     leaves, definition = jax.tree.flatten(module)
-    places = places_of(definition)
+    try:
+        places = places_of(definition)
+    except ValueError as error:
+        raise_interrupt(error)
+        raise
     scope = liftcore.bind(places.variables(leaves), mutable=True)
     result = lifted(places)(scope, *args, **kwargs)
     return places.blueprint.read(scope.variables()), result, places

@@ -7,8 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._compat import raise_interrupt
-from ..errors import check_function, name_of
+from ..errors import check_function, name_of, raise_interrupt
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
 from .checks import check_call, check_filters, check_stream_names, checked_output

@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import closed_over, forget_calls, raise_interrupt
-from ..errors import ThreadError, name_of
+from .._compat import closed_over, forget_calls
+from ..errors import ThreadError, name_of, raise_interrupt
 from ..pipeline.changes import Record, with_created, without_created
 from ..pipeline.splitting import Split
 from ..pipeline.stages import Layout
