@@ -157,9 +157,7 @@ def test_a_new_closure_in_each_call_leaves_nothing_behind(name: str) -> None:
     assert left_behind(CALLS[name], raises=False, times=2) == 0
 
 
-@pytest.mark.parametrize(
-    "lift", [liftcore.jit, eqx.filter_jit, eqx.filter_checkpoint], ids=["jit", "filter_jit", "filter_checkpoint"]
-)
+@pytest.mark.parametrize("lift", [liftcore.jit, eqx.filter_jit], ids=["jit", "filter_jit"])
 def test_a_new_function_without_a_closure_leaves_nothing_behind(lift: Callable[..., Any]) -> None:
     alive: list[Any] = []
     for _ in range(3):
@@ -173,6 +171,19 @@ def test_a_new_function_without_a_closure_leaves_nothing_behind(lift: Callable[.
         del fn
     gc.collect()
     assert [one() for one in alive] == [None] * 3
+
+
+@pytest.mark.parametrize("lift", [liftcore.jit, eqx.filter_jit], ids=["jit", "filter_jit"])
+def test_that_a_function_is_made_anew_is_the_explanation_of_a_retrace(lift: Callable[..., Any]) -> None:
+    with liftcore.retraces() as found:
+        for _ in range(2):
+
+            def fn(scope: Any, x: Any) -> Any:
+                return 2 * x
+
+            lift(fn)((), X)
+    assert "a function that is made anew" in str(found)
+    assert "weakref" not in str(found)
 
 
 def test_a_function_that_is_lifted_again_is_not_traced_again() -> None:
