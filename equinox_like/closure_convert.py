@@ -13,10 +13,9 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
-from liftcore import Rest, static_key
+from liftcore import Rest, jaxpr_of, static_key
 from liftcore.errors import LiftArgumentError, check_function, name_of
 from liftcore.statics import Undescribed
-from liftcore.tracing import jaxpr_of
 
 from .formatting import tree_pformat
 from .keyed import KeyedTree, split_keyed

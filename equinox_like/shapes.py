@@ -10,7 +10,6 @@ import jax
 import liftcore
 from liftcore import is_traceable
 from liftcore.errors import LiftArgumentError, check_function, name_of
-from liftcore.tracing import jaxpr_of
 
 from .functions import FilteredFunction
 from .parts import SplitResult, SplitTree
@@ -98,7 +97,7 @@ def _make_jaxpr(fun: Callable[..., Any], _: dict[str, Any], args: tuple[Any, ...
         args, kwargs = given.join(arrays)
         return result.arrays(fun(*args, **kwargs))
 
-    jaxpr, shapes = jaxpr_of(run, *given.arrays)
+    jaxpr, shapes = liftcore.jaxpr_of(run, *given.arrays)
     nothing = [None] * len(shapes)
     return jaxpr, result.parts.fill(shapes), result.parts.join(nothing)
 

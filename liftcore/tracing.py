@@ -33,9 +33,20 @@ def trace_state() -> Any:
 def jaxpr_of(fn: Callable[..., Any], *operands: Any) -> tuple[Any, Any]:
     """Return `jax.make_jaxpr(fn, return_shape=True)(*operands)`; if the function raises, its trace keeps nothing alive.
 
+    JAX keeps a trace that fails, with the arrays that the function closes over.
+
+    Example:
+        >>> import jax.numpy as jnp, liftcore
+        >>> jaxpr, shape = liftcore.jaxpr_of(lambda x: 2 * x, jnp.ones(3))
+        >>> shape
+        ShapeDtypeStruct(shape=(3,), dtype=float32)
+
     Args:
         fn: a function of pytrees of arrays.
         *operands: its arguments, or their types.
+
+    Returns:
+        The closed jaxpr, and the shapes and dtypes of the result.
     """
     outside, inside = trace_state(), []
 

@@ -63,7 +63,11 @@ class Model(NamedTuple):
             variables: the variables of the model.
             tokens: integers of shape `(batch, length)`.
         """
-        model: Any = self.held.value if isinstance(self.held, Rest) else self.owner or self.held
+        model: Any = self.held
+        if isinstance(model, Rest):
+            model = model.value
+        elif isinstance(model, weakref.ref):
+            model = model()
         if self.fixed is not None:
             args, keywords = self.fixed.value
             model = functools.partial(model, *args, **keywords)
@@ -89,8 +93,9 @@ def _held(module: Any) -> Hashable:
             return Rest(module)
         except Undescribed:
             raise error from None
-    by_identity = type(module).__eq__ is object.__eq__
-    return weakref.ref(module) if by_identity and type(module).__weakrefoffset__ else module  # type: ignore[no-any-return]
+    kind: Any = type(module)
+    held: Hashable = weakref.ref(module) if kind.__eq__ is object.__eq__ and kind.__weakrefoffset__ else module
+    return held
 
 
 def _parts(model: Any) -> tuple[Any, dict[str, Any]]:

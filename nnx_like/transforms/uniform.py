@@ -9,7 +9,6 @@ from typing import Any
 from jax.experimental import checkify as jax_checkify
 
 import liftcore
-from liftcore.tracing import jaxpr_of
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
@@ -220,6 +219,6 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
             with liftcore.bind(values, creates=False).temporary() as scope:
                 return uniform.body(scope, *args, **kwargs)
 
-        return jaxpr_of(pure, outside.walk.values, *outside.args)[0]
+        return liftcore.jaxpr_of(pure, outside.walk.values, *outside.args)[0]
 
     return wrapped

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import equinox
 import jax
 import jax.numpy as jnp
 import pytest
@@ -61,9 +60,15 @@ def of_nnx(lift: Callable[..., Any]) -> Call:
     return lambda fn: lift(lambda m, x: fn(m(x)), nnx.Linear(3, 3, rngs=nnx.Rngs(0)), X)
 
 
+class Tree(eqx.Module):
+    w: Any
+
+    def __call__(self, x: Any) -> Any:
+        return self.w * x
+
+
 def of_equinox(lift: Callable[..., Any]) -> Call:
-    model = equinox.nn.Linear(3, 3, key=jax.random.key(0))
-    return lambda fn: lift(lambda m, x: fn(jax.vmap(m)(x)), model, X)
+    return lambda fn: lift(lambda m, x: fn(m(x)), Tree(jnp.ones(3)), X)
 
 
 def of_pax(lift: Callable[..., Any]) -> Call:
