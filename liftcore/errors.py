@@ -93,6 +93,19 @@ def misfit(error: TypeError, fn: Callable[..., Any], args: Sequence[Any], kwargs
     return None
 
 
+def raise_interrupt(error: BaseException) -> None:
+    """Raise the interrupt that an error of JAX stands for, if it does.
+
+    JAX turns what is raised while it compares the static data of pytrees into a ValueError, even a KeyboardInterrupt.
+
+    Args:
+        error: the error that was raised.
+    """
+    cause = error.__cause__
+    if isinstance(error, ValueError) and cause is not None and not isinstance(cause, Exception):
+        raise cause from None
+
+
 def rewords(reword: Callable[[LiftError], None]) -> Callable[[LiftError], None]:
     """Register a function that rewords errors in the terms of a layer on top of liftcore, for the users of that layer.
 

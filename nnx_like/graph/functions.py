@@ -16,7 +16,7 @@ from ..statelib.state import FlatState, State
 from ..variablelib.variable import Variable
 from .build import Builder
 from .calling import Caller
-from .definition import ARRAY, MAPPING, OBJECT, SEQUENCE, TREE, VARIABLE, Definition, path_text
+from .definition import ARRAY, MAPPING, OBJECT, SEQUENCE, TREE, VARIABLE, Definition, from_pickle, path_text, to_pickle
 from .differences import described
 from .walk import Place, Walk
 
@@ -97,10 +97,17 @@ class GraphDef(Generic[Node]):
     def __hash__(self) -> int:
         return hash(self.definition)
 
+    def __reduce__(self) -> Any:
+        return _unpickled, (to_pickle(self.definition),)
+
     def __repr__(self) -> str:
         (_, kind), *parts = described(self.definition)
         lines = [f"\n  {path.removeprefix('.')}: {text}" for path, text in parts]
         return f"GraphDef({kind}, {self.num_leaves} values{''.join([',', *lines, chr(10)]) if lines else ''})"
+
+
+def _unpickled(definition: Definition) -> GraphDef[Any]:
+    return GraphDef(from_pickle(definition))
 
 
 PureState: TypeAlias = tuple[GraphDef[Node], State]
