@@ -90,9 +90,9 @@ def _part(node: Any, name: Any) -> Any:
 
 def _replaced(part: Any, path: Path, leaf: Any) -> Any:
     """Return a copy of a pytree with another leaf at a path."""
-    found = jax.tree_util.tree_flatten_with_path(part, is_leaf=is_object)
-    leaves = [leaf if tuple(map(step_of, keys)) == path else held for keys, held in found[0]]
-    return found[1].unflatten(leaves)
+    found, definition = jax.tree_util.tree_flatten_with_path(part, is_leaf=is_object)
+    leaves = [leaf if tuple(map(step_of, keys)) == path else held for keys, held in found]
+    return jax.tree.unflatten(definition, leaves)
 
 
 def _put(owner: Any, name: Any, leaf: Any) -> None:
