@@ -39,6 +39,11 @@ class Plain:
     held: Any
 
 
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    held: Any
+
+
 class OwnDict(dict[Any, Any]):
     pass
 
@@ -269,6 +274,7 @@ HIDING: dict[str, Callable[[Any], Any]] = {
     "mappingproxy": lambda one: types.MappingProxyType({"a": one}),
     "a class derived from dict": lambda one: OwnDict(a=one),
     "dataclass": lambda one: Plain([one]),
+    "dataclass with slots": lambda one: Slotted([one]),
     "SimpleNamespace": lambda one: types.SimpleNamespace(a=one),
     "partial": lambda one: functools.partial(len, one),
     "partial by name": lambda one: functools.partial(functools.partial(len, x={0: one})),
@@ -300,7 +306,9 @@ def test_a_container_that_would_hide_an_object_is_refused(name: str, use: str) -
         USES[use](model)
 
 
-@pytest.mark.parametrize("held", [{1, 2}, deque([1]), UserDict(a=1), OwnDict(a=1), Plain(3), functools.partial(len)])
+@pytest.mark.parametrize(
+    "held", [{1, 2}, deque([1]), UserDict(a=1), OwnDict(a=1), Plain(3), Slotted(3), functools.partial(len)]
+)
 def test_containers_of_static_values_are_static(held: Any) -> None:
     model = nnx.Dict(w=weight(), held=held)
     with pytest.warns() if type(held) is deque else pytest.MonkeyPatch.context():
