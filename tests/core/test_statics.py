@@ -170,7 +170,7 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
     "what a dataclass does not compare": (Config(1, "a"), Config(1, "b")),
     "attributes that are no fields": (with_attribute(Config(1), "k", 1), with_attribute(Config(1), "k", 2)),
     "makers of missing values": (collections.defaultdict(int, a=1), collections.defaultdict(list, a=1)),
-    "masks of arrays": (np.ma.array([1, 2], mask=[0, 1]), np.ma.array([1, 2], mask=[1, 0])),  # type: ignore[no-untyped-call]
+    "masks of arrays": (np.ma.array([1, 2], mask=[0, 1]), np.ma.array([1, 2], mask=[1, 0])),
     "deep down": ({"a": [Config((1,))]}, {"a": [Config((1.0,))]}),
     "functions": (adding(1), adding(1)),
     "partials": (functools.partial(double, 1), functools.partial(double, 1.0)),

@@ -22,7 +22,7 @@ from liftcore.errors import LiftArgumentError
 
 KEY, X = jax.random.key(0), jnp.ones((2, 4))
 WRONG: dict[str, list[Any]] = {
-    "bool": [8, -1, 0.5, "no", (True,), [], np.ones(2, bool), jnp.float32, jnp.tanh, jnp.int32(3)],
+    "bool": [8, -1, 0.5, 1.0, "no", (True,), [], np.ones(2, bool), jnp.float32, jnp.tanh, jnp.int32(3)],
     "epsilon": [48, 1, 1.0, -1e-6, True, float("nan"), "1e-6", (1e-6,), X, np.float32(2)],
     "momentum": [8, -0.1, "0.9", (0.9,), X],
     "rate": ["0.5", (0.5,), X, jnp.tanh],
