@@ -19,6 +19,7 @@ import pytest
 import nnx_like as nnx
 from liftcore.errors import NotSharedWarning
 from nnx_like.errors import AliasError, StructureError
+from nnx_like.objects.natives import items_of
 from tests.nnx.lifts import ONCE
 
 
@@ -324,3 +325,9 @@ def test_an_array_in_a_deque_is_refused_where_it_would_cross() -> None:
     misfit = pytest.raises(StructureError, match="is in a place where only static values")
     with pytest.warns(NotSharedWarning, match="queue is deque"), misfit:  # which warns once of each place
         nnx.jit(lambda model: model.queue.append(2 * model.w.get_value()))(nnx.Dict(w=weight(), queue=deque()))
+
+
+def test_an_ordered_dict_keeps_its_order_as_in_jax() -> None:
+    held = OrderedDict(b=1, a=2)
+    assert [value for _, value in items_of(held)] == jax.tree.leaves(held) == [1, 2]
+    assert [value for _, value in items_of(dict(held))] == jax.tree.leaves(dict(held)) == [2, 1]
