@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import LiftArgumentError, SerializationError, shown
 from ..meta import replace_boxed, unbox
+from ..saving.problems import several
 from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
@@ -90,7 +91,7 @@ def load_weights(
         what = error.what.rstrip() + (_lines(hints) or "\n") + _unusable(problems)
         raise SerializationError(where, what, fix) from None
     if problems:
-        fix = "Write a rule for each name (with the path None, to ignore it), or pass `strict=False`."
+        fix = "Write a rule for each name, `WeightRule(name, None)` to ignore it, or pass `strict=False`."
         raise SerializationError(where, _unusable(problems), fix)
     return replace_boxed(target, found)
 
@@ -148,7 +149,7 @@ def _unusable(problems: Sequence[str]) -> str:
 
 
 def _lines(problems: Sequence[str]) -> str:
-    return "".join(f"\n  {text}" for text in problems) + "\n" if problems else ""
+    return "\n  " + several(problems, "\n  ") + "\n" if problems else ""
 
 
 def _check_paths(where: str, groups: Iterable[WeightGroup]) -> None:
