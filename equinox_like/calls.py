@@ -101,11 +101,8 @@ def answered_call(
     try:
         signature = inspect.signature(fun)
         bound = signature.bind(*args, **kwargs)
-    except (
-        TypeError,
-        ValueError,
-    ):  # it has no signature, or does not take the arguments: then the call raises an error
-        pass
+    except (TypeError, ValueError):
+        pass  # it has no signature, or does not take the arguments: then the call raises an error
     else:
         specs = _bound_options(where, signature, default, by_place, by_name)
         bound.apply_defaults()

@@ -39,7 +39,7 @@ def is_array(leaf: Any) -> bool:
         if not isinstance(leaf, jax.core.Tracer):  # for tracers, `isinstance` depends on the value, not on the type
             _ARRAYS.add(type(leaf))
         return True
-    return isinstance(leaf, NUMPY_ARRAYS) and leaf.dtype.kind not in "OSUMm" and leaf.dtype.fields is None
+    return isinstance(leaf, NUMPY_ARRAYS) and leaf.dtype.kind not in "OSTUMm" and leaf.dtype.fields is None
 
 
 def is_traceable(leaf: Any) -> bool:

@@ -66,6 +66,10 @@ _THEMSELVES = (
 )
 """Types whose values are their own keys. A trace assumes that functions, their closures and globals do not change."""
 
+_COPIED = (dict, list, tuple, set, frozenset, np.ndarray)
+_EXTENSIBLE = (*_COPIED, float, complex, int, str, bytes, functools.partial, slice)
+"""Types of Python and NumPy whose subclasses may add attributes. A `defaultdict` has one, a `partial` only those."""
+
 _UNCHANGING = _ATOMS.union(_THEMSELVES)
 """Types whose values are their own keys, together with the type; checked first, as most static values have them."""
 
@@ -134,38 +138,44 @@ def _copied(value: Any, copies: dict[int, Any]) -> Any:
     kind: Any = type(value)
     if kind in _UNCHANGING or kind is slice:
         return value
-    if is_numpy(value):
-        return value.copy() if isinstance(value, np.ndarray) else np.array(value)
+    if is_numpy(value) and not isinstance(value, np.ndarray):
+        return np.array(value)
     if kind in (list, tuple, set, frozenset):
         return kind([_copied(below, copies) for below in value])
-    if kind in (dict, FrozenDict):
+    if kind in (dict, FrozenDict, types.MappingProxyType):
         return kind({name: _copied(below, copies) for name, below in value.items()})
-    if isinstance(value, dict):  # it may have attributes, and its own constructor
-        made = copy.copy(value)
-        for name, below in value.items():
-            made[name] = _copied(below, copies)
+    if isinstance(value, types.MethodType):
+        return kind(value.__func__, _copied(value.__self__, copies))
+    if isinstance(value, functools.partial):
+        made = kind(_copied(value.func, copies), *_copied(value.args, copies), **_copied(value.keywords, copies))
+        made.__dict__.update(_copied(value.__dict__, copies))
         return made
-    if isinstance(value, tuple) and hasattr(kind, "_make"):
-        return kind._make([_copied(below, copies) for below in value])
     return _copied_object(value, kind, copies)
 
 
 def _copied_object(value: Any, kind: Any, copies: dict[int, Any]) -> Any:
-    if isinstance(value, functools.partial):
-        return kind(value.func, *_copied(value.args, copies), **_copied(value.keywords, copies))
-    if _is_frozen(kind) and hasattr(value, "__dict__"):
-        made = object.__new__(kind)
-        made.__dict__.update({name: _copied(below, copies) for name, below in value.__dict__.items()})
-        return made
     if hasattr(kind, "__snapshot__"):
         return value.__snapshot__()
-    if not _is_compared_by_attributes(value, kind):
+    if not (isinstance(value, _COPIED) or _is_frozen(kind) or _is_compared_by_attributes(value, kind)):
         return value
     if id(value) not in copies:
-        copies[id(value)] = made = copy.copy(value)
+        copies[id(value)] = made = _with_copied_items(value, kind, copies)
         for name, below in _attributes(value, kind).items():
             object.__setattr__(made, name, _copied(below, copies))
     return copies[id(value)]
+
+
+def _with_copied_items(value: Any, kind: Any, copies: dict[int, Any]) -> Any:
+    """Return a new object of a class that may have its own constructor, with copies of the items, if it has any."""
+    if isinstance(value, tuple):
+        return tuple.__new__(kind, [_copied(below, copies) for below in value])
+    made = object.__new__(kind) if _is_frozen(kind) and not isinstance(value, _COPIED) else copy.copy(value)
+    if isinstance(value, list):
+        list.__setitem__(made, slice(None), [_copied(below, copies) for below in value])
+    elif isinstance(value, dict):
+        for name, below in value.items():
+            dict.__setitem__(made, name, _copied(below, copies))
+    return made
 
 
 def is_shareable(fn: Callable[..., Any]) -> bool:
@@ -283,12 +293,10 @@ def _key(value: Any, above: tuple[int, ...], seen: set[int]) -> Any:
     kind: Any = type(value)
     if kind in _UNCHANGING:
         return kind, value
-    if isinstance(value, float | complex):
-        return kind, getattr(value, "dtype", None), value.real.hex(), value.imag.hex()
+    if kind is float:
+        return kind, value.hex()
     if isinstance(value, _THEMSELVES):
         return kind, value
-    if isinstance(value, NUMPY_ARRAYS):
-        return kind, *_content(value)
     if id(value) in above:
         return "above", above[::-1].index(id(value))
     return kind, *_parts(value, kind, (*above, id(value)), seen)
@@ -296,23 +304,31 @@ def _key(value: Any, above: tuple[int, ...], seen: set[int]) -> Any:
 
 def _parts(value: Any, kind: Any, above: tuple[int, ...], seen: set[int]) -> Iterable[Any]:
     at = functools.partial(_at, above, seen)
+    items = _items(value, at)
+    if items is None:
+        return _object_parts(value, kind, at, seen)
+    return [*items, *_described(_attributes(value, kind), at)] if isinstance(value, _EXTENSIBLE) else items
+
+
+def _items(value: Any, at: Callable[[str, Any], Any]) -> Iterable[Any] | None:
+    """Return the keys of what a number, an array or a container consists of, beside its attributes; None for others."""
+    if isinstance(value, float | complex):
+        return [value.real.hex(), value.imag.hex()]
+    if isinstance(value, NUMPY_ARRAYS):
+        return _content(value)
+    if isinstance(value, int | str | bytes):
+        return [value] if _hashes(value) else None
     if isinstance(value, jax.tree_util.PyTreeDef):  # its own `==` does not distinguish 0.0 and -0.0 in static parts
         return [at(" of a pytree", marked(value.node_data())), *(at("", child) for child in value.children())]
     if isinstance(value, Mapping):
-        held = getattr(value, "__dict__", {}) if isinstance(value, dict) else {}
-        own = [at(f".{name}", below) for name, below in held.items()]
-        return [*own, *(part for name, below in value.items() for part in (at("", name), at(f"[{name!r}]", below)))]
+        return [part for name, below in value.items() for part in (at("", name), at(f"[{name!r}]", below))]
     if isinstance(value, tuple | list):
         return [at(f"[{number}]", below) for number, below in enumerate(value)]
     if isinstance(value, set | frozenset):
         return [frozenset([at("{…}", one) for one in value])]
-    if isinstance(value, functools.partial):
-        return [at(".func", value.func), at(".args", value.args), at(".keywords", value.keywords)]
     if isinstance(value, types.MethodType):
         return [value.__func__, at(".__self__", value.__self__)]
-    if isinstance(value, slice):
-        return [at(f".{name}", getattr(value, name)) for name in ("start", "stop", "step")]
-    return _object_parts(value, kind, at, seen)
+    return [] if isinstance(value, functools.partial | slice) else None
 
 
 def _object_parts(value: Any, kind: Any, at: Callable[[str, Any], Any], seen: set[int]) -> Iterable[Any]:
@@ -329,7 +345,11 @@ def _object_parts(value: Any, kind: Any, at: Callable[[str, Any], Any], seen: se
                 return own
             seen.add(id(value))
         fields = _attributes(value, kind)
-    return [*own, *(part for name, below in fields.items() for part in (name, at(f".{name}", below)))]
+    return [*own, *_described(fields, at)]
+
+
+def _described(attributes: Mapping[str, Any], at: Callable[[str, Any], Any]) -> Iterable[Any]:
+    return [part for name, below in attributes.items() for part in (name, at(f".{name}", below))]
 
 
 def _at(above: tuple[int, ...], seen: set[int], step: str, value: Any) -> Any:

@@ -158,7 +158,7 @@ def _guard(name: str, arguments: dict[str, Any]) -> None:
 
 def _guarded(name: str, body: Any) -> Any:
     """Return a function that may neither share variables nor change the structure of its arguments."""
-    if not callable(body) or inspect.ismethod(body) or isinstance(body, Pytree | functools.partial):
+    if not callable(body) or inspect.ismethod(body) or isinstance(body, Pytree):
         return body  # a mistake, for which the transformation has an error
 
     @functools.wraps(body)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..errors import LiftArgumentError, shown
@@ -46,7 +47,7 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, int | float):
         return value
     is_array = isinstance(value, _ARRAYS)
-    if not (is_array or hasattr(value, "__jax_array__")) or value.shape or value.dtype.kind not in "biuf":
+    if not (is_array or hasattr(value, "__jax_array__")) or value.shape or not _is_real(value.dtype):
         raise TypeError
     return np.asarray(value).item() if is_array and not isinstance(value, jax.core.Tracer) else None
 
@@ -69,7 +70,16 @@ def _is_size(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    return not isinstance(value, str | bytes) and not getattr(value, "shape", ())
+    return not isinstance(value, str | bytes) and not _has_axes(value)
+
+
+def _is_real(dtype: Any) -> bool:
+    return any(jnp.issubdtype(dtype, kind) for kind in (np.bool_, np.integer, np.floating))
+
+
+def _has_axes(value: Any) -> bool:
+    """Return whether a value is an array with axes; other objects may have anything as the attribute `shape`."""
+    return isinstance(shape := getattr(value, "shape", ()), tuple) and shape != ()
 
 
 _NUMBER = OptionKind("a number", _one_that(lambda value: True), "0.5")
@@ -117,7 +127,7 @@ def check_option(where: str, name: str, kind: OptionKind, value: Any, call: str)
     """
     if value is None or kind.allows(value):
         return
-    inputs = bool(getattr(value, "shape", ())) and call[0].isupper()
+    inputs = _has_axes(value) and call[0].isupper()
     raise LiftArgumentError(
         f"{name} of {where}",
         f"expected {kind.words}, given {shown(value)}.",

@@ -55,6 +55,11 @@ class Layout(NamedTuple):
     names: tuple[Names, ...]
     unlifted: tuple[tuple[Path, ...], ...]
 
+    @property
+    def bare_scopes(self) -> Any:
+        """As `scopes`, with the scopes of a value that holds some in its place: one alone, or a tuple of several."""
+        return _bare(self.scopes)
+
 
 def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, Path], ...], Any]:
     """Find the outermost distinct scopes.
@@ -200,6 +205,16 @@ def _opened(value: Any) -> Any:
         return _Held(scopes, Rest(make))
     except Undescribed:
         return _Held(scopes, _Unshared(make))
+
+
+def _bare(structure: Any) -> Any:
+    """Return a pytree structure with the children of each `_Held` in its place."""
+    data, children = structure.node_data(), list(map(_bare, structure.children()))
+    if data is None:
+        return structure
+    if data[0] is _Held:
+        return children[0] if len(children) == 1 else jax.tree_util.treedef_tuple(children)
+    return type(structure).from_node_data_and_children(jax.tree_util.default_registry, data, children)
 
 
 def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[PyTree]:

@@ -65,7 +65,7 @@ class TreesByScope(NamedTuple):
 
     Attributes:
         routes: for each given scope, the index of its outermost scope and the path from there.
-        scopes: the pytree structure of the given scopes.
+        scopes: the pytree structure of the given scopes; see `Layout.bare_scopes`.
     """
 
     routes: tuple[tuple[int, Path], ...]
@@ -74,7 +74,7 @@ class TreesByScope(NamedTuple):
     @classmethod
     def of(cls, layout: Layout) -> TreesByScope:
         """Return the converter for one use of a lift."""
-        return cls(layout.routes, layout.scopes)
+        return cls(layout.routes, layout.bare_scopes)
 
     def out(self, trees: Sequence[Any]) -> PyTree:
         """Return the tree below each given scope."""

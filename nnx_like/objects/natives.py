@@ -143,4 +143,6 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.MethodType):
         yield ".__self__", value.__self__
     elif isinstance(value, types.SimpleNamespace) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        yield from [(f".{name}", below) for name, below in getattr(value, "__dict__", {}).items()]
+        slots = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+        held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+        yield from [(f".{name}", below) for name, below in held.items()]

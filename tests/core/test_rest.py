@@ -89,6 +89,7 @@ def test_a_rest_in_a_pytree_comes_back_as_it_was() -> None:
 def test_arrays_of_texts_and_objects_are_no_arrays_to_trace() -> None:
     some = [np.array("text"), np.str_("text"), np.array([None], dtype=object), np.datetime64("2020"), 1.0, None]
     assert [leaf for leaf in some if is_array(leaf)] == []
+    assert not is_array(np.array(["text"], np.dtypes.StringDType()))
     assert is_array(jnp.bfloat16(1))
     assert is_array(np.ones(2, jnp.bfloat16))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import copy
 import dataclasses
 import enum
 import functools
@@ -72,6 +73,19 @@ class Mutable:
 class Plain:
     def __init__(self, size: Any) -> None:
         self.size = size
+
+    def method(self) -> Any:
+        return self.size
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    size: Any
+
+
+@dataclasses.dataclass
+class Unhashed:
+    size: Any
 
     def method(self) -> Any:
         return self.size
@@ -155,7 +169,8 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
     "frozen dataclasses": (Config(1), Config(1.0)),
     "what a dataclass does not compare": (Config(1, "a"), Config(1, "b")),
     "attributes that are no fields": (with_attribute(Config(1), "k", 1), with_attribute(Config(1), "k", 2)),
-    "attributes of a dict": (with_attribute(Named(a=1), "k", 1), with_attribute(Named(a=1), "k", 2)),
+    "makers of missing values": (collections.defaultdict(int, a=1), collections.defaultdict(list, a=1)),
+    "masks of arrays": (np.ma.array([1, 2], mask=[0, 1]), np.ma.array([1, 2], mask=[1, 0])),
     "deep down": ({"a": [Config((1,))]}, {"a": [Config((1.0,))]}),
     "functions": (adding(1), adding(1)),
     "partials": (functools.partial(double, 1), functools.partial(double, 1.0)),
@@ -305,8 +320,8 @@ def test_a_snapshot_copies_what_is_compared_by_its_attributes_alone() -> None:
 
 def test_a_large_web_of_objects_has_a_key_at_once() -> None:
     objects = [Plain([]) for _ in range(40)]
-    for one in objects:
-        one.size = objects
+    for one, below in zip(objects, [*objects[1:], objects], strict=True):
+        one.size = [below, below]  # followed twice at each level, it would never come to an end
     assert static_key(objects) == static_key(objects)
 
 
@@ -408,6 +423,58 @@ def test_a_snapshot_of_a_dict_is_as_that_was_made() -> None:
     assert (type(kept), kept, kept.k) == (Named, {"a": [1]}, 5)
     counts = collections.defaultdict(list, {"a": [1]})
     assert liftcore.statics.snapshot(counts)["b"] == []
+
+
+EXTENDED: dict[type, tuple[Any, ...]] = {
+    **{kind: ([[1]],) for kind in (list, tuple)},
+    **{kind: ([1],) for kind in (set, frozenset)},
+    **{kind: ({"a": [1]},) for kind in (dict, collections.OrderedDict)},
+    collections.defaultdict: (list, {"a": [1]}),
+    functools.partial: (double, [1]),
+    Pair: ([1],),
+    int: (1,),
+    float: (1.5,),
+    complex: (2j,),
+    str: ("a",),
+    bytes: (b"a",),
+    np.ndarray: ((0,),),
+}
+
+
+@pytest.mark.parametrize("kind", EXTENDED, ids=lambda kind: str(kind.__name__))
+def test_a_subclass_is_compared_and_copied_with_its_attributes(kind: type) -> None:
+    extended = type("Extended", (kind,), {})
+
+    def make(attribute: Any) -> Any:
+        return with_attribute(extended(*copy.deepcopy(EXTENDED[kind])), "k", attribute)
+
+    value, key = make([1]), static_key(make([1]))
+    assert static_key(value) == key != static_key(make([1.0]))
+    kept = liftcore.statics.snapshot(value)
+    assert (type(kept), static_key(kept)) == (extended, key)
+    if isinstance(value, list | tuple | dict):
+        next(iter(value.values() if isinstance(value, dict) else value)).append(2)
+        assert static_key(kept) == key != static_key(value)
+    if isinstance(value, collections.defaultdict | functools.partial | list | dict | tuple):
+        value.k.append(2)  # type: ignore[union-attr]
+        assert static_key(kept) == key != static_key(value)
+
+
+UNSTABLE: dict[str, Callable[[Any], Any]] = {
+    "a frozen dataclass with slots": Slotted,
+    "a method of an object without hash": lambda held: Unhashed(held).method,
+    "a partial of such a method": lambda held: functools.partial(Unhashed(held).method),
+    "a view of a dict": lambda held: types.MappingProxyType({"a": held}),
+}
+
+
+@pytest.mark.parametrize("case", UNSTABLE)
+def test_a_snapshot_copies_what_its_key_describes(case: str) -> None:
+    held = [1]
+    value = UNSTABLE[case](held)
+    kept, key = liftcore.statics.snapshot(value), static_key(value)
+    held.append(2)
+    assert static_key(kept) == key != static_key(value)
 
 
 def test_a_snapshot_stays_what_it_was() -> None:

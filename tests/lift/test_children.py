@@ -191,6 +191,44 @@ def test_variables_are_lifted_as_values() -> None:
     assert liftcore.init(model)(KEYS)[0] == 1
 
 
+DERIVATIVES: dict[str, Callable[[Any, Any], Any]] = {
+    "grad": lambda fn, held: liftcore.grad(lambda held, x: fn(held, x).sum())(held, X),
+    "vjp": lambda fn, held: liftcore.vjp(fn)(held, X)[1](X)[0],
+    "hessian": lambda fn, held: liftcore.hessian(lambda held, x: (fn(held, x) ** 2).sum())(held, X),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+@pytest.mark.parametrize("kind", ["child", "module"])
+def test_derivatives_are_trees_of_variables_whatever_holds_the_scopes(name: str, kind: str) -> None:
+    def model(scope: Any) -> Any:
+        inner = scope.push("net")
+        module: Any = nn.Dense(3, parent=inner)
+        held = scope.child(scaled, "other") if kind == "child" else module
+        own = scope.push("same") if kind == "child" else inner
+
+        def plain(scope: Any, x: Any) -> Any:
+            return scaled(scope, x) if kind == "child" else nn.Dense(3, parent=scope.rewound())(x)
+
+        derive = DERIVATIVES[name]
+        one = derive(lambda held, x: held(x), held)
+        in_dict = derive(lambda holder, x: holder["a"](x), {"a": held})
+        return one, in_dict, derive(plain, own)
+
+    one, in_dict, expected = liftcore.apply(model, mutable=True)({"params": PARAMS})[0]
+    assert jax.tree.structure(one) == jax.tree.structure(expected)
+    assert all(map(jnp.array_equal, jax.tree.leaves(one), jax.tree.leaves(expected)))
+    assert list(in_dict) == ["a"]
+    assert all(map(jnp.array_equal, jax.tree.leaves(in_dict), jax.tree.leaves(expected)))
+
+
+PARAMS = {
+    "net": {"kernel": jnp.arange(9.0).reshape(3, 3), "bias": X},
+    "other": {"w": X},
+    "same": {"w": X},
+}
+
+
 def test_what_children_may_not_do() -> None:
     def outside(scope: Any, x: Any) -> Any:
         child = scope.child(scaled, "net")

@@ -22,16 +22,16 @@ from liftcore.errors import LiftArgumentError
 
 KEY, X = jax.random.key(0), jnp.ones((2, 4))
 WRONG: dict[str, list[Any]] = {
-    "bool": [8, -1, 0.5, "no", (True,), [], np.ones(2, bool), jnp.float32, jnp.tanh, jnp.int32(3)],
+    "bool": [8, -1, 0.5, 1.0, "no", (True,), [], np.ones(2, bool), jnp.float32, jnp.tanh, jnp.int32(3)],
     "epsilon": [48, 1, 1.0, -1e-6, True, float("nan"), "1e-6", (1e-6,), X, np.float32(2)],
     "momentum": [8, -0.1, "0.9", (0.9,), X],
     "rate": ["0.5", (0.5,), X, jnp.tanh],
 }
 RIGHT: dict[str, list[Any]] = {
     "bool": [True, False, np.True_, np.False_, 0, 1, jnp.bool_(True)],
-    "epsilon": [0, 0.0, 1e-6, np.float32(1e-3), jnp.float32(1e-3), 0.5],
+    "epsilon": [0, 0.0, 1e-6, np.float32(1e-3), jnp.float32(1e-3), jnp.bfloat16(1e-3), 0.5],
     "momentum": [0, 1, 0.9, np.float64(0.5), jnp.float32(0.5)],
-    "rate": [0, 0.5, 1, np.float32(0.5), jnp.float32(0.5)],
+    "rate": [0, 0.5, 1, np.float32(0.5), jnp.float32(0.5), jnp.float16(0.5), jnp.bfloat16(0.5)],
 }
 
 
@@ -149,6 +149,12 @@ def test_sizes_by_position_are_errors() -> None:
     ):
         with pytest.raises(LiftArgumentError, match=f"^{option} of "):
             make()
+
+
+def test_an_object_with_any_attribute_is_no_array() -> None:
+    with pytest.raises(LiftArgumentError, match=r"^use_bias of Linear: .* given a Rngs") as caught:
+        nnx.Linear(4, 8, RNGS)  # type: ignore[call-arg, arg-type]
+    assert caught.value.fix.startswith("Pass it by name, `Linear(…, use_bias=True)`")
 
 
 def test_the_fixes_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -51,6 +52,7 @@ TREES: dict[str, Callable[..., Any]] = {
 
 TRANSFORMATIONS: dict[str, Callable[..., Any]] = {
     "jit": lambda model, **mode: nnx.jit(called, **mode)(model, X),
+    "jit of a partial": lambda model, **mode: nnx.jit(functools.partial(called, x=X), **mode)(model),
     "jit as a decorator": lambda model, **mode: nnx.jit(**mode)(called)(model, X),
     "grad": lambda model, **mode: nnx.grad(lambda model: model(X).sum(), **mode)(model),
     "value_and_grad": lambda model, **mode: nnx.value_and_grad(lambda model: model(X).sum(), **mode)(model),
@@ -129,6 +131,9 @@ def test_a_function_may_not_change_the_structure(mode: dict[str, Any]) -> None:
     def writes(model: Any) -> None:
         model.first.bias.value = jnp.ones(2)
 
+    def adds_to(_: int, model: Any) -> None:
+        adds(model)
+
     for change in (adds, counts):
         model = Twice(False)
         with pytest.raises(StructureError, match=rf"jit\({change.__name__}\): the function changed the structure"):
@@ -136,6 +141,8 @@ def test_a_function_may_not_change_the_structure(mode: dict[str, Any]) -> None:
         assert (model.n, hasattr(model, "more")) == (0, False)  # as before
         nnx.jit(change, graph=True, graph_updates=True)(model)
         assert (model.n, hasattr(model, "more")) != (0, False)
+    with pytest.raises(StructureError, match="the function changed the structure"):
+        nnx.jit(functools.partial(adds_to, 2), **mode)(Twice(False))
     with pytest.raises(AliasError, match=r"result and args\[0\]"):
         nnx.jit(returns, **mode)(model)
     nnx.jit(writes, **mode)(model)

@@ -19,6 +19,7 @@ import pytest
 import nnx_like as nnx
 from liftcore.errors import NotSharedWarning
 from nnx_like.errors import AliasError, StructureError
+from nnx_like.objects.natives import items_of
 from tests.nnx.lifts import ONCE
 
 
@@ -36,6 +37,11 @@ class Both:
 
 @dataclasses.dataclass
 class Plain:
+    held: Any
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
     held: Any
 
 
@@ -269,6 +275,7 @@ HIDING: dict[str, Callable[[Any], Any]] = {
     "mappingproxy": lambda one: types.MappingProxyType({"a": one}),
     "a class derived from dict": lambda one: OwnDict(a=one),
     "dataclass": lambda one: Plain([one]),
+    "dataclass with slots": lambda one: Slotted([one]),
     "SimpleNamespace": lambda one: types.SimpleNamespace(a=one),
     "partial": lambda one: functools.partial(len, one),
     "partial by name": lambda one: functools.partial(functools.partial(len, x={0: one})),
@@ -300,7 +307,9 @@ def test_a_container_that_would_hide_an_object_is_refused(name: str, use: str) -
         USES[use](model)
 
 
-@pytest.mark.parametrize("held", [{1, 2}, deque([1]), UserDict(a=1), OwnDict(a=1), Plain(3), functools.partial(len)])
+@pytest.mark.parametrize(
+    "held", [{1, 2}, deque([1]), UserDict(a=1), OwnDict(a=1), Plain(3), Slotted(3), functools.partial(len)]
+)
 def test_containers_of_static_values_are_static(held: Any) -> None:
     model = nnx.Dict(w=weight(), held=held)
     with pytest.warns() if type(held) is deque else pytest.MonkeyPatch.context():
@@ -316,3 +325,9 @@ def test_an_array_in_a_deque_is_refused_where_it_would_cross() -> None:
     misfit = pytest.raises(StructureError, match="is in a place where only static values")
     with pytest.warns(NotSharedWarning, match="queue is deque"), misfit:  # which warns once of each place
         nnx.jit(lambda model: model.queue.append(2 * model.w.get_value()))(nnx.Dict(w=weight(), queue=deque()))
+
+
+def test_an_ordered_dict_keeps_its_order_as_in_jax() -> None:
+    held = OrderedDict(b=1, a=2)
+    assert [value for _, value in items_of(held)] == jax.tree.leaves(held) == [1, 2]
+    assert [value for _, value in items_of(dict(held))] == jax.tree.leaves(dict(held)) == [2, 1]

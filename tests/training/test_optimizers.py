@@ -12,7 +12,7 @@ import pytest
 
 from liftcore.errors import LiftArgumentError
 from liftcore.filters import PathContains
-from liftcore.training import TrainState
+from liftcore.training import TrainState, mask
 
 PARAMS = {"layers": [{"w": jnp.ones((2, 2)), "b": jnp.ones(2)}]}
 PAIR = optax.LookaheadParams.init_synced(PARAMS)
@@ -84,3 +84,13 @@ def test_arguments_that_an_optimizer_lacks_are_passed_by_tx_args() -> None:
     with pytest.raises(TypeError, match="required keyword-only") as caught:
         state.apply_gradients(grads=PARAMS)
     assert "tx_args={name: value}" in caught.value.__notes__[0]
+
+
+def test_what_an_optimizer_does_not_see_counts_only_while_it_is_called() -> None:
+    params = {"body": jnp.ones(2), "head": jnp.ones(2)}
+    on_body = mask(PathContains("body"))
+    tx = optax.adamw(0.1, mask=on_body)
+    state = TrainState.create(apply_fn=None, params=params, tx=tx, trainable=PathContains("head"))
+    state.apply_gradients(grads={"head": jnp.ones(2)})
+    with pytest.raises(LiftArgumentError, match="matches no variable"):
+        on_body({"head": jnp.ones(2)})
