@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .filters.trees import leaves_of
 from .typing import PyTree
 
-__all__ = ["ArrayType", "aval_of", "names_of", "path_text", "type_text", "types_text"]
+__all__ = ["ArrayType", "aval_of", "path_text", "type_text", "types_text"]
 
 
 def path_text(path: Iterable[Any]) -> str:
@@ -21,11 +20,6 @@ def path_text(path: Iterable[Any]) -> str:
         ('params/w', 'params/w/0')
     """
     return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
-
-
-def names_of(group: PyTree) -> list[str]:
-    """Return the names of the variables of a group."""
-    return sorted({path_text(path) for tree in group for path, _ in leaves_of(tree)})
 
 
 def aval_of(value: Any) -> Any:

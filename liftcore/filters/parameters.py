@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ..errors import LiftArgumentError
+from ..texts import path_text
 from ..typing import Filter, Path, Predicate, PyTree
 from .predicates import Everything, WithTag, may_be_empty, names_in, parts_with_names, short_form, to_predicate
 
@@ -251,8 +252,6 @@ def listed(paths: Sequence[Path], predicate: Predicate | None = None) -> str:
         paths: the paths.
         predicate: the filter.
     """
-    from ..texts import path_text  # imported here: it imports this package
-
     known = {str(name) for path in paths for name in path}
     wanted = [] if predicate is None else [name for name in names_in(predicate) if name not in known]
     if wanted and len(paths) <= _MAX_COMPARED:

@@ -6,12 +6,12 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import LiftArgumentError, UnmatchedFilterError, shown
-from ..typing import Filter, Path, Predicate, Variables
+from ..texts import path_text
+from ..typing import Filter, Path, Predicate, PyTree, Variables
 from ..values import unwrapped
-from .parameters import check_names
 from .predicates import decide, short_form, to_predicate
 
-__all__ = ["leaves_of", "merge", "partition", "split"]
+__all__ = ["leaves_of", "merge", "names_of", "partition", "split"]
 
 
 def partition(
@@ -111,6 +111,8 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
     trees, rest = partition(variables, filters)
     for filter, tree in zip(filters, trees, strict=True):
         if not tree:
+            from .parameters import check_names  # imported here: needed only for empty trees
+
             check_names("split", filter, [(path, unwrapped(value)) for path, value in leaves_of(variables)])
     if not rest:
         return tuple(trees)
@@ -134,6 +136,11 @@ def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
         tree: variables as nested dicts.
     """
     return _leaves_below((), tree)
+
+
+def names_of(group: PyTree) -> list[str]:
+    """Return the names of the variables of a group, a sequence of trees."""
+    return sorted({path_text(path) for tree in group for path, _ in leaves_of(tree)})
 
 
 def _leaves_below(prefix: Path, tree: Variables) -> Iterator[tuple[Path, typing.Any]]:

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError
+from ..filters.trees import names_of
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
 from ..pipeline.use import Body
 from ..scopes.lifts import Advice, Captured
-from ..texts import names_of
 from ..typing import Filter, PyTree
 
 __all__ = ["associative_scan"]

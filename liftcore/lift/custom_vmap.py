@@ -14,6 +14,7 @@ import jax
 
 from ..errors import LiftArgumentError, LiftError, check_function, name_of
 from ..filters import Nothing, merge
+from ..filters.trees import names_of
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
 from ..pipeline.use import Body, Use
@@ -22,7 +23,6 @@ from ..runners.whole import AS_IT_IS
 from ..scopes.lifts import Captured
 from ..scopes.scope import Scope
 from ..scopes.tree import Tree
-from ..texts import names_of
 from ..typing import Filter, Path, PyTree
 from ..values import copied
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import UnliftedCollectionError, check_function
 from ..filters import Nothing, intersect, subtract
+from ..filters.trees import names_of
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import Prologue
 from ..pipeline.use import Body
@@ -20,7 +21,6 @@ from ..runners.axes import split_arrays
 from ..runners.mapped import make_mapped
 from ..runners.variable_maps import VariableMaps
 from ..scopes.lifts import Advice, Captured
-from ..texts import names_of
 from ..typing import Filter, PyTree, Variables
 
 __all__ = ["map_variables"]

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 from ..errors import CarryTypeError, LiftArgumentError
 from ..filters import leaves_of, merge
+from ..filters.trees import names_of
 from ..pipeline.use import Body
-from ..texts import ArrayType, names_of, path_text
+from ..texts import ArrayType, path_text
 from ..typing import Path, PyTree
 from ..values import Whole, unwrapped, wrapped
 

@@ -16,12 +16,13 @@ import jax
 
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..filters import leaves_of
+from ..filters.trees import names_of
 from ..pipeline.changes import Changes, without_created
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Prologue, Split, trace
 from ..pipeline.use import Body
 from ..scopes.lifts import Advice
-from ..texts import names_of, path_text
+from ..texts import path_text
 from ..typing import Path, PyTree
 from .carry import LoopState, check_carry, fix_for, merged, overlay
 
