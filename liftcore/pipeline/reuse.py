@@ -8,6 +8,7 @@ The kept traces hold no arrays: those that the functions close over are inputs.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import types
@@ -28,7 +29,6 @@ _KEPT = 256
 """The number of traces that are kept."""
 
 _RULED = (primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
-_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 
 
 def once(run: Callable[..., Any], *operands: Any) -> Any:
@@ -99,9 +99,18 @@ def _key_of(value: Any) -> Any:
         return tuple(_parts(value))
     if isinstance(value, tuple | list):
         return type(value), *map(_key_of, value)
-    if (isinstance(value, _FUNCTIONS) and not is_shareable(value)) or hasattr(value, "call_wrapped"):
-        raise Undescribed(value)  # the last one is JAX's type of functions
+    if (callable(value) and not isinstance(value, type)) or hasattr(value, "call_wrapped"):  # JAX's type of functions
+        return _key_of_function(value)
     return static_key(marked(value))  # such as JAX's marker for an unspecified sharding
+
+
+def _key_of_function(fn: Any) -> Any:
+    """Return the key of a function that runs with the equations, such as a callback; nothing in it may change."""
+    if dataclasses.is_dataclass(fn):
+        return type(fn), *[_key_of(getattr(fn, field.name)) for field in dataclasses.fields(fn)]
+    if isinstance(fn, types.FunctionType) and is_shareable(fn):
+        return fn
+    raise Undescribed(fn)
 
 
 def _parts(jaxpr: jex.Jaxpr) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -189,7 +190,7 @@ def test_what_a_raw_transformation_writes_is_accepted_exactly_if_it_is_constant(
     for raw in RAW.values():
         for fn, outer in zip((add, swap, put_after_reading), loops, strict=True):
             with pytest.raises(LoopInvarianceError, match="reads it and then writes it"):
-                jax.eval_shape(lambda fn=outer(lift(raw)(fn)): outcome(fn, C, state))
+                jax.eval_shape(functools.partial(outcome, outer(lift(raw)(fn)), C, state))
     for fn in (put, read_after_putting):
         inner = {name: lift(raw) for name, raw in RAW.items()} | {"nothing": lambda fn: fn}
         found = compiled(

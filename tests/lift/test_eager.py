@@ -455,6 +455,65 @@ def test_equations_with_equal_types_and_other_numbers_or_options_are_told_apart(
     assert precise[0] == 1
 
 
+class Times:
+    """Compares by its attributes, which may change."""
+
+    def __init__(self, by: Any) -> None:
+        self.by = by
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Times) and self.by == other.by
+
+    def times(self, x: Any) -> Any:
+        return np.asarray(x) * self.by
+
+
+def times_first(by: Any, x: Any) -> Any:
+    return np.asarray(x) * by[0]
+
+
+def twice(x: Any) -> Any:
+    return 2 * np.asarray(x)
+
+
+def call_back(fn: Callable[[Any], Any]) -> list[float]:
+    back = lambda x: jax.pure_callback(fn, jax.typeof(x), x)  # noqa: E731
+    found: list[float] = liftcore.scan(lambda s, x: (back(x), None), 1)((), X)[0].tolist()
+    return found
+
+
+def test_a_callback_that_can_change_is_the_one_that_was_given() -> None:
+    changing = [2.0], np.float32([2.0]), Times(2.0)
+    equal = [2.0], np.float32([2.0]), Times(2.0)
+
+    def function(by: Any) -> Callable[[Any], Any]:
+        return by.times if isinstance(by, Times) else functools.partial(times_first, by)
+
+    def change(by: Any) -> None:
+        if isinstance(by, Times):
+            by.by = np.float32(3)
+        else:
+            by[0] = 3.0
+
+    for by, other in zip(changing, equal, strict=True):
+        assert call_back(function(by)) == [2, 4, 6]
+        change(by)
+        assert (call_back(function(other)), call_back(function(by))) == ([2, 4, 6], [3, 6, 9])
+
+
+def test_a_callback_that_cannot_change_is_compiled_once_and_others_keep_nothing_alive() -> None:
+    call_back(twice), COMPILED.clear()
+    assert (call_back(twice), compilations()) == ([2, 4, 6], 0)
+
+    def call(held: Any) -> Any:
+        call_back(lambda x: held * np.asarray(x))
+        return weakref.ref(held)
+
+    seen = call(np.float32([2.0]))
+    jax.clear_caches(), gc.collect()
+    assert seen() is None
+
+
 def test_calls_of_new_functions_keep_no_memory() -> None:
     def call() -> Any:
         return liftcore.apply(FRESH["while_loop"])({"params": {"w": jnp.float32(0.5)}}, jnp.float32(2), X)
