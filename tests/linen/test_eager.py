@@ -160,7 +160,7 @@ def test_objects_too(name: str) -> None:
             np.testing.assert_allclose(found[1], OBJECTS[name](dense, others[1]), rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["RNN", "while_loop", "cond", "map_variables of scan"])
+@pytest.mark.parametrize("kind", ["RNN", "while_loop", "cond"])
 def test_fifty_calls_keep_nothing(kind: str) -> None:
     variables = Loop(kind).init(KEY, X)
     call = functools.partial(Loop(kind).apply, variables, X)
