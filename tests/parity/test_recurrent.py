@@ -70,7 +70,9 @@ def arguments(fn: Any) -> list[tuple[str, Any, Any]]:
 def test_public_names_are_those_of_linen() -> None:
     things = vars(linen.recurrent).items()
     own = {name for name, thing in things if getattr(thing, "__module__", None) == linen.recurrent.__name__}
-    assert {name for name in own if name.lstrip("_") == name and len(name) > 1} == set(recurrent.__all__)
+    aliases = {"Carry", "CarryHistory"}  # names for typing.Any, which do not say where they were defined
+    assert {name for name in own if name.lstrip("_") == name and len(name) > 1} | aliases == set(recurrent.__all__)
+    assert aliases <= vars(linen.recurrent).keys()
     for name in recurrent.__all__:
         assert hasattr(linen, name) == hasattr(linen_like, name), name
 
