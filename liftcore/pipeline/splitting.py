@@ -178,8 +178,7 @@ class Split:
 
     def remaining(self, picks: Sequence[bool]) -> Part:
         """Return the body as a part that takes the chosen initial values as inputs and computes the others first."""
-        kept = [not chosen for chosen in picks]
-        chosen = pick(self.jaxpr.outvars, picks)
+        kept, chosen = [not one for one in picks], pick(self.jaxpr.outvars, picks)
         outvars = pick(self.outvars, kept) + self.jaxpr.outvars[self._count :]
         made = set(chosen)
         given = {var: self.outvars[number] for var, number in self.previews.items() if picks[number]}

@@ -46,6 +46,15 @@ class Checking:
         if (tree.thread != get_ident() or tree.reads) and not tree.may_change():
             raise problems.two_threads(cast("Scope", self), f'{act} "{"/".join(names)}"')
 
+    def is_collection_empty(self, collection: str) -> bool:
+        """Whether a collection is empty in the whole tree.
+
+        Args:
+            collection: the name of the collection.
+        """
+        held = self.tree.variables.get(collection)
+        return not (held and self.tree.exists((collection, *self.tree.base), held))
+
     def must_create(self, collection: str, name: str) -> bool:
         """Whether code that creates a variable must run here.
 

@@ -240,8 +240,7 @@ class Scope(Checking, Naming):
     def variables(self) -> Variables:
         """Return the variables here and below as plain dicts, without empty collections.
 
-        In the rule of a custom derivative, they include those that its function creates only once the rule has declared
-        them, see `has_variable`; `get_variable` finds them in any case.
+        In the rule of a custom derivative, they are those that `has_variable` finds.
         """
         held = self.collections_below()
         if self.tree.redrawn:
@@ -267,15 +266,6 @@ class Scope(Checking, Naming):
             collection: the name of the collection.
         """
         return self.tree.writable(collection) is not False
-
-    def is_collection_empty(self, collection: str) -> bool:
-        """Whether a collection is empty in the whole tree.
-
-        Args:
-            collection: the name of the collection.
-        """
-        held = self.tree.variables.get(collection)
-        return not (held and self.tree.exists((collection, *self.tree.base), held))
 
     def is_initializing(self) -> bool:
         """Whether this is an `init`, which creates variables, rather than an `apply`, which receives them."""
