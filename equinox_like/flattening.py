@@ -111,7 +111,7 @@ def flatten(module: Any) -> tuple[list[Any], Structure]:
     values = module.__dict__
     children = [values[name] for name in structure[0]]
     if not _CHANGING.isdisjoint(map(type, children)):  # a module contains itself only by way of a list or a dict
-        entering(module, "Leave out the reference, or keep it in a static field.")
+        entering(module, "Leave out the reference.")
     return children, structure
 
 

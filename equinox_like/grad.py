@@ -89,9 +89,13 @@ def _options(where: str, has_aux: bool, arg: Any, others: dict[str, Any]) -> dic
 
 
 def _value_and_grad(
-    fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    fun: Callable[..., Any],
+    options: dict[str, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str = "filter_value_and_grad",
 ) -> Any:
-    where, options = f"filter_value_and_grad({name_of(fun)})", dict(options)
+    where, options = f"{name}({name_of(fun)})", dict(options)
     check_first(where, args)
     result, has_aux = SplitResult(where), options.pop("has_aux")
     chosen = leafwise(f"arg of {where}", options.pop("arg"), args[0]) if "arg" in options else None
@@ -109,7 +113,7 @@ def _value_and_grad(
 
 
 def _grad(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    value, gradient = _value_and_grad(fun, options, args, kwargs)
+    value, gradient = _value_and_grad(fun, options, args, kwargs, "filter_grad")
     return (gradient, value[1]) if options["has_aux"] else gradient
 
 

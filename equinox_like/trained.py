@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from liftcore.filters import Parameters, names_collections, to_predicate
+from liftcore.filters import Parameters, WithTag, to_predicate
 from liftcore.typing import Filter
 
 from .applied import Applied
@@ -49,7 +49,8 @@ def trainable(pytree: Any, variables: Filter = "params") -> Any:
 
     Raises:
         InvalidFilterError: if `variables` is not a filter.
-        LiftArgumentError: if it asks for more than collections, and matches nothing.
+        LiftArgumentError: if it matches nothing, and is neither "params" nor says that it may be empty, as `None` and
+            `("batch_stats", None)` do.
     """
     predicate, found = to_predicate(variables), Parameters.of(pytree, ("params",))
     nodes = jax.tree.leaves_with_path(pytree, is_leaf=_is_applied)
@@ -58,7 +59,7 @@ def trainable(pytree: Any, variables: Filter = "params") -> Any:
     chosen = [
         path is not None and bool(predicate(path, value)) for path, value in zip(paths, found.values, strict=True)
     ]
-    if not any(chosen) and not names_collections(predicate):  # a model need not have variables of each collection
+    if not any(chosen) and predicate != WithTag("params"):  # a layer need not have parameters
         found._replace(paths=[path for path in paths if path is not None]).check("trainable", predicate)
 
     def of_leaves(value: Any, chosen: bool) -> Any:

@@ -176,7 +176,9 @@ def mapped(
         _check_axes(where, each)
         out_axes.begin(each)
         # Only now are the axes of the result known: stack arrays with an axis along axis 0, and move it outside.
-        return out_axes.parted(result.arrays(found, out_axes.traced))
+        arrays = result.arrays(found, out_axes.traced)
+        _check_places(f"out_axes of {where}", arrays, out_axes.along)
+        return out_axes.parted(arrays)
 
     if not given.scopes and options["axis_size"] is None and all(axis is None for axis in in_axes.along):
         stacked, shared = body((), given.arrays)  # no axis: all arrays are the same for all elements
@@ -209,6 +211,14 @@ def _check_axes(where: str, answers: Sequence[Any]) -> None:
     for one in answers:
         if one is not None and not isinstance(one, int):
             raise LiftArgumentError(where, f"expected an axis, given {shown(one)}.", "Write an int, or None.")
+
+
+def _check_places(where: str, arrays: Sequence[Any], axes: Sequence[int | None]) -> None:
+    for array, axis in zip(arrays, axes, strict=True):
+        last = jnp.ndim(array)
+        if axis is not None and not -last - 1 <= axis <= last:
+            what = f"a value of shape {jnp.shape(array)} cannot have its new axis at position {axis}."
+            raise LiftArgumentError(where, what, f"Give it an axis from {-last - 1} to {last}, such as 0.")
 
 
 def _check_sizes(where: str, fun: Any, given: SplitTree, axes: Sequence[int | None], size: int | None) -> None:

@@ -68,7 +68,7 @@ def entering(node: Any, fix: str) -> None:
     known.update([key for key, one in search.done.items() if type(one) in _children_of and one is not node])
 
 
-def check_finite(tree: Any, fix: str = "Leave out the reference, or keep it where it is static.") -> None:
+def check_finite(tree: Any, fix: str = "Leave out the reference.") -> None:
     """Check that lists, tuples, dicts and other pytrees do not contain themselves.
 
     Example:
@@ -146,5 +146,5 @@ class _Search:
         return LiftArgumentError(
             type(node).__name__,
             "it is nested deeper than Python's recursion limit allows.",
-            "Store the parts in a list instead of a chain, or raise the limit with `sys.setrecursionlimit`.",
+            "Store the parts in a flat list instead of a chain; or raise the limit with `sys.setrecursionlimit`.",
         )

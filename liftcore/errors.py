@@ -215,7 +215,13 @@ class UnmatchedFilterError(LiftError, ValueError):
 
 
 class AxisSizeError(LiftError, ValueError):
-    """The sizes of the mapped or scanned axes disagree, or no argument has an axis to infer the size from."""
+    """The sizes of the mapped or scanned axes disagree, or no argument has an axis to infer the size from.
+
+    Attributes:
+        has_variables: whether variables have such an axis too.
+    """
+
+    has_variables = False
 
 
 class CarryTypeError(LiftError, TypeError):
@@ -223,7 +229,7 @@ class CarryTypeError(LiftError, TypeError):
 
 
 class LoopInvarianceError(LiftError, ValueError):
-    """A value that all iterations or elements share depends on one of them."""
+    """A value shared by all iterations or elements differs between them."""
 
 
 class LiftArgumentError(LiftError, ValueError):

@@ -66,6 +66,9 @@ class AxisMetadata(abc.ABC):
     __one_variable__ = True
     """For filters over pytrees: what is in the box is not a variable of its own."""
 
+    _counts_from_end = False
+    """Whether `add_axis` and `remove_axis` take a negative index too: a box of names alone has no arrays to count."""
+
     @abc.abstractmethod
     def unbox(self) -> Any:
         """Return the content of the box."""
@@ -207,7 +210,7 @@ def _map_boxes(fn: Callable[[Any], Any], tree: PyTree) -> PyTree:
 
 
 def _from_front(box: AxisMetadata, index: int) -> int:
-    if index >= 0:
+    if index >= 0 or box._counts_from_end:
         return index
     ranks = {np.ndim(leaf) for leaf in jax.tree.leaves(box)}
     if len(ranks) != 1 or index < -max(ranks):

@@ -143,7 +143,7 @@ class Rest:
             raise LiftArgumentError(
                 "Rest.unflatten",
                 f"expected {places} arrays, given {len(arrays)}.",
-                "Pass one for each `*` in its text.",
+                "Pass one array for each star in its text.",
             )
         return self._structure.unflatten(self._leaves(arrays))
 

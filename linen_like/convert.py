@@ -168,7 +168,7 @@ def _check_collections(module: Any, variables: Any, made: Variables) -> None:
     where = f"variables of {type(module).__name__}"
     if not isinstance(variables, Mapping):
         what = f"expected nested dicts or bytes, given a {type(variables).__name__}."
-        fix = 'Read the bytes of a file: `from_flax(model, open(path, "rb").read(), x)`.'
+        fix = "Read the bytes of a file: `from_flax(model, Path(path).read_bytes(), x)`."
         if hasattr(variables, "params"):
             fix = 'Pass the parameters of a training state: `{"params": state.params}`, with the other collections.'
         raise LiftArgumentError(where, what, fix)

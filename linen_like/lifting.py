@@ -303,8 +303,8 @@ def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, na
         try:
             return lifted(self, args, kwargs, (class_lift,))
         except AxisSizeError as error:
-            if "variables[" in error.what:
-                add_to_fix(error, type(self)._methods_advice)
+            if error.has_variables:
+                add_to_fix(error, getattr(type(self), "_methods_advice", ""))
             raise
 
     vars(method)["lifted"] = _run(lift, [fn], name), class_lift

@@ -364,7 +364,7 @@ class Module(fields.Base):
         compute_vjp_flops: bool = False,
         **kwargs: Any,
     ) -> str:
-        """Return the table of `nn.tabulate`; take the arguments of the method after `rngs`."""
+        """Return the table that `nn.tabulate` makes. Pass the method's arguments after `rngs`."""
         _check_instance(self, "tabulate")
         options = (depth, show_repeated, mutable, console_kwargs, table_kwargs, column_kwargs)
         return summary.tabulate(self, rngs, *options, compute_flops, compute_vjp_flops)(*args, **kwargs)

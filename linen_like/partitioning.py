@@ -76,6 +76,7 @@ class AxisMetadata(PyTreeNode, liftcore.meta.AxisMetadata):
     """
 
     names: Any = field(pytree_node=False)
+    _counts_from_end = True
 
     def unbox(self) -> Any:
         """Return the names."""
@@ -88,11 +89,21 @@ class AxisMetadata(PyTreeNode, liftcore.meta.AxisMetadata):
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata:
         """Add the name of a new axis."""
         new = params.get(PARTITION_NAME)
-        return AxisMetadata(_map_names(lambda names: (*names[:index], new, *names[index:]), self.names))
+
+        def more(names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+            place = index if index >= 0 else len(names) + 1 + index
+            return (*names[:place], new, *names[place:])
+
+        return AxisMetadata(_map_names(more, self.names))
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata:
         """Remove the name of an axis."""
-        return AxisMetadata(_map_names(lambda names: (*names[:index], *names[index + 1 :]), self.names))
+
+        def fewer(names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+            place = index if index >= 0 else len(names) + index
+            return (*names[:place], *names[place + 1 :])
+
+        return AxisMetadata(_map_names(fewer, self.names))
 
 
 class PartitionedVariable(Variable):
@@ -145,12 +156,13 @@ def param_with_axes(
         name: the name of the parameter.
         init_fn: the initializer.
         *init_args: further arguments of the initializer; the first is usually the shape.
-        axes: a name or None for each axis; for a pytree, a pytree of such names. Without names, this is `Module.param`.
+        axes: a name or None for each of the first axes; for a pytree, a pytree of such names. Without it, this is
+            `Module.param`.
         module: the module that the parameter belongs to; by default the one whose method is running.
         **init_kwargs: further keyword arguments of the initializer.
 
     Raises:
-        LiftArgumentError: if no method of a module is running, or the number of names is not the number of axes.
+        LiftArgumentError: if no method of a module is running, or there are more names than axes.
     """
     owner = _owner("param_with_axes", name, module)
     value = owner.param(name, init_fn, *init_args, **init_kwargs)
@@ -177,14 +189,14 @@ def variable_with_axes(
         name: the name of the variable.
         init_fn: makes the initial value; without it the variable must exist.
         *init_args: the arguments of `init_fn`.
-        axes: a name or None for each axis; for a pytree, a pytree of such names. Without names, this is
+        axes: a name or None for each of the first axes; for a pytree, a pytree of such names. Without it, this is
             `Module.variable`.
         module: the module that the variable belongs to; by default the one whose method is running.
         fallback: the treatment of a name without a rule.
         **init_kwargs: the keyword arguments of `init_fn`.
 
     Raises:
-        LiftArgumentError: if no method of a module is running, or the number of names is not the number of axes.
+        LiftArgumentError: if no method of a module is running, or there are more names than axes.
     """
     owner = _owner("variable_with_axes", name, module)
     variable = owner.variable(collection, name, init_fn, *init_args, **init_kwargs)
@@ -380,7 +392,7 @@ def _owner(what: str, name: str, module: Module | None) -> Module:
         raise LiftArgumentError(
             f'{what}("{name}")',
             "no method of a module is running, so it belongs to no module.",
-            "Call it in a method, or pass the module: `module=…`.",
+            "Call it in `setup` or in a compact method.",
         )
     bound_scope(owner, f'{what}("{name}")')
     return owner
@@ -401,17 +413,22 @@ def _map_names(fn: Callable[[tuple[str | None, ...]], Any], names: Any) -> Any:
 
 
 def _keep_names(owner: Module, collection: str, name: str, axes: Any, value: PyTree) -> None:
-    def check(names: Any, part: PyTree) -> None:
+    """Store the names of all axes of a variable; those beyond the last given name are None.
+
+    A lift that adds an axis then knows where its name belongs.
+    """
+
+    def filled(names: Any, part: PyTree) -> tuple[str | None, ...]:
         ranks = sorted({jax.numpy.ndim(leaf) for leaf in jax.tree.leaves(part)})
-        if not _is_names(names) or (ranks != [len(names)] and ranks):
+        if not _is_names(names) or len(ranks) > 1 or any(rank < len(names) for rank in ranks):
             raise LiftArgumentError(
                 f'axes of "{name}" in {place(owner)}',
-                f"expected a name or None for each of {ranks} axes, given {names}.",
+                f"expected at most {ranks} names or None, one for each axis, given {names}.",
                 'Name each of them: `axes=("embed", None)`.',
             )
+        return (*names, *[None] * (max(ranks, default=0) - len(names)))
 
-    axes = _as_names(axes)
-    jax.tree.map(check, axes, value, is_leaf=_is_names)
+    axes = jax.tree.map(filled, _as_names(axes), value, is_leaf=_is_names)
     kept = f"{collection}{_SUFFIX}"
     if owner.is_mutable_collection(kept):
         owner.variable(kept, f"{name}{_SUFFIX}", lambda: AxisMetadata(axes))

@@ -257,12 +257,12 @@ class Bidirectional(Module):
             return_carry: whether to also return the last carries; used instead of the attribute, if given.
             time_major: whether time is the first axis; used instead of the attribute, if given.
             reverse: must not be True, since both directions are run.
-            keep_order: has no effect, since outputs are in the order of the inputs.
+            keep_order: must not be False, since outputs of both directions are merged step by step.
 
         Raises:
-            LiftArgumentError: if `initial_carry` is not a pair, or `reverse` is True.
+            LiftArgumentError: if `initial_carry` is not a pair, `reverse` is True, or `keep_order` is False.
         """
-        first, second = Sequences.pair(place(self), initial_carry, reverse)
+        first, second = Sequences.pair(place(self), initial_carry, reverse, keep_order)
         return_carry = self.return_carry if return_carry is None else return_carry
         keys = (None, None) if init_key is None else jax.random.split(init_key)
         options: Any = {

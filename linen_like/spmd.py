@@ -162,7 +162,7 @@ def with_logical_constraint(
     mesh: Mesh | None = None,
     fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
 ) -> PyTree:
-    """Constrain the sharding of arrays by their logical names; doe nothing without rules or a mesh.
+    """Constrain the sharding of arrays by their logical names; does nothing without rules or a mesh.
 
     Args:
         x: a pytree of arrays.

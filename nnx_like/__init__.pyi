@@ -1,5 +1,6 @@
 from . import bridge, errors, filterlib, graph, rnglib, spmd, statelib, traversals, variablelib
 from .bridge.adopting import object_in_scope
+from .bridge.lifting import lift
 from .crossing.metadata import PARTITION_NAME
 from .filterlib import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
 from .graph.capturing import capture
@@ -135,7 +136,6 @@ from .transforms.differentiation import DiffState
 from .transforms.jacobian import hessian, jacfwd, jacrev
 from .transforms.jit import StateSharding
 from .transforms.jvp import linearize
-from .transforms.lift import lift
 from .transforms.remat_scan import remat_scan
 from .transforms.scan import Carry
 from .transforms.uniform import named_call

@@ -116,11 +116,11 @@ class WithTag(core.WithTag):
     """
 
     def __call__(self, path: PathParts, value: typing.Any) -> bool:
-        """Say whether the value at `path` matches."""
+        """Return whether the value at `path` matches."""
         return bool(getattr(value, "tag", None) == self.tag)
 
     def decide(self, prefix: PathParts) -> None:
-        """Leaves it to the values: a path says nothing about tags.
+        """Return None: a path does not decide whether a tag matches.
 
         Args:
             prefix: the first parts of a path.
@@ -160,7 +160,7 @@ class PathIn(core.SubtreePredicate):
         self._names = frozenset(map(_names, paths))
 
     def __call__(self, path: PathParts, value: typing.Any) -> bool:
-        """Say whether the value at `path` matches."""
+        """Return whether the value at `path` matches."""
         return _names(path) in self._names
 
     def decide(self, prefix: PathParts) -> bool | None:
@@ -170,6 +170,10 @@ class PathIn(core.SubtreePredicate):
             prefix: the first parts of the paths of these values.
         """
         return None if any(path[: len(prefix)] == _names(prefix) for path in self._names) else False
+
+    def asked_names(self) -> list[str]:
+        """Return the names in the paths."""
+        return sorted({name for path in self._names for name in path})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PathIn) and self.paths == other.paths
@@ -339,13 +343,14 @@ def group(
         One list of pairs for each filter.
 
     Raises:
-        LiftArgumentError: if a filter comes after `...`.
+        LiftArgumentError: if a filter comes after `...`, or asks for a name and matches nothing.
         InvalidFilterError: if one of them is not a filter.
         UnmatchedFilterError: if no filter matches a value, and `complete` is True.
     """
+    pairs = list(pairs)
     predicates = filters_to_predicates(filters)
     if predicates and isinstance(predicates[0], Everything):  # the common case: there is nothing to decide
-        return [list(pairs), *([] for _ in predicates[1:])]
+        return [pairs, *([] for _ in predicates[1:])]
     groups: list[list[tuple[PathParts, typing.Any]]] = [[] for _ in predicates]
     numbered = tuple(zip(predicates, groups, strict=True))
     missed = []
@@ -357,6 +362,9 @@ def group(
                 break
         else:
             missed.append(pair)
+    for predicate, chosen in numbered:
+        if not chosen:
+            core.check_names(where, predicate, pairs)
     if missed and complete:
         raise _unmatched(where, missed, predicates)
     return groups

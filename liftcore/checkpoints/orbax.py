@@ -269,7 +269,7 @@ class OrbaxCheckpoints:
             return fn(self._open(writes=False))
         except _UNREADABLE as error:
             what = f"step {step} cannot be read ({type(error).__name__}: {error})."
-            fix = f"It may be damaged, or have just been removed; saved steps: {self.steps()}."
+            fix = f"It may be damaged, or have just been removed. Give another step; saved are {self.steps()}."
             raise SerializationError(where, what, fix) from error
 
     def _existing(self, where: str, step: SupportsIndex | None) -> int:

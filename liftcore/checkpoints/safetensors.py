@@ -101,7 +101,7 @@ def save_safetensors(
     problems = {names: text for names, leaf in arrays.items() if (text := _problem(names, leaf, separator))}
     if problems:
         lines = "".join(f"\n  {printable('/'.join(names)) or '.'}: {text}" for names, text in problems.items())
-        fix = "Leave these out, save the key data of random keys, or choose another `separator`."
+        fix = "Leave these out, save `jax.random.key_data(key)` instead of a key, or choose another `separator`."
         raise SerializationError(where, f"these entries cannot be saved:{lines}\n", fix)
     header = _checked_metadata(f"{where}, metadata", metadata or {})
     replace_file(Path(path), _parts({separator.join(names): array for names, array in arrays.items()}, header))

@@ -90,7 +90,7 @@ def load_weights(
         what = error.what.rstrip() + (_lines(hints) or "\n") + _unusable(problems)
         raise SerializationError(where, what, fix) from None
     if problems:
-        fix = "Write a rule for each name (with the path None, to ignore it), or pass `strict=False`."
+        fix = "Write a rule for each name, `WeightRule(name, None)` to ignore it, or pass `strict=False`."
         raise SerializationError(where, _unusable(problems), fix)
     return replace_boxed(target, found)
 

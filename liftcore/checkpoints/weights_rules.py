@@ -170,7 +170,7 @@ def _pattern(template: str, stacked: tuple[str, ...]) -> re.Pattern[str]:
         return re.compile("".join([*parts, _literal(template, template[at:])]))
     except re.error as error:
         what = f"the template has an invalid regular expression ({error})."
-        raise LiftArgumentError(f'"{template}"', what, "Write `{name}` or `{name:regex}`.") from error
+        raise LiftArgumentError(f'"{template}"', what, "Correct the expression after the colon.") from error
 
 
 def _literal(template: str, text: str) -> str:

@@ -1,5 +1,5 @@
 from .algebra import intersect, names_collections, subtract, union
-from .parameters import Parameters
+from .parameters import Parameters, check_names
 from .predicates import (
     All,
     Any,
@@ -34,6 +34,7 @@ __all__ = [
     "SubtreePredicate",
     "WithTag",
     "asking_further",
+    "check_names",
     "decide",
     "intersect",
     "leaves_of",

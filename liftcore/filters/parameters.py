@@ -10,9 +10,9 @@ import jax
 
 from ..errors import LiftArgumentError
 from ..typing import Filter, Path, Predicate, PyTree
-from .predicates import Everything, Nothing, WithTag, names_in, short_form, to_predicate
+from .predicates import Everything, WithTag, may_be_empty, names_in, parts_with_names, short_form, to_predicate
 
-__all__ = ["Parameters", "children_of", "is_variable", "listed", "names_its_children"]
+__all__ = ["Parameters", "check_names", "children_of", "is_variable", "listed", "names_its_children"]
 
 _MAX_COMPARED = 2000
 """The number of paths up to which an error lists the closest ones first."""
@@ -116,24 +116,19 @@ class Parameters(NamedTuple):
         return answers
 
     def check(self, where: str, predicate: Predicate) -> None:
-        """Raise the error for a filter that matches no variable: it is misspelled. All or nothing may be asked for.
+        """Raise the error for a filter that matches no variable: it is misspelled.
+
+        A filter for everything may match nothing. So may one that says it, as `(filter, None)` does.
 
         Args:
             where: the name of the caller.
             predicate: the filter.
 
         Raises:
-            LiftArgumentError: unless the filter is for everything or nothing, or there are no variables.
+            LiftArgumentError: unless the filter may be empty, or there are no variables.
         """
-        if isinstance(predicate, Everything | Nothing) or not self.paths:
-            return
-        what = f"the filter {short_form(predicate)} matches no variable (available: {listed(self.paths, predicate)})."
-        if isinstance(predicate, WithTag):
-            tag = predicate.tag
-            fix = f'A string is the name of a collection. To match a module or a name, write `PathContains("{tag}")`.'
-        else:
-            fix = "Match some of these, such as a module with `PathContains(name)`, or write `None` to match nothing."
-        raise LiftArgumentError(where, what, fix)
+        if self.paths and not isinstance(predicate, Everything) and not may_be_empty(predicate):
+            raise _no_match(where, predicate, self.paths)
 
     def like(self, answers: Sequence[Any]) -> PyTree:
         """Return a tree of the same structure, with an answer in place of each variable.
@@ -154,6 +149,48 @@ class Parameters(NamedTuple):
         """
         part = self.tree if all(chosen) else _part(self.tree, iter(chosen))
         return {} if part is _GONE else part
+
+
+def check_names(where: str, filter: Filter, pairs: Sequence[tuple[Path, Any]]) -> None:
+    """Raise the error for a filter that matches nothing, because it asks for a name that no variable has.
+
+    A model need not have variables of each type, so a filter that asks only for types may match nothing. So may one
+    that says it, as `(filter, None)` does.
+
+    Example:
+        >>> from liftcore.filters import All, PathContains
+        >>> pairs = [(("params", "head", "kernel"), 1.0)]
+        >>> check_names("example", All(int, PathContains("head")), pairs)
+        >>> check_names("example", (PathContains("hed"), None), pairs)
+        >>> check_names("example", PathContains("hed"), pairs)
+        Traceback (most recent call last):
+            ...
+        liftcore.errors.LiftArgumentError: example: the filter PathContains('hed') matches no variable ...
+
+    Args:
+        where: the name of the caller.
+        filter: the filter.
+        pairs: all variables, each with its path.
+
+    Raises:
+        LiftArgumentError: if the name is misspelled.
+    """
+    predicate = to_predicate(filter)
+    parts = parts_with_names(predicate)
+    if not pairs or not parts or any(predicate(*pair) for pair in pairs):
+        return
+    if not all(any(part(*pair) for pair in pairs) for part in parts):
+        raise _no_match(where, predicate, [path for path, _ in pairs])
+
+
+def _no_match(where: str, predicate: Predicate, paths: Sequence[Path]) -> LiftArgumentError:
+    what = f"the filter {short_form(predicate)} matches no variable (available: {listed(paths, predicate)})."
+    if isinstance(predicate, WithTag):
+        what += " A string is the name of a collection, or the tag of a variable."
+        fix = f'To match a module or a name, write `PathContains("{predicate.tag}")`.'
+    else:
+        fix = f"Match some of these, or write `({short_form(predicate)}, None)` if it may match nothing."
+    return LiftArgumentError(where, what, fix)
 
 
 def _is_gap(node: Any) -> bool:
@@ -206,7 +243,7 @@ def _emptied(node: PyTree) -> PyTree:
 
 
 def listed(paths: Sequence[Path], predicate: Predicate | None = None) -> str:
-    """Return the first few paths as text; those with a name like one that a filter asks for come first.
+    """Return the first few paths as text; those with a name like one that a filter asks for in vain come first.
 
     Args:
         paths: the paths.
@@ -214,9 +251,10 @@ def listed(paths: Sequence[Path], predicate: Predicate | None = None) -> str:
     """
     from ..texts import path_text  # imported here: it imports this package
 
-    wanted = [] if predicate is None else names_in(predicate)
+    known = {str(name) for path in paths for name in path}
+    wanted = [] if predicate is None else [name for name in names_in(predicate) if name not in known]
     if wanted and len(paths) <= _MAX_COMPARED:
-        paths = sorted(paths, key=lambda path: -max(_likeness(name, one) for name in path for one in wanted))
+        paths = sorted(paths, key=lambda path: -max(_likeness(str(name), one) for name in path for one in wanted))
     return ", ".join(map(path_text, paths[:6])) + (f" and {len(paths) - 6} more" if len(paths) > 6 else "")
 
 

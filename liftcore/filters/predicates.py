@@ -25,7 +25,9 @@ __all__ = [
     "decide",
     "matches_collection",
     "matches_stream",
+    "may_be_empty",
     "names_in",
+    "parts_with_names",
     "short_form",
     "to_predicate",
 ]
@@ -50,6 +52,10 @@ class SubtreePredicate(abc.ABC):
         Args:
             prefix: the first parts of the paths of these values, beginning with the collection.
         """
+
+    def asked_names(self) -> list[str]:
+        """Return the names that the predicate asks for, such as those of modules; most predicates ask for none."""
+        return []
 
 
 # --- the classes ------------------------------------------------------------------------------------------------------
@@ -94,6 +100,9 @@ class WithTag(SubtreePredicate):
 
     def decide(self, prefix: Path) -> bool | None:
         return prefix[0] == self.tag if prefix else None
+
+    def asked_names(self) -> list[str]:
+        return [self.tag]
 
     def __repr__(self) -> str:
         return f"WithTag({self.tag!r})"
@@ -146,6 +155,9 @@ class PathContains(SubtreePredicate):
     def decide(self, prefix: Path) -> bool | None:
         return self(prefix, None) or None  # names below the prefix may still match
 
+    def asked_names(self) -> list[str]:
+        return [str(self.key)]
+
     def __repr__(self) -> str:
         return f"PathContains({self.key!r}{'' if self.exact else ', exact=False'})"
 
@@ -163,6 +175,9 @@ class _Several(SubtreePredicate):
     def decide(self, prefix: Path) -> bool | None:
         answers = [decide(f, prefix) for f in self.filters]
         return self.decisive if self.decisive in answers else None if None in answers else not self.decisive
+
+    def asked_names(self) -> list[str]:
+        return [name for one in self.filters for name in names_in(one)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(short_form, self.filters))})"
@@ -215,6 +230,9 @@ class Not(SubtreePredicate):
     def decide(self, prefix: Path) -> bool | None:
         answer = decide(self.filter, prefix)
         return None if answer is None else not answer
+
+    def asked_names(self) -> list[str]:
+        return names_in(self.filter)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({short_form(self.filter)})"
@@ -271,16 +289,38 @@ def names_in(filter: Filter) -> list[str]:
     Args:
         filter: the filter, or a short form of one.
     """
-    match to_predicate(filter):
-        case PathContains(key=key):
-            return [str(key)]
-        case WithTag(tag=tag):
-            return [tag]
-        case Not(filter=inner):
-            return names_in(inner)
-        case _Several(filters=filters):
-            return [name for one in filters for name in names_in(one)]
-    return []
+    predicate = to_predicate(filter)
+    return predicate.asked_names() if isinstance(predicate, SubtreePredicate) else []
+
+
+def may_be_empty(predicate: Predicate) -> bool:
+    """Return whether a filter says that it may match nothing: `None` is the filter, or an alternative in it.
+
+    Example:
+        >>> may_be_empty(to_predicate(("batch_stats", None))), may_be_empty(to_predicate("batch_stats"))
+        (True, False)
+
+    Args:
+        predicate: a predicate.
+    """
+    return isinstance(predicate, Nothing) or (isinstance(predicate, Any) and any(map(may_be_empty, predicate.filters)))
+
+
+def parts_with_names(predicate: Predicate) -> list[Predicate]:
+    """Return the parts of a filter that ask for a name, and so must match something.
+
+    Example:
+        >>> parts_with_names(All(float, PathContains("head"), DenyList(PathContains("bias"))))
+        [PathContains('head')]
+
+    Args:
+        predicate: a predicate.
+    """
+    if may_be_empty(predicate) or isinstance(predicate, Not):
+        return []
+    if isinstance(predicate, _Several):
+        return [part for one in predicate.filters for part in parts_with_names(one)]
+    return [predicate] if names_in(predicate) else []
 
 
 # --- functions --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..errors import LiftArgumentError, UnmatchedFilterError, shown
 from ..typing import Filter, Path, Predicate, Variables
 from ..values import unwrapped
+from .parameters import check_names
 from .predicates import decide, short_form, to_predicate
 
 __all__ = ["leaves_of", "merge", "partition", "split"]
@@ -104,8 +105,13 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
 
     Raises:
         UnmatchedFilterError: if a variable matches none of the filters.
+        LiftArgumentError: if a filter asks for a name, and matches nothing. Write `("batch_stats", None)` for a
+            collection that may be missing.
     """
     trees, rest = partition(variables, filters)
+    for filter, tree in zip(filters, trees, strict=True):
+        if not tree:
+            check_names("split", filter, [(path, unwrapped(value)) for path, value in leaves_of(variables)])
     if not rest:
         return tuple(trees)
     from ..traverse_util import flatten_dict  # imported here: needed only for this error

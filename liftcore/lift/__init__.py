@@ -1,4 +1,4 @@
-"""Lifted transformations, one in each file, written with `pack`; users import them from `liftcore`.
+"""Lifted transformations, one in each file, made with `transformation`; users import them from `liftcore`.
 
     mappings       vmap, map, pmap, shard_map, custom_vmap
     loops          scan, remat_scan, while_loop, fori_loop, associative_scan

@@ -63,7 +63,7 @@ def _letters(where: str, term: str, hidden: int) -> tuple[Label, ...]:
     before, dots, after = term.partition("...")
     if any(not letter.isalpha() for letter in before + after):
         raise LiftArgumentError(
-            where, f'"{term}" is not a term of an equation.', "Use letters, and `...` at most once in each term."
+            where, f'"{term}" is not a term of an equation.', "Use letters, and at most one ellipsis in each term."
         )
     return (*before, *(range(-hidden, 0) if dots else ()), *after)
 

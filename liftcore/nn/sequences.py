@@ -233,16 +233,17 @@ class Sequences(NamedTuple):
             raise
 
     @staticmethod
-    def pair(where: str, initial_carry: PyTree, reverse: bool | None) -> tuple[PyTree, PyTree]:
+    def pair(where: str, initial_carry: PyTree, reverse: bool | None, keep_order: bool | None) -> tuple[PyTree, PyTree]:
         """Return the first carries of a layer that runs in both directions, each None by default.
 
         Args:
             where: the layer, for errors.
             initial_carry: a pair of carries, or None.
             reverse: the argument of that name, which must not be True.
+            keep_order: the argument of that name, which must not be False.
 
         Raises:
-            LiftArgumentError: if `initial_carry` is not a pair, or `reverse` is True.
+            LiftArgumentError: if `initial_carry` is not a pair, `reverse` is True, or `keep_order` is False.
         """
         if initial_carry is not None and not (isinstance(initial_carry, tuple | list) and len(initial_carry) == 2):
             raise LiftArgumentError(
@@ -255,6 +256,12 @@ class Sequences(NamedTuple):
                 where,
                 "it was called with `reverse=True`, but it already runs in both directions.",
                 "Leave it out, or swap `forward_rnn` and `backward_rnn`.",
+            )
+        if keep_order is False:
+            raise LiftArgumentError(
+                where,
+                "it was called with `keep_order=False`, but merges the outputs of both directions step by step.",
+                "Leave it out.",
             )
         return (None, None) if initial_carry is None else (initial_carry[0], initial_carry[1])
 

@@ -380,8 +380,11 @@ def check_out_sharding(where: str, out_sharding: Any) -> None:
     wrong = [name for entry in spec for name in _names(entry) if name not in known]
     if wrong:
         what = f"`out_sharding` names the axis {wrong[0]!r}, but the Explicit axes of the mesh are {list(known)}."
-        fix = "Name one of these, or leave it out. All axes are Auto while `init_sharded` runs a module: write "
-        raise LiftArgumentError(where, what, f"{fix}`out_sharding=None if self.is_initializing() else …`.")
+        fix = (
+            "Name one of these, or leave it out. All axes are Auto while `init_sharded` runs a module: write "
+            "`out_sharding=None if self.is_initializing() else …`."
+        )
+        raise LiftArgumentError(where, what, fix)
 
 
 def is_sharding_error(error: BaseException) -> bool:

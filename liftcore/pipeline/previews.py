@@ -33,7 +33,7 @@ def tag_previews(tree: PyTree, at: Sequence[str]) -> PyTree:
 
 
 def previews_in(steps: Sequence[Step], created: PyTree, places: Sequence[Path]) -> dict[Any, int]:
-    """Find the previews among equations; map their variables in the jaxpr to the numbers of the initial values.
+    """Find the previews among equations; map their variables in the jaxpr to the indices of the initial values.
 
     Args:
         steps: the equations.

@@ -19,6 +19,7 @@ from ..errors import AxisSizeError, LiftArgumentError, common_size, shown
 from ..leaves import is_numpy
 from ..pipeline.use import Body
 from ..scopes.scope import PERTURBATIONS
+from ..texts import path_text
 from ..typing import Axis, Filter, PyTree, Shape
 from .arguments import parameter_names
 
@@ -30,6 +31,8 @@ __all__ = [
     "Out",
     "VariableAxes",
     "broadcast",
+    "check_group_axes",
+    "check_out_axes",
     "flatten_axes",
     "keyword_axes",
     "replace_mapped",
@@ -185,6 +188,34 @@ def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
     return flat
 
 
+def check_out_axes(where: str, axes: PyTree, tree: PyTree, is_stacked: bool = False) -> None:
+    """Check that values can have their new axis at the given position.
+
+    Args:
+        where: the place that the error names.
+        axes: the axes, as a pytree prefix.
+        tree: the values.
+        is_stacked: whether the values already have the new axis, as their first one.
+
+    Raises:
+        LiftArgumentError: if a value has too few axes.
+    """
+    for leaf, axis in zip(jax.tree.leaves(tree), flatten_axes(where, axes, tree), strict=True):
+        shape = np.shape(leaf)[is_stacked:]
+        last = len(shape)
+        if axis is not None and not -last - 1 <= axis <= last:
+            what = f"a value of shape {shape} cannot have its new axis at position {axis}."
+            raise LiftArgumentError(where, what, f"Give it an axis from {-last - 1} to {last}, such as 0.")
+
+
+def check_group_axes(where: str, axes: Sequence[Axis], groups: Sequence[PyTree]) -> None:
+    """Check that variables which a body created or wrote can have their new axis; see `check_out_axes`."""
+    for axis, group in zip(axes, groups, strict=True):
+        if axis:  # there is always a position 0
+            for path, leaf in jax.tree.leaves_with_path(group):
+                check_out_axes(f'"{path_text(path[2:])}" in {where}', axis, leaf)
+
+
 def _flatten(axes: PyTree) -> tuple[list[Any], Any]:
     return jax.tree.flatten(axes, is_leaf=_no_axis)
 
@@ -233,7 +264,11 @@ class Arguments:
                 return int(found.pop())
         named = itertools.chain(self._named(), _named_groups(groups, axes))
         share = self._sharing(given, groups, axes)
-        size = common_size(self._body.where, (one for part in named for one in _shapes(*part)), given, share)
+        try:
+            size = common_size(self._body.where, (one for part in named for one in _shapes(*part)), given, share)
+        except AxisSizeError as error:
+            error.has_variables = any(axis is not None and any(group) for group, axis in zip(groups, axes, strict=True))
+            raise
         if size is None:
             raise AxisSizeError(self._body.where, "nothing is mapped, so the size of the axis is unknown.", fix)
         return size

@@ -92,7 +92,7 @@ def _choose(where: str, choose: Callable[..., Any], branches: Sequence[Callable[
             raise
         raise LiftArgumentError(
             where,
-            f"its branches return {', '.join(seen.values())}.",
+            f"the branches return different types: {', '.join(seen.values())}.",
             "Return the same structure, shapes and dtypes from all.",
         ) from error
     # Under `jax.disable_jit`, JAX runs only the chosen branch, but the draws of the others count too.

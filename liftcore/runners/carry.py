@@ -15,7 +15,7 @@ from ..texts import ArrayType, names_of, path_text
 from ..typing import Path, PyTree
 from ..values import Whole, unwrapped, wrapped
 
-__all__ = ["LoopState", "check_carry", "check_separate", "fix_for", "merged", "overlay", "select"]
+__all__ = ["LoopState", "check_carry", "check_separate", "fix_for", "merged", "not_separate", "overlay", "select"]
 
 
 class LoopState(NamedTuple):
@@ -81,7 +81,7 @@ def merged(group: PyTree, other: PyTree) -> PyTree:
 
 
 def select(group: PyTree, like: PyTree) -> PyTree:
-    """Return the variables of a group that another group has too."""
+    """Restrict a group to the paths of another group."""
     return tuple(_select(tree, pattern) for tree, pattern in zip(group, like, strict=True))
 
 
@@ -205,14 +205,18 @@ def _advice(pairs: Sequence[tuple[ArrayType, ArrayType]]) -> str:
 
 def check_separate(body: Body, group: PyTree) -> None:
     """Check that the initial value of each variable of a group is separate from later computation."""
-    for index, path in sorted(body.use.record.unsplit):
-        if path in dict(leaves_of(group[index])):
-            raise LiftArgumentError(
-                f'"{path_text(path)}" in {body.where}',
-                "it was created in a custom lift inside the body that does not separate the initial value from "
-                "later computation, which is needed here.",
-                _HOIST,
-            )
+    for path in not_separate(body, group):
+        raise LiftArgumentError(
+            f'"{path_text(path)}" in {body.where}',
+            "it was created in a custom lift inside the body that does not separate the initial value from "
+            "later computation, which is needed here.",
+            _HOIST,
+        )
+
+
+def not_separate(body: Body, group: PyTree) -> list[Path]:
+    """Return the paths of the variables of a group whose initial values are not separate from later computation."""
+    return [path for index, path in sorted(body.use.record.unsplit) if path in dict(leaves_of(group[index]))]
 
 
 def fix_for(body: Body, names: Collection[str], otherwise: str) -> str:

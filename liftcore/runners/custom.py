@@ -1,7 +1,8 @@
 """The common part of `custom_vjp` and `custom_jvp`: JAX may run their functions long after the lift has ended.
 
-So no user code runs late: the function and its rule are traced once each when the lifted function is called, and JAX
-receives the traces. Variables that the function creates are created outside, and the rule finds them there.
+Therefore user code must not run later: the function and its rule are traced once each when the lifted function is
+called, and JAX receives the traces. Variables that the function creates are created outside, and the rule finds them
+there.
 
 A rule may call the lifted function itself, as the examples in JAX's documentation do. The derivative of that call,
 which only derivatives of higher order need, is the rule that is being traced.

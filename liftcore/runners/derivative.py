@@ -18,6 +18,7 @@ import numpy as np
 from .._compat import zeros
 from ..errors import LiftArgumentError, shown
 from ..filters import leaves_of, merge
+from ..pipeline.changes import without_created
 from ..pipeline.packing import Lifter, Transform, transformation
 from ..pipeline.stages import Layout
 from ..pipeline.use import Body
@@ -26,7 +27,7 @@ from ..texts import path_text
 from ..typing import Filter, Path, PyTree
 from ..values import copied, rewrapped
 from .axes import split_arrays
-from .carry import check_separate, select
+from .carry import not_separate, select
 
 __all__ = [
     "TreesByScope",
@@ -132,7 +133,7 @@ def differentiable(
     moving = [num - 1 for num in argnums if num]
     joins: list[Callable[..., Any]] = []
 
-    def run(body: Body, trees: PyTree, moved: Sequence[Any]) -> Any:
+    def run(body: Body, trees: PyTree, moved: Sequence[Any], others: PyTree = others) -> Any:
         full = list(args)
         for place, arg in zip(moving, moved, strict=True):
             full[place] = arg
@@ -143,13 +144,22 @@ def differentiable(
 
     operands = trees, [args[place] for place in moving]
     parts = body.split(*operands, via=run)
-    check_separate(body, parts.created[0])
     made = parts.prologue(*operands)
 
+    def remainder(full: PyTree, moved: Sequence[Any]) -> Any:
+        return parts.remainder([select(full, made[0]), *made[1:]], select(full, trees), moved)
+
+    def again(full: PyTree, moved: Sequence[Any]) -> Any:
+        body.use.take_record()
+        return without_created(*run(body.of(body.fn, made[:2]), full, moved, tuple(map(merge, others, made[1]))))[1]
+
+    # A custom lift may compute the value that it stores from the one that its body uses. The result is then no function
+    # of the stored value in this trace, so the body runs again, on the stored values.
+    rest = again if not_separate(body, parts.created[0]) else remainder
+
     def call(full: PyTree, *args: Any) -> Any:
-        created, moved = [select(full, made[0]), *made[1:]], [args[place] for place in moving]
-        arrays, values = parts.remainder(created, select(full, trees), moved)
-        return joins[0](arrays), values
+        arrays, values = rest(full, [args[place] for place in moving])
+        return joins[-1](arrays), values
 
     return call, tuple(map(merge, trees, made[0])), lambda values: parts.join(made, None, values)[1]
 

@@ -24,6 +24,8 @@ from .axes import (
     NO_AXES,
     Arguments,
     VariableAxes,
+    check_group_axes,
+    check_out_axes,
     flatten_axes,
     replace_mapped,
     select_mapped,
@@ -100,7 +102,8 @@ def over_elements(
         def element(body: Body, slices: Any, whole: Any) -> tuple[Any, Any]:
             variables, rngs, args, kwargs = _put(join(slices), places, whole)
             result, groups = body(variables, rngs, *args, **kwargs)
-            flatten_axes(f"{body.where}, out_axes", out_axes, result)
+            check_out_axes(f"{body.where}, out_axes", out_axes, result)
+            check_group_axes(body.where, (*axes.out_axes, 0), groups)
             return result, groups
 
         operands = (

@@ -1,4 +1,4 @@
-"""Checks of the arguments of a loop, and that values shared by all iterations do not depend on one of them."""
+"""Checks a loop's arguments, and that shared values do not depend on the iteration."""
 
 from __future__ import annotations
 

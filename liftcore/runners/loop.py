@@ -30,7 +30,7 @@ from ..pipeline.splitting import Part, Prologue, Split, trace
 from ..pipeline.use import Body
 from ..typing import Axis, InOutAxes, Path, PyTree
 from ..values import overlaid
-from .axes import flatten_axes, slice_type, to_axis, to_front
+from .axes import check_group_axes, check_out_axes, flatten_axes, slice_type, to_axis, to_front
 from .carry import LoopState, check_carry, overlay
 from .invariance import (
     GROUPS,
@@ -157,6 +157,7 @@ class Loop(NamedTuple):
         def parted(body: Body, state: Any, slices: Any, given: Any = given) -> Any:
             carry, ys, (shared, carried, *stacked, captured) = iteration(body, given, state, slices)
             stackable, constant = outputs.split(ys)
+            check_group_axes(body.where, self.group_axes, stacked)
             # Shared outputs and new values of shared variables are treated like initial values: they must not depend on
             # the iteration either, and are computed before the loop.
             constants = tag((constant, shared.values))
@@ -365,6 +366,7 @@ class Outputs:
 
     def split(self, ys: PyTree) -> tuple[list[Any], list[Any]]:
         """Return the leaves to stack, and those that are the same in all iterations."""
+        check_out_axes(self._where, self._out_axes, ys)
         axes = flatten_axes(self._where, self._out_axes, ys)
         leaves, self._treedef = jax.tree.flatten(ys)
         pairs = list(zip(leaves, axes, strict=True))
@@ -374,6 +376,8 @@ class Outputs:
         """Return the pytree from stacked and constant leaves, or from the stacked pytree, if it was never split."""
         # `split` ran while the body was traced, so before there is anything to join.
         treedef = jax.tree.structure(stacked) if self._treedef is None else self._treedef
+        if self._treedef is None:
+            check_out_axes(self._where, self._out_axes, stacked, is_stacked=True)
         axes = flatten_axes(self._where, self._out_axes, jax.tree.unflatten(treedef, [0] * treedef.num_leaves))
         leaves, constants = iter(jax.tree.leaves(stacked)), iter(constant)
         each = [next(constants) if axis is None else to_axis(next(leaves), axis) for axis in axes]

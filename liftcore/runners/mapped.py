@@ -62,7 +62,7 @@ def make_mapped(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) 
 
 
 def _by_parts(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
-    """Do the same for maps that take the variables in parts: each part when it is computed, without tracing."""
+    """Like `_InOrder`, but maps each part as soon as it is computed, without tracing."""
     traced = prologue.split
     mapped = traced.numbers(0)
     read = traced.read_by(mapped)

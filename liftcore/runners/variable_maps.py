@@ -89,7 +89,7 @@ class VariableMaps(NamedTuple):
             found = dict(leaves_of(tree))
             for path, aval in leaves_of(pattern):
                 before, now = (jax.tree.map(type_text, unwrapped(value)) for value in (aval, found.get(path)))
-                if before != now:
+                if jax.tree.flatten(before) != jax.tree.flatten(now):  # boxes may not compare by value themselves
                     raise LiftArgumentError(
                         f'"{path_text(path)}" in {self.body.where}',
                         f"the body has it as {before}, but `map_in` returns {now} for the result of `map_out`.",

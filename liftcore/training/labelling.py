@@ -50,7 +50,7 @@ def labels(rules: Mapping[Any, Filter], *, collection: str | None = "params") ->
     prefix = _prefix(collection)
 
     def label(params: PyTree) -> PyTree:
-        found = Parameters.of(params, prefix)
+        found = _seen(params, prefix)
         first = found.first(predicates)
         missed = [path for path, index in zip(found.paths, first, strict=True) if index is None]
         if missed:
@@ -87,7 +87,7 @@ def mask(filter: Filter, *, collection: str | None = "params") -> Callable[[PyTr
     predicate, prefix = to_predicate(filter), _prefix(collection)
 
     def of(params: PyTree) -> PyTree:
-        found = Parameters.of(params, prefix)
+        found = _seen(params, prefix)
         first = found.first([predicate])
         if 0 not in first:
             _check_elsewhere("mask", params, prefix, [predicate], 0)
@@ -128,6 +128,19 @@ def part_of(whole: Callable[[], PyTree]) -> Iterator[None]:
         yield
     finally:
         _WHOLE.reset(outer)
+
+
+def _seen(params: PyTree, prefix: Path) -> Parameters:
+    """Return the variables in what an optimizer sees: for a filter, each is what it is in the whole.
+
+    An optimizer may see plain arrays in place of variables that have a type.
+    """
+    found, whole = Parameters.of(params, prefix), _WHOLE.get()
+    if whole is None:
+        return found
+    all_of_them = Parameters.of(whole(), prefix)
+    known = dict(zip(all_of_them.paths, all_of_them.values, strict=True))
+    return found._replace(values=list(map(known.get, found.paths, found.values)))
 
 
 def _check_elsewhere(where: str, seen: PyTree, prefix: Path, predicates: Sequence[Predicate], index: int) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import liftcore
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, LiftError, shown
 from liftcore.filters import DenyList, union
 from liftcore.typing import Filter
 
 from ..errors import ApplyModuleInvalidMethodError, InvalidInstanceModuleError, ModuleAttributeError
+from .advice import add_to_fix
 from .binding import deep_clone, place
 from .context import CaptureFilter, capturing
 from .fields import Base
@@ -129,7 +130,27 @@ def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Cal
             f"expected the name of a method or a function whose first argument is the module, given {shown(found)}.",
             'Pass a name, `method="encode"`, or a function, `method=lambda module, x: module.encode(x)`.',
         )
-    return found
+    return _advised(found, type(module)) if getattr(found, "is_module_method", False) else found
+
+
+def _advised(fn: Callable[..., Any], cls: type[Base]) -> Callable[..., Any]:
+    """Return a method; if it is not the one of the class, errors say so. Such a method often works, as in flax."""
+    own = getattr(cls, fn.__name__, None)
+    if own is fn:
+        return fn
+    advice = f" The function given as `method` is not a method of {cls.__name__}."
+    if own is not None:
+        advice = f'{advice[:-1]}; to call its own, write `method="{fn.__name__}"`.'
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except LiftError as error:
+            add_to_fix(error, advice)
+            raise
+
+    return run
 
 
 def _methods(module: Base) -> list[str]:

@@ -6,6 +6,7 @@ functions among these close over in turn.
 
 from __future__ import annotations
 
+import abc
 import functools
 import types
 from collections.abc import Callable, Iterator
@@ -14,14 +15,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from liftcore import Variable
+from liftcore import Scope
 
 from ..lifecycle.fields import Base
 from ..lifecycle.naming import map_instances
 
 __all__ = ["BOUND", "closed_over", "may_keep_arrays", "parts", "with_closed_over"]
 
-BOUND = (Base, Variable)
+
+class _Scoped(abc.ABC):  # noqa: B024 - the hook finds its subclasses; nothing inherits from it
+    """The types of values that hold scopes, as in `liftcore.is_scoped`: variables, adopted parts, scopes."""
+
+    @classmethod
+    def __subclasshook__(cls, kind: type) -> bool:
+        return hasattr(kind, "__scopes__") or issubclass(kind, Scope)
+
+
+BOUND = (Base, _Scoped)
 """The types of values to find."""
 
 _HOLDERS = (types.FunctionType, types.MethodType, functools.partial)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from liftcore import Scope, Variable
+from liftcore import Scope, split_scoped
 
 from ..lifecycle.binding import constructor, constructor_arguments
 from ..lifecycle.fields import Base
@@ -57,13 +57,22 @@ class ModuleAt(StandIn):
 
 
 @dataclasses.dataclass(frozen=True)
-class VariableAt(StandIn):
-    """A stand-in for a variable, by the number of its scope among those of the modules."""
+class ScopedAt(StandIn):
+    """A stand-in for a value other than a module that holds scopes, by the numbers of these among those of the modules.
 
-    index: int
-    collection: str
-    key: str
-    unbox: bool
+    Attributes:
+        indices: the numbers.
+        make: makes the value on other scopes; see `liftcore.Scoped`.
+    """
+
+    indices: tuple[int, ...]
+    make: Any
+
+
+class _Held(NamedTuple):
+    """A scope without a module, in the place of a module."""
+
+    scope: Scope
 
 
 @jax.tree_util.register_static
@@ -95,7 +104,9 @@ class Parts(NamedTuple):
 
 
 def scopes_of(value: Any) -> list[Scope]:
-    """Return the scope of a module or variable; for an unbound module, the scopes that its fields lead to."""
+    """Return the scopes of a module or another value; for an unbound module, those that its fields lead to."""
+    if not isinstance(value, Base):
+        return list(split_scoped(value)[0])
     if value.scope is not None:
         return [value.scope]
     found: list[Scope] = []
@@ -107,8 +118,8 @@ class TemplateBuilder:
     """Takes apart a bound module, and others that the call uses, each of them once.
 
     Attributes:
-        others: the modules bound elsewhere, and variables, whose scopes follow that of the first module. A module comes
-            after those that its fields lead to.
+        others: the modules bound elsewhere, and other owners of scopes, whose scopes follow that of the first module. A
+            module comes after those that its fields lead to.
     """
 
     def __init__(self, module: Base) -> None:
@@ -130,7 +141,7 @@ class TemplateBuilder:
         return Parts(tuple(self._templates), tuple(self._along), tuple(self._places), alone)
 
     def add(self, values: Iterable[Any]) -> None:
-        """Take apart more modules, bound or not, and variables."""
+        """Take apart more modules, bound or not, and other values that hold scopes."""
         for value in values:
             self._along.append(self.find(value, {}))
             self._places.append(self.number(value))
@@ -140,8 +151,9 @@ class TemplateBuilder:
         found = self._known.get(id(value)) or owned.get(id(value))
         if found is not None:
             return found
-        if isinstance(value, Variable):
-            found = VariableAt(self.number(value) or 0, value.collection, value.name, value.unbox)
+        if not isinstance(value, Base):
+            scopes, make = split_scoped(value)
+            found = ScopedAt(tuple(map(self._index, scopes)), make)
         elif value.scope is None:
             found = self.template(value, owned)
         elif id(value.parent) in owned:
@@ -165,11 +177,13 @@ class TemplateBuilder:
         return made
 
     def number(self, value: Any) -> int | None:
-        """Return the number of the scope of a module or variable; None for an unbound module."""
-        if value.scope is None:
-            return None
-        number = self._numbers.get(value.scope.node)
-        return self._add(value, None) if number is None else number
+        """Return the number of the first scope of a module or another value; None for an unbound module."""
+        scopes = [value.scope] if isinstance(value, Base) else split_scoped(value)[0]
+        return next((self._index(scope) for scope in scopes if scope is not None), None)
+
+    def _index(self, scope: Scope) -> int:
+        number = self._numbers.get(scope.node)
+        return self._add(_Held(scope), None) if number is None else number
 
     def _add(self, other: Any, template: Template | None) -> int:
         """Add a scope; return its number."""
@@ -200,8 +214,8 @@ def instantiate(parts: Parts, scopes: Sequence[Scope]) -> tuple[list[Any], list[
         return template.make(parent=parent, **values)
 
     def below(inner: StandIn) -> Any:
-        if isinstance(inner, VariableAt):
-            return Variable(scopes[inner.index], inner.collection, inner.key, inner.unbox)
+        if isinstance(inner, ScopedAt):
+            return inner.make([scopes[index] for index in inner.indices])
         key = inner.index, type(inner)
         if key not in made:
             bound = isinstance(inner, ModuleAt)

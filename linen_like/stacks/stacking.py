@@ -16,7 +16,7 @@ import numpy as np
 
 from liftcore import NO_AXES
 from liftcore.errors import LiftArgumentError
-from liftcore.filters import leaves_of, merge, partition
+from liftcore.filters import check_names, leaves_of, merge, partition
 from liftcore.meta import add_axis, remove_axis
 from liftcore.typing import Filter, Path, PyTree, Variables
 
@@ -52,7 +52,8 @@ def stack_layers(
         New variables, as plain dicts.
 
     Raises:
-        LiftArgumentError: if layers are missing or differ in names, shapes or dtypes, or a name is taken.
+        LiftArgumentError: if layers are missing or differ in names, shapes or dtypes, a name is taken, or `shared` asks
+            for a name and matches nothing.
     """
     where = f'stack_layers("{layers}", "{stacked}")'
     _template(where, layers)
@@ -62,6 +63,8 @@ def stack_layers(
         raise LiftArgumentError(
             where, f"no collection holds such layers ({_names(variables, _before(layers))}).", _SLASHES
         )
+    first = {name: _at(tree, _path(layers, 0)) for name, tree in variables.items() if found[name]}
+    _check_shared_names(where, first, shared, _path(stacked))
     result = {}
     for collection, tree in variables.items():
         below = _copied(tree)
@@ -105,7 +108,8 @@ def unstack_layers(
         New variables, as plain dicts.
 
     Raises:
-        LiftArgumentError: if there are no such layers, the sizes of the axis differ, or a name is taken.
+        LiftArgumentError: if there are no such layers, the sizes of the axis differ, a name is taken, or `shared` asks
+            for a name and matches nothing.
     """
     where = f'unstack_layers("{stacked}", "{layers}")'
     _template(where, layers)
@@ -114,6 +118,7 @@ def unstack_layers(
         raise LiftArgumentError(
             where, f"no collection holds anything at this path ({_names(variables, _path(stacked)[:-1])}).", _SLASHES
         )
+    _check_shared_names(where, {name: _at(variables[name], _path(stacked)) for name in holding}, shared, _path(stacked))
     result = {name: _copied(tree) for name, tree in variables.items()}
     taken = {name: _shared(name, _removed(result[name], _path(stacked)), shared, _path(stacked)) for name in holding}
     length = _length(where, {name: stack for name, (_, stack) in taken.items()}, axis)
@@ -214,6 +219,13 @@ def _stack(leaves: Sequence[Any], axis: int) -> Any:
 def _slice(leaf: Any, number: int, axis: int) -> Any:
     slices = (*(slice(None) for _ in range(axis % np.ndim(leaf))), number)
     return leaf[slices] if isinstance(leaf, jax.Array) else np.asarray(leaf[slices])
+
+
+def _check_shared_names(where: str, layers: Mapping[str, Any], shared: Filter, path: Path) -> None:
+    """Raise an error if a filter asks for a name that no variable of a layer has."""
+    known = leaves_of({collection: tree for collection, tree in layers.items() if tree})
+    pairs = [((*names[:1], *path, *names[1:]), leaf) for names, leaf in known]
+    check_names(f"{where}, shared", shared, pairs)
 
 
 def _shared(collection: str, tree: Any, shared: Filter, path: Path) -> tuple[Any, Any]:

@@ -75,7 +75,7 @@ def scan(
             override the options given here.
         _split_transpose: whether to split the backward pass into two loops: one for the operations that depend on the
             order of iterations, one for the others. Experimental in JAX.
-        check_constancy_invariants: True is the only useful choice: the check costs no trace here.
+        check_constancy_invariants: has no effect: the check is always made, at no extra trace.
         kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are not arrays are passed
             on unchanged.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from liftcore import Scope, is_scoped, split_scoped
 
 __all__ = ["Reach", "Steps"]
 
@@ -68,3 +70,29 @@ class Reach:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method."""
         return self._run(self._steps, args, kwargs)
+
+    def __scopes__(self) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]]:
+        """See `liftcore.Scoped`; without an owner that holds scopes, it holds none."""
+        scopes, make = split_scoped(self.__self__) if is_scoped(self.__self__) else ((), _Itself(self.__self__))
+        return scopes, _OnOther(make, self._steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Itself:
+    """Returns an owner that holds no scopes."""
+
+    owner: Any
+
+    def __call__(self, scopes: Sequence[Scope]) -> Any:
+        return self.owner
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnOther:
+    """Reaches the same part of an owner on other scopes."""
+
+    make: Callable[[Sequence[Scope]], Any]
+    steps: Steps
+
+    def __call__(self, scopes: Sequence[Scope]) -> Any:
+        return self.steps(self.make(scopes))

@@ -66,7 +66,8 @@ class NNXMeta(AxisMetadata):
             index: the new axis of the value.
             params: the metadata of the lift; it has the name of the axis under `PARTITION_NAME`.
         """
-        return NNXMeta(self.var_type, self.value, _names(index, params).outside(self.var_type, self.metadata, ""))
+        metadata = _names(index, params).outside(self.var_type, self.metadata, "", self.value)
+        return NNXMeta(self.var_type, self.value, metadata)
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
         """Return a box whose metadata has one axis name fewer.
@@ -75,7 +76,8 @@ class NNXMeta(AxisMetadata):
             index: the axis of the value that is removed.
             params: the metadata of the lift; it has the name of the axis under `PARTITION_NAME`.
         """
-        return NNXMeta(self.var_type, self.value, _names(index, params).inside(self.var_type, self.metadata, ""))
+        metadata = _names(index, params).inside(self.var_type, self.metadata, "", self.value)
+        return NNXMeta(self.var_type, self.value, metadata)
 
     def get_partition_spec(self) -> PartitionSpec | None:
         """Return the `PartitionSpec` of the value, or None if the metadata names no axes."""
@@ -101,6 +103,14 @@ class NNXMeta(AxisMetadata):
             children: the value, in a tuple.
         """
         return cls(static[0], next(iter(children)), static[1].metadata)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is NNXMeta and self._parts() == other._parts()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _parts(self) -> Any:
+        return self.var_type, StaticMetadata(self.metadata), self.value
 
     def __repr__(self) -> str:
         return f"NNXMeta({self.var_type.__name__}, {self.value!r}, {self.metadata!r})"

@@ -6,7 +6,7 @@ common, in the words of errors: `on axis 0`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -24,10 +24,11 @@ from .places import Name, names_of
 __all__ = ["ByFilter", "Choose", "Groups", "alike", "in_axis_words", "is_spec", "parts_of"]
 
 
-class ByFilter:
+class ByFilter(Mapping[Any, Any]):
     """Assigns an axis, a sharding or a spec to the variables of an object, filter by filter.
 
     Use it in place of a single axis, sharding or spec for an object. The first filter that matches a variable applies.
+    It is a mapping from the filters to these.
 
     Args:
         rules: a mapping from filters to axes, shardings or specs; or pairs of these; or a state with one of them at the
@@ -49,9 +50,20 @@ class ByFilter:
         """The axis, sharding or spec of each filter, in order."""
         return tuple([spec for _, spec in self.rules])
 
-    def items(self) -> Iterable[tuple[Any, Any]]:
-        """Return the filters, each with its axis, sharding or spec."""
-        return self.rules
+    def __getitem__(self, key: Any) -> Any:
+        for one, spec in self.rules:
+            if one == key:
+                return spec
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.filters)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    def __bool__(self) -> bool:
+        return True  # as an axis, it is one even if it has no rule
 
     def map_prefix(self, path: tuple[Any, ...], variable: Any) -> Any:
         """Return the axis, sharding or spec of a variable.
@@ -219,11 +231,11 @@ def alike(first: Any, second: Any) -> bool:
 
 
 def _names(group: Any) -> list[str]:
-    return [name for _, name in group.rules] if type(group) is Choose else [group]
+    return [name for _, name in group.rules] if isinstance(group, Choose) else [group]
 
 
 def _is_group(prefix: Any) -> bool:
-    return type(prefix) is str or type(prefix) is Choose
+    return isinstance(prefix, (str, Choose))
 
 
 def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> tuple[list[tuple[Any, Any, Any]], Any]:

@@ -213,11 +213,11 @@ class _InnerBuilder(Builder):
             self.arrays[id(place[0]), *place[1:]] = definition[1:]
         return super()._array(definition, place)
 
-    def _metadata(self, kind: type[Any], definition: Definition, group: Any) -> dict[str, Any]:
+    def _metadata(self, kind: type[Any], definition: Definition, group: Any, value: Any) -> dict[str, Any]:
         for _, static in definition:
             self._note(static)
         metadata = metadata_of(definition)
-        return metadata if self.names is None else self.names.inside(kind, metadata, group)
+        return metadata if self.names is None else self.names.inside(kind, metadata, group, value)
 
 
 class _InnerWalk(Walk):
@@ -276,12 +276,13 @@ class _InnerWalk(Walk):
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
         names = self.inside.names
+        given, outside = self.inside.builder.described.get(id(value), _NOTHING)
+        if given is value._metadata and not (names and names.is_told(value)):  # the axis name that it lost is known
+            return outside
         if names is None or not (value._metadata or is_told_of_axes(type(value))):
             return super()._metadata(value, path, group)
-        given, outside = self.inside.builder.described.get(id(value), _NOTHING)
-        if given is value._metadata and not names.is_told(value):  # without hooks, the axis name that it lost is known
-            return outside
-        return metadata_definition(names.outside(type(value), value._metadata, group), path, self._static)
+        changed = names.outside(type(value), value._metadata, group, value.get_raw_value())
+        return metadata_definition(changed, path, self._static)
 
     def _static(self, value: Any, path: tuple[Any, ...]) -> Definition:
         now = super()._static(value, path)  # raises an error if a body stored an array where it would be lost
@@ -300,7 +301,7 @@ class _InnerWalk(Walk):
         if found[0] != group:
             raise AliasError(
                 f"the {type(value).__name__} at {path_text(path, self.base)}",
-                f"it is an input {found[0]}, at {found[1].removesuffix('.')}, so it cannot be an output {group}.",
+                f"it enters as {found[1].removesuffix('.')} {found[0]}, and cannot leave {group}.",
                 "Return a copy, `nnx.clone`, or treat it the same way as an input and as an output.",
             )
         self.leaves.append((*found, value, parts, form, path))

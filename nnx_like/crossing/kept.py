@@ -183,7 +183,7 @@ _MANY = 8
 
 
 def _distinct(traces: Iterable[Any]) -> list[Any]:
-    """Traces, all different. They can be compared, but not hashed."""
+    """Return the distinct traces, which can be compared but not hashed."""
     found: list[Any] = []
     for trace in traces:
         if trace not in found:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from liftcore import trace_state
 
@@ -43,36 +44,40 @@ class AxisNames:
         metadata = variable._metadata
         return is_told_of_axes(type(variable)) or "on_add_axis" in metadata or "on_remove_axis" in metadata
 
-    def inside(self, kind: type[Any], metadata: dict[str, Any], group: str) -> dict[str, Any]:
-        """Return the metadata of a variable as a body sees it."""
-        return self._changed(kind, metadata, group, False)
+    def inside(self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any) -> dict[str, Any]:
+        """Return the metadata of a variable as a body sees it; `value` is its value there."""
+        return self._changed(kind, metadata, group, value, _without)
 
-    def outside(self, kind: type[Any], metadata: dict[str, Any], group: str) -> dict[str, Any]:
-        """Return the metadata of a variable as the caller sees it."""
-        return self._changed(kind, metadata, group, True)
+    def outside(self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any) -> dict[str, Any]:
+        """Return the metadata of a variable as the caller sees it; `value` is its value inside."""
+        return self._changed(kind, metadata, group, value, _with)
 
-    def _changed(self, kind: type[Any], metadata: dict[str, Any], group: str, gain: bool) -> dict[str, Any]:
+    def _changed(
+        self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any, change: Callable[..., Any]
+    ) -> dict[str, Any]:
         axis = self.axes.get(group)
         if type(axis) is not int or not (metadata or is_told_of_axes(kind)):
             return metadata
-        changed = dict(metadata)
+        changed, place = dict(metadata), axis if axis >= 0 else _rank(value) + 1 + axis
         for key, name in {**dict.fromkeys(_SHARDINGS, self.name), **self.gains}.items():
             names = changed.get(key)
             if names and isinstance(names, (tuple, jax.sharding.PartitionSpec)):
-                now = _with(tuple(names), axis, name) if gain else _without(tuple(names), axis)
+                now = change(tuple(names), place, name)
                 changed[key] = now if isinstance(names, tuple) else jax.sharding.PartitionSpec(*now)
         variable = kind.made(None, changed, trace_state())  # runs the hooks of its class and its own
-        (variable.add_axis if gain else variable.remove_axis)(axis, self.name)
+        (variable.add_axis if change is _with else variable.remove_axis)(axis, self.name)
         found: dict[str, Any] = variable._metadata
         return found
 
 
-def _with(names: tuple[Any, ...], axis: int, name: Any) -> tuple[Any, ...]:
-    place = axis if axis >= 0 else len(names) + 1 + axis
+def _rank(value: Any) -> int:
+    return max(map(np.ndim, jax.tree.leaves(value)), default=0)
+
+
+def _with(names: tuple[Any, ...], place: int, name: Any) -> tuple[Any, ...]:
     padded = [*names, *[None] * (place - len(names))]
     return (*padded[:place], name, *padded[place:])
 
 
-def _without(names: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
-    place = axis if axis >= 0 else len(names) + axis
+def _without(names: tuple[Any, ...], place: int, name: Any) -> tuple[Any, ...]:
     return names[:place] + names[place + 1 :]

@@ -70,7 +70,7 @@ class Outside:
             raise StructureError(
                 groups.where,
                 "objects are nested deeper than Python's recursion limit allows.",
-                "Store the objects in a list instead of a chain, or raise the limit with `sys.setrecursionlimit`.",
+                "Store the objects in a flat list instead of a chain; or raise the limit with `sys.setrecursionlimit`.",
             ) from None
         self.values: Mapping[str, Mapping[str, Any]]
         if packs:

@@ -113,9 +113,9 @@ class Builder:
         value = value_of(() if group is None else self.read(group, key), form)
         made = self._existing(index)
         if made is None:
-            made = cls.made(value, self._metadata(cls, metadata, group), self.trace)
+            made = cls.made(value, self._metadata(cls, metadata, group, value), self.trace)
         else:
-            self._change_variable(made, value, self._metadata(cls, metadata, group))
+            self._change_variable(made, value, self._metadata(cls, metadata, group, value))
         self.table[index] = made
         return made
 
@@ -125,7 +125,7 @@ class Builder:
     def _existing(self, index: int) -> Any:
         return self.existing[index] if index < len(self.existing) else None
 
-    def _metadata(self, kind: type[Any], definition: Definition, group: Any) -> dict[str, Any]:
+    def _metadata(self, kind: type[Any], definition: Definition, group: Any, value: Any) -> dict[str, Any]:
         return metadata_of(definition)
 
     def _change_object(self, made: Any, attributes: dict[str, Any]) -> None:

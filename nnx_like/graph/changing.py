@@ -108,12 +108,13 @@ def pop(node: Any, *filters: Filter) -> Any:
         One `State`; for several filters a tuple of them.
 
     Raises:
-        LiftArgumentError: if there is no filter, or a variable is inside a value that cannot be changed.
+        LiftArgumentError: if there is no filter, a filter asks for a name and matches nothing, or a variable is inside
+            a value that cannot be changed.
         TraceContextError: inside a transformation to which the graph was not passed; then nothing is removed.
     """
     if not filters:
         raise LiftArgumentError("pop", "no filter was given.", "Write `pop(model, nnx.Intermediate)`.")
-    groups = group(listed(node)[1], filters, complete=False)
+    groups = group(listed(node)[1], filters, complete=False, where="pop")
     found = [State.from_flat_path(pairs) for pairs in groups]
     removal = _Removal([pair for pairs in groups for pair in pairs])
     removal.visit(node, (), None)
@@ -199,9 +200,10 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> N
         **metadata: names and values of the metadata.
 
     Raises:
+        LiftArgumentError: if the filter asks for a name, and matches nothing.
         TraceContextError: inside a transformation to which the graph was not passed; then nothing is set.
     """
-    [found] = group(listed(node)[1], [only], complete=False)
+    [found] = group(listed(node)[1], [only], complete=False, where="set_metadata")
     chosen = [leaf for _, leaf in found if isinstance(leaf, Variable)]
     for variable in chosen:
         variable.check_live()

@@ -171,7 +171,7 @@ def split(node: Any, *filters: Filter) -> Any:
 
     Raises:
         UnmatchedFilterError: if no filter matches a variable.
-        LiftArgumentError: if a filter comes after `...`.
+        LiftArgumentError: if a filter comes after `...`, or asks for a name and matches nothing.
     """
     definition, pairs = listed(node)
     return GraphDef(definition), *[_state_of(found) for found in group(pairs, filters or (...,))]
@@ -198,8 +198,13 @@ def state(node: Any, *filters: Filter) -> Any:
 
     Returns:
         One `State`; for several filters a tuple of them.
+
+    Raises:
+        LiftArgumentError: if a filter asks for a name, and matches nothing. Write `(PathContains("bias"), None)` for
+            what may be missing.
     """
-    found = [_state_of(pairs) for pairs in group(listed(node)[1], filters or (...,), complete=False)]
+    groups = group(listed(node)[1], filters or (...,), complete=False, where="state")
+    found = [_state_of(pairs) for pairs in groups]
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -277,7 +282,7 @@ class _Merger(Builder):
         _, cls, index, metadata, _, group, path = definition
         leaf = self.read(group, path)
         if not isinstance(leaf, Variable):
-            made = leaf if not self.recreate else cls.made(leaf, self._metadata(cls, metadata, group), self.trace)
+            made = leaf if not self.recreate else cls.made(leaf, self._metadata(cls, metadata, group, leaf), self.trace)
         elif self.copy:
             made = type(leaf).made(leaf._value, leaf._metadata, self.trace)
         else:

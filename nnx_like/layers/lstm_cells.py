@@ -173,7 +173,7 @@ class OptimizedLSTMCell(_LSTM):
         rngs: each parameter draws a key from `params`.
         kernel_metadata: the metadata of the kernel for inputs.
         recurrent_kernel_metadata: the metadata of the kernel for the previous output.
-        bias_metadata: that of the bias.
+        bias_metadata: the metadata of the bias.
     """
 
     def _make(self, rngs: Rngs, kernel: _Told, recurrent: _Told, bias: _Told) -> None:

@@ -171,7 +171,7 @@ class RNN(Module):
         same_keys = All(RngState, self.broadcast_rngs)
 
         def step(cell: Any, carry: PyTree, x: Array) -> tuple[PyTree, PyTree]:
-            kept = [(variable, variable.get_value()) for _, variable in state(cell, same_keys).flat_state()]
+            kept = [(variable, variable.get_value()) for _, variable in state(cell, (same_keys, None)).flat_state()]
             result = cell(carry, x)
             for variable, value in kept:  # restore the count, so that the next step draws the same keys
                 variable.set_value(value)
@@ -268,8 +268,8 @@ class Bidirectional(Module):
         Raises:
             LiftArgumentError: if `initial_carry` is not a pair, `reverse` is True, or `keep_order` is False.
         """
-        first, second = Sequences.pair("Bidirectional", initial_carry, reverse)
-        self._check(keep_order)
+        first, second = Sequences.pair("Bidirectional", initial_carry, reverse, keep_order)
+        self._warn_if_shared()
         return_carry = self.return_carry if return_carry is None else return_carry
         options: Any = {
             "rngs": self.rngs if rngs is None else carry_stream(rngs),
@@ -283,13 +283,7 @@ class Bidirectional(Module):
             return jax.tree.map(self.merge_fn, ahead, back)
         return (ahead[0], back[0]), jax.tree.map(self.merge_fn, ahead[1], back[1])
 
-    def _check(self, keep_order: bool | None) -> None:
-        if keep_order is False:
-            raise LiftArgumentError(
-                "Bidirectional",
-                "it was called with `keep_order=False`, but merges the outputs of both directions step by step.",
-                "Leave it out.",
-            )
+    def _warn_if_shared(self) -> None:
         if self.forward_rnn is self.backward_rnn:
             warnings.warn(
                 "forward_rnn and backward_rnn are the same object, so both directions share their parameters.",

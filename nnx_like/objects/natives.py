@@ -85,8 +85,7 @@ def contains_itself(value: Any, where: str) -> StructureError:
     return StructureError(
         where,
         f"a {kind} contains itself here, so as a pytree it would be infinitely deep.",
-        f"Pass it to functions of nnx_like, not to `jax.tree`, if {kind} is a subclass of `Pytree`; or leave out the "
-        "reference.",
+        "Leave out the reference, or derive the class from `nnx.Pytree`, whose objects may contain themselves.",
     )
 
 

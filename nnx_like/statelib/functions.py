@@ -115,6 +115,7 @@ def split_state(state: States, first: Filter, /, *filters: Filter) -> Any:
 
     Raises:
         UnmatchedFilterError: if no filter matches a leaf.
+        LiftArgumentError: if a filter asks for a name, and matches nothing.
     """
     return _state(state).split(first, *filters)
 
@@ -133,6 +134,9 @@ def filter_state(state: States, first: Filter, /, *filters: Filter) -> Any:
 
     Returns:
         One state for one filter; for several filters, a tuple of states.
+
+    Raises:
+        LiftArgumentError: if a filter asks for a name, and matches nothing.
     """
     return _state(state).filter(first, *filters)
 

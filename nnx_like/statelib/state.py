@@ -120,6 +120,7 @@ class State(StateTree):
 
         Raises:
             UnmatchedFilterError: if no filter matches a leaf.
+            LiftArgumentError: if a filter asks for a name, and matches nothing.
         """
         return _one_or_all([state_over(nest(part)) for part in group(pairs_of(self.raw_mapping), (first, *filters))])
 
@@ -136,8 +137,11 @@ class State(StateTree):
 
         Returns:
             One state for one filter; for several filters, a tuple of states.
+
+        Raises:
+            LiftArgumentError: if a filter asks for a name, and matches nothing.
         """
-        parts = group(pairs_of(self.raw_mapping), (first, *filters), complete=False)
+        parts = group(pairs_of(self.raw_mapping), (first, *filters), complete=False, where="filter")
         return _one_or_all([state_over(nest(part)) for part in parts])
 
     @classmethod
@@ -295,6 +299,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
 
         Raises:
             UnmatchedFilterError: if no filter matches a leaf.
+            LiftArgumentError: if a filter asks for a name, and matches nothing.
         """
         return _one_or_all([FlatState(part, sort=False) for part in group(self, (first, *filters))])
 
@@ -307,8 +312,12 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
 
         Returns:
             One flat state for one filter; for several filters, a tuple of them.
+
+        Raises:
+            LiftArgumentError: if a filter asks for a name, and matches nothing.
         """
-        return _one_or_all([FlatState(part, sort=False) for part in group(self, (first, *filters), complete=False)])
+        parts = group(self, (first, *filters), complete=False, where="filter")
+        return _one_or_all([FlatState(part, sort=False) for part in parts])
 
     @staticmethod
     def merge(

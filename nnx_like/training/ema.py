@@ -92,7 +92,7 @@ class EMA(Pytree):
                 "EMA.update",
                 f"the variables do not match the averages; they differ in "
                 f"{', '.join(sorted(map(path_text, differing)))}.",
-                "Pass a model with the variables that `EMA` was created with.",
+                "Pass a model with the variables that the averages were made of.",
             )
         wide = dict(self.wide.flat_state())
         for variable in (*averages.values(), *wide.values()):
@@ -133,7 +133,7 @@ def _chosen(params: Any, only: Filter) -> State:
         if not isinstance(leaf, Variable):
             raise LiftArgumentError(
                 f"EMA of {path_text(path)}",
-                f"EMA only supports Variable leaves, given {shown(leaf)}.",
+                f"expected a Variable, given {shown(leaf)}; `EMA` cannot average a plain array.",
                 "Match only variables, as in `EMA(model, decay, only=nnx.Param)`.",
             )
         if any(_has_no_mean(part) for part in jax.tree.leaves(leaf.get_value())):

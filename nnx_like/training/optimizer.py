@@ -155,7 +155,7 @@ class Optimizer(Pytree, Generic[M]):
             check_unshared(type(self).__name__, {"model": model})
         self.step = OptState(jnp.array(0, jnp.uint32))
         self.tx = tx
-        params = state(model, wrt)
+        params = state(model, (wrt, None))
         if not params and names_in(to_predicate(wrt)):  # a kind of variables may be missing, a name is misspelled
             Parameters.of(state(model)).check(f"{type(self).__name__}, wrt", to_predicate(wrt))
         with part_of(lambda: state(model)):
@@ -306,7 +306,7 @@ def _values(tree: Any) -> Any:
 def _gradients(grads: Any, wrt: Filter, params: Any) -> Any:
     """Return the gradients as a state of arrays, with the structure of the parameters."""
     leaves = jax.tree.leaves(grads, is_leaf=lambda leaf: isinstance(leaf, Variable))
-    chosen = state(grads, wrt) if any(isinstance(leaf, Variable) for leaf in leaves) else state(grads)
+    chosen = state(grads, (wrt, None)) if any(isinstance(leaf, Variable) for leaf in leaves) else state(grads)
     values = _values(chosen)
     structures: tuple[Any, Any] = (jax.tree.structure(values), jax.tree.structure(params))
     if structures[0] != structures[1]:

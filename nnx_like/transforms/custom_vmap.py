@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import liftcore
-from liftcore.errors import LiftArgumentError, check_function
+from liftcore.errors import LiftArgumentError, check_function, shown
 
 from ..crossing.inside import Inside, stay
 from ..crossing.ref import Ref, is_ref
@@ -125,6 +126,8 @@ def _batched(
 
     def seen(leaf: Any, one: Any) -> Any:
         if type(leaf) is not Ref:
+            if not isinstance(one, bool | np.bool_):
+                raise ValueError(f"expected a bool for {shown(leaf)}, given {shown(one)}")
             return one
         new.update(_flags_of(leaf, one))
         return leaf

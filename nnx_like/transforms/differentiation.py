@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
 
 from ..crossing.groups import Choose, Groups
@@ -27,6 +28,7 @@ from ..crossing.places import in_call
 from ..crossing.ref import Still
 from ..filterlib import Everything, Filter, OfType, to_predicate
 from ..graph.definition import static, static_value
+from ..graph.functions import listed
 from ..graph.walk import is_object
 from ..variablelib.kinds import Param
 from ..variablelib.variable import Variable
@@ -39,6 +41,7 @@ __all__ = [
     "ChosenArguments",
     "DiffState",
     "bound",
+    "check_diff_states",
     "differentiated",
     "group_by_filter",
     "in_two_groups",
@@ -136,6 +139,22 @@ def group_by_filter(filter: Filter, alone: bool = False, allow_int: bool = False
     return Choose(((wanted, DIFFERENTIATED), (Everything(), REST)), many=True)
 
 
+def check_diff_states(where: str, given: Sequence[DiffState], args: Sequence[Any]) -> None:
+    """Check that no filter asks for a name that the variables of its argument lack.
+
+    Args:
+        where: the name of the transformation in errors.
+        given: the filters, with the numbers of their arguments.
+        args: the positional arguments.
+
+    Raises:
+        LiftArgumentError: if one does, and matches nothing.
+    """
+    for one in given:
+        if names_in(predicate := to_predicate(one.filter)):
+            check_names(f"{where}, argument {one.argnum}", predicate, listed(args[one.argnum])[1])
+
+
 EVERYTHING = group_by_filter(...)
 """The prefix that differentiates every floating variable."""
 
@@ -158,6 +177,7 @@ class ChosenArguments:
     Attributes:
         single: whether one argument was given instead of a sequence; then the derivative is not a tuple.
         numbers: the numbers, as the user gave them.
+        by_filter: each `DiffState` among them.
     """
 
     def __init__(self, where: str, argnums: Any, allow_int: bool = False) -> None:
@@ -165,6 +185,7 @@ class ChosenArguments:
         self.single = not isinstance(argnums, Sequence)
         given = (argnums,) if self.single else tuple(argnums)
         self._groups: list[Choose] = []
+        self.by_filter = [one for one in given if isinstance(one, DiffState)]
         numbers: list[int] = []
         for one in given:
             if isinstance(one, DiffState):
@@ -307,6 +328,7 @@ def differentiated(
         prefix = arguments.prefix(len(args)), dict.fromkeys(kwargs, REST)
         outside = Outside(groups, (args, kwargs), prefix, "argnums", cached=False, name=in_call)
         given, named = outside.args
+        check_diff_states(groups.where, arguments.by_filter, args)
         with outside.scope() as scope:
             run = lifted[DIFFERENTIATED in outside.walk.values]
             result, (like, home), derivatives = run(scope, *given, **named)

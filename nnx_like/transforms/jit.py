@@ -66,7 +66,8 @@ def jit(
     """`jax.jit` for functions of objects.
 
     If the function changes an object, or its structure, the caller's object changes. Calls with objects of equal
-    structure share one compiled program. A new structure is compiled anew, and `liftcore.retraces` reports why.
+    structure share one compiled program. A call with a new structure is compiled again, and `liftcore.retraces` reports
+    why.
 
     Example:
         >>> import jax.numpy as jnp
@@ -182,7 +183,7 @@ class JitFunction:
         self._out_prefix = self._groups.encode(out_shardings)
         self._forms: dict[Any, _Form] = {}
 
-    def __eq__(self, other: object) -> bool:  # said, so that a transformation takes it for static, as any function
+    def __eq__(self, other: object) -> bool:  # so that transformations treat it as static, like any function
         return self is other
 
     def __hash__(self) -> int:

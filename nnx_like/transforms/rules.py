@@ -26,7 +26,7 @@ from ..graph.build import Builder
 from ..graph.definition import static, static_value
 from ..graph.walk import Walk, is_object
 from .decorating import named
-from .differentiation import EVERYTHING, REST, DiffState, group_by_filter, in_two_groups, veiled
+from .differentiation import EVERYTHING, REST, DiffState, check_diff_states, group_by_filter, in_two_groups, veiled
 
 __all__ = ["RuledFunction", "by_value", "checked_pair", "from_values", "held", "zero"]
 
@@ -58,7 +58,8 @@ class RuledFunction:
         self._fun = fun
         given = (nondiff_argnums,) if isinstance(nondiff_argnums, int | DiffState) else tuple(nondiff_argnums)
         self._held = [operator.index(one) for one in given if not isinstance(one, DiffState)]
-        self._chosen = {one.argnum: group_by_filter(one.filter) for one in given if isinstance(one, DiffState)}
+        self._by_filter = [one for one in given if isinstance(one, DiffState)]
+        self._chosen = {one.argnum: group_by_filter(one.filter) for one in self._by_filter}
         groups = self._groups
 
         @named(fun)
@@ -91,6 +92,7 @@ class RuledFunction:
             prefix[number] = REST
         for number in self._numbers(self._chosen, len(args)):
             prefix[number] = self._chosen[number if number in self._chosen else number - len(args)]
+        check_diff_states(self.where, self._by_filter, args)
         outside = Outside(self._groups, args, tuple(prefix), "nondiff_argnums", cached=False)
         before = _called.set((*_called.get(), []))
         try:

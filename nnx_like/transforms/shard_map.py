@@ -70,7 +70,7 @@ def shard_map(
         raise LiftArgumentError(
             groups.where,
             f"expected a `jax.sharding.Mesh` for `mesh`, given {shown(mesh)}.",
-            "Make one: `jax.make_mesh((2,), ('data',))`.",
+            "Make one: `jax.make_mesh((2,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))`.",
         )
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
     _check_specs(groups.where, "in_specs", in_specs)

@@ -13,8 +13,19 @@ from tests.advice.rows import Row, fixes, rows
 ROOT = Path(__file__).parents[2]
 ROWS = rows()
 
-MOST = 412
-"""How many fixes may have no row. A new error needs a row; lower this number with rows for old ones."""
+WITHOUT_ROW = {
+    "Pass a target with shardings, unless the folder is damaged.": "needs an array that does not fit into memory",
+    "Call it once for these types before you start threads, or donate nothing.": "needs two threads at one moment",
+    "Bind one for each thread, `liftcore.bind(variables, …)`, or call `liftcore.apply(fn)(variables, …)` in each.": (
+        "needs two threads at one moment"
+    ),
+    'Adopt the module and the state separately, the state in a scope of its own with `collection="batch_stats"`. To '
+    'keep the new state of a call, write `Blueprint.of(state, "batch_stats").write(scope, state)`.': "needs Equinox",
+    "Say how the result is sharded: `out_sharding=P(…)`.": "needs several devices",
+    "Add a filter for it to the output filters of the lift.": "a guard: such writes are refused before",
+    "Return a copy, `nnx.clone`, or treat it the same way as an input and as an output.": "a guard, as the above",
+}
+"""The fixes that have no row, each with the reason. A new error needs a row."""
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
@@ -24,8 +35,7 @@ def test_the_program_runs_after_the_edit_that_the_error_asks_for(row: Row) -> No
     error = caught.value
     text = error.fix if isinstance(error, LiftError) else "\n".join([str(error), *getattr(error, "__notes__", [])])
     assert row.fix
-    assert row.fix in text
-    assert row.fix == text or not isinstance(error, LiftError)
+    assert row.says(text, whole=isinstance(error, LiftError))
     assert row.is_followed()
     names = row.run(row.right)
     assert row.expected
@@ -33,13 +43,12 @@ def test_the_program_runs_after_the_edit_that_the_error_asks_for(row: Row) -> No
         assert eval(expression, names), expression
 
 
-def test_new_fixes_have_rows() -> None:
-    told = [row.fix for row in ROWS]
-    missing = {
-        f"{path.relative_to(ROOT)}:{line}"
-        for style in ("liftcore", "linen_like", "nnx_like", "equinox_like", "pax_like")
-        for path in (ROOT / style).rglob("*.py")
-        for line, fix in fixes(path.read_text())
-        if not any(re.fullmatch(fix, text, re.DOTALL) for text in told)
-    }
-    assert len(missing) <= MOST, f"{len(missing)} fixes have no row in tests/advice: {sorted(missing)}"
+def test_each_fix_has_a_row_or_a_reason_for_having_none() -> None:
+    known = {*WITHOUT_ROW, *(row.fix for row in ROWS)}
+    styles = ("liftcore", "linen_like", "nnx_like", "equinox_like", "pax_like")
+    found = set(fixes(path.read_text() for style in styles for path in (ROOT / style).rglob("*.py")))
+    patterns = {fix: re.compile(fix, re.DOTALL) for fix in found - set(map(re.escape, known))}
+    missing = [fix for fix, pattern in patterns.items() if not any(map(pattern.fullmatch, known))]
+    assert not missing, "write rows for these fixes"
+    assert found.issuperset(map(re.escape, WITHOUT_ROW)), "an error that needs no row has gone"
+    assert not any(row.fix in WITHOUT_ROW for row in ROWS)

@@ -440,7 +440,37 @@ def leaves(tree, path=()):
 def test_split_then_merge_is_the_identity(variables, chosen):
     trees, rest = partition(variables, chosen)
     assert merge(*trees, rest) == variables
-    assert merge(*split(variables, *chosen, ...)) == variables
+    assert merge(*split(variables, *[(one, None) for one in chosen], ...)) == variables
+
+
+NAMED = {"params": {"head": {"kernel": 1.0}, "body": {"kernel": 2.0}}}
+
+
+@pytest.mark.parametrize(
+    ("filter", "closest"),
+    [
+        ("pramas", "params/head/kernel"),
+        (PathContains("hed"), "params/head/kernel"),
+        (PathContains("bo", exact=True), "params/body/kernel"),
+        (All("params", PathContains("bdy")), "params/body/kernel"),
+        (All("cache", PathContains("body")), "params/head/kernel"),
+        (filters.Any("cache", PathContains("heat")), "params/head/kernel"),
+    ],
+)
+def test_a_name_that_nothing_has_is_an_error(filter: Any, closest: str) -> None:
+    with pytest.raises(LiftArgumentError, match=rf"split: the filter .* matches no variable \(available: {closest}"):
+        split(NAMED, filter, ...)
+    assert split(NAMED, (filter, None), ...) == ({}, NAMED)
+    assert split({}, filter, ...) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [None, int, lambda path, value: False, All(int, PathContains("head")), Not(PathContains("kernel"))],
+)
+def test_other_filters_may_match_nothing(filter: Any) -> None:
+    assert split(NAMED, filter, ...) == ({}, NAMED)
+    assert split(NAMED, "params", PathContains("head"), ...) == (NAMED, {}, {})  # an earlier filter took it
 
 
 @given(VARIABLES, st.lists(FILTERS, max_size=3))

@@ -662,6 +662,83 @@ def test_lifts_of_ones_own_nest_in_every_other(outer: Callable[..., Any]) -> Non
     assert jax.tree.structure(again) == jax.tree.structure(variables)
 
 
+def halved(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A lift that stores half of each value that `fn` sees, so no stored value is one that `fn` makes."""
+
+    def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, *args: Any) -> Any:
+        scope = scope_fn(jax.tree.map(lambda leaf: 2 * leaf, variables), rngs)
+        y = fn(scope, *args)
+        return y, jax.tree.map(lambda leaf: leaf / 2, repack_fn(scope))
+
+    return liftcore.pack(transform, [True], [True], [True])
+
+
+def summed(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda scope, x: fn(scope, x).sum()
+
+
+def with_rule(fn: Callable[..., Any]) -> Callable[..., Any]:
+    custom = liftcore.custom_vjp(fn)
+    custom.defvjp(lambda scope, x: liftcore.vjp(fn)(scope, x), lambda pullback, cotangent: pullback(cotangent))
+    return custom
+
+
+def with_tangents(fn: Callable[..., Any]) -> Callable[..., Any]:
+    custom = liftcore.custom_jvp(fn)
+    custom.defjvp(lambda scope, primals, tangents, along: liftcore.jvp(fn)(scope, primals, tangents, along))
+    return lambda scope, x: liftcore.jvp(custom)(scope, (x,), (x,))
+
+
+def pulled_back(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def call(scope: Scope, x: Any) -> Any:
+        y, pullback = liftcore.vjp(fn)(scope, x)
+        return y, pullback(jnp.ones_like(y))
+
+    return call
+
+
+def repeated(fn: Callable[..., Any]) -> Callable[..., Any]:
+    options: dict[str, Any] = {"variable_axes": {"params": 0}, "variable_carry": "state", "split_rngs": True}
+    return lambda scope, x: liftcore.scan(lambda scope, x, _: (fn(scope, x), None), 2, **options)(scope, x, None)[0]
+
+
+DERIVATIVES: dict[str, Callable[..., Any]] = {
+    "grad": lambda fn: liftcore.grad(summed(fn)),
+    "value_and_grad": lambda fn: liftcore.value_and_grad(summed(fn), argnums=(0, 1)),
+    "vjp": pulled_back,
+    "jvp": lambda fn: lambda scope, x: liftcore.jvp(fn)(scope, (x,), (x,)),
+    "linearize": lambda fn: lambda scope, x: liftcore.linearize(fn)(scope, x)[1](None, x),
+    "jacrev": liftcore.jacrev,
+    "jacfwd": liftcore.jacfwd,
+    "hessian": lambda fn: liftcore.hessian(summed(fn)),
+    "custom_vjp": with_rule,
+    "custom_jvp": with_tangents,
+    "grad of custom_vjp": lambda fn: liftcore.grad(summed(with_rule(fn))),
+    "grad of remat": lambda fn: liftcore.grad(summed(liftcore.remat(fn))),
+    "scan of grad": lambda fn: repeated(liftcore.grad(summed(fn), argnums=1)),
+}
+
+
+@pytest.mark.parametrize(
+    ("derivative", "nested"), [*[(name, False) for name in DERIVATIVES], ("hessian", True), ("scan of grad", True)]
+)
+def test_a_lift_that_changes_what_it_stores_is_differentiated_in_init_too(derivative: str, nested: bool) -> None:
+    def layer(scope: Scope, x: Any) -> Any:
+        count = scope.variable("state", "n", lambda: jnp.zeros(()))
+        count.value += 1
+        w = scope.param("w", jax.nn.initializers.normal(), (2,))
+        return jnp.sin(w * x) + jax.random.normal(scope.make_rng("noise"))
+
+    model = DERIVATIVES[derivative](halved(liftcore.jit(halved(layer))) if nested else halved(layer))
+    keys, x = {"params": KEY, "noise": OTHER}, jnp.arange(2.0) + 1
+    result, variables = liftcore.init(model)(keys, x)
+    before = {"params": variables["params"], "state": {"n": jnp.zeros(())}}
+    again, mutated = liftcore.apply(model, mutable=["state"])(before, x, rngs={"noise": OTHER})
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), result, again)
+    assert mutated["state"] == variables["state"]
+    assert mutated["state"]["n"] > 0
+
+
 @pytest.mark.parametrize("given", [{}, {"rngs": {"other": jax.random.key(1)}}])
 def test_draws_from_a_sequence_that_a_lift_brings_are_counted(given: dict[str, Any]) -> None:
     def bringing(fn: Callable[..., Any]) -> Callable[..., Any]:

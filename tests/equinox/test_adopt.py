@@ -427,7 +427,7 @@ def test_a_filter_sees_the_path_of_each_array_in_the_pytree() -> None:
         "batch_stats": {"mean": False, "var": False},
     }
     assert not any(jax.tree.leaves(of_norm["net"]))
-    assert not any(jax.tree.leaves(eqx.trainable(net, "batch_stats")))
+    assert not any(jax.tree.leaves(eqx.trainable(net, ("batch_stats", None))))
 
 
 # -- modules of Equinox ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import jax
 
-from tests.fuzz import pytrees, runs
+from tests.fuzz import pytrees, runs, styles
 from tests.fuzz.objects import runs as object_runs
 
 __all__ = ["KINDS", "Kind", "Task", "attempt", "in_turn"]
@@ -34,6 +34,7 @@ KINDS: dict[str, Kind] = {
     "scopes": Kind(runs.attempt, 3),
     "objects": Kind(object_runs.attempt, 2),
     "pytrees": Kind(pytrees.attempt),
+    "styles": Kind(styles.attempt),
 }
 
 Task = tuple[str, int, frozenset[str], bool]

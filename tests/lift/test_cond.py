@@ -90,7 +90,7 @@ def test_results_of_several_types_are_an_error_that_says_where(mutable: bool) ->
     with pytest.raises(LiftArgumentError) as caught:
         liftcore.apply(lambda scope: lifted(scope.push("a"), True, 1.0), mutable=mutable)({})
     assert caught.value.where == "cond(<lambda>) at /a"
-    assert caught.value.what == "its branches return {'y': 'float32[2]'}, {'y': 'float32[]'}."
+    assert caught.value.what == "the branches return different types: {'y': 'float32[2]'}, {'y': 'float32[]'}."
 
 
 @pytest.mark.parametrize("mutable", [False, True])

@@ -447,7 +447,7 @@ LIFTS: Table = {
     "branches of other shapes": (
         lambda: compact(lambda net, x: nn.cond(True, lambda net, x: x, lambda net, x: x.sum(), net, x)),
         LiftArgumentError,
-        "cond(<lambda>) at / | its branches return float32[2,3], float32[]. | Return the same structure",
+        "cond(<lambda>) at / | the branches return different types: float32[2,3], float32[]. | Return",
     ),
     "a branch for a list of branches": (
         lambda: compact(lambda net, x: nn.switch(0, jnp.sin, net, x)),  # type: ignore[arg-type]

@@ -132,16 +132,39 @@ def test_a_function_without_a_module_is_told_to_have_one() -> None:
 
 
 @pytest.mark.parametrize("make", ["param", "variable"])
-def test_names_are_as_many_as_axes(make: str) -> None:
+def test_there_are_no_more_names_than_axes(make: str) -> None:
     class Wrong(nn.Module):
         @nn.compact
         def __call__(self) -> Any:
             if make == "param":
-                return partitioning.param_with_axes("w", nn.initializers.ones, (3, 2), axes=("mlp",))
-            return partitioning.variable_with_axes("state", "w", jnp.ones, (3, 2), axes=("mlp",)).value
+                return partitioning.param_with_axes("w", nn.initializers.ones, (3, 2), axes=("mlp",) * 3)
+            return partitioning.variable_with_axes("state", "w", jnp.ones, (3, 2), axes=("mlp",) * 3).value
 
-    with pytest.raises(LiftArgumentError, match=r"axes of \"w\" in Wrong at /: expected a name .* \[2\] axes, given"):
+    with pytest.raises(
+        LiftArgumentError, match=r"axes of \"w\" in Wrong at /: expected at most \[2\] names or None, one"
+    ):
         Wrong().init(KEY)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+@pytest.mark.parametrize("axes", [(), ("embed",), ("embed", "mlp")])
+def test_a_lift_knows_its_axis_also_if_there_are_few_names(axes: Any, axis: int) -> None:
+    class Few(nn.Module):
+        @nn.compact
+        def __call__(self, carry: Any, _: Any) -> Any:
+            partitioning.variable_with_axes("params", "v", jnp.ones, (4, 5), axes=axes)
+            return carry, partitioning.param_with_axes("w", nn.initializers.ones, (4, 5), axes=axes).sum()
+
+    options = {"variable_axes": {"params": axis}, "split_rngs": {"params": True}}
+    scanned = partitioning.scan_with_axes(Few, length=3, axis_name="new", **options)()
+    mapped = partitioning.vmap_with_axes(
+        Few, in_axes=None, axis_size=3, partitioning_axis_names={"params": "new"}, **options
+    )()
+    expected = [*axes, *[None] * (2 - len(axes))]
+    expected.insert(axis if axis >= 0 else 3 + axis, "new")
+    for lifted in scanned, mapped:
+        variables = jax.eval_shape(lifted.init, KEY, X, None)
+        assert names(variables)["params_axes"] == {"v": tuple(expected), "w": tuple(expected)}
 
 
 def test_axis_names_are_read_from_names_only() -> None:

@@ -431,6 +431,8 @@ def test_mistakes_at_both_directions() -> None:
         LiftArgumentError, match=r"Bidirectional at /: it was called with `reverse=True`, but it already runs in "
     ):
         layer.apply({}, SEQUENCES, reverse=True)
+    with pytest.raises(LiftArgumentError, match=r"Bidirectional at /: it was called with `keep_order=False`"):
+        layer.apply({}, SEQUENCES, keep_order=False)
     with pytest.raises(LiftArgumentError, match="Bidirectional, backward_rnn: expected a module, given the class RNN"):
         nn.Bidirectional(nn.RNN(Leak()), nn.RNN)
     with pytest.raises(

@@ -172,6 +172,10 @@ def test_variables_that_all_layers_share() -> None:
     assert shapes(layers["params"]) == {f"h_{number}": {"w": (), "tied": (2,)} for number in range(3)}
     assert layers["counter"] == {f"h_{number}": {"n": 7} for number in range(3)}
     assert_same(stack_layers(layers, "h_{}", "h", shared=shared), stacked)
+    for change, tree, paths in ((stack_layers, layers, ("h_{}", "h")), (unstack_layers, stacked, ("h", "h_{}"))):
+        with pytest.raises(LiftArgumentError, match=r"h_\{\}.*, shared: the filter .* matches no variable"):
+            change(tree, *paths, shared=PathContains("misspelled"))
+        change(tree, *paths, shared=(shared, PathContains("misspelled")))
     layers["params"]["h_2"]["tied"] = np.zeros(2)
     text = r'"tied" is shared by all layers, but in "h_2" it differs from the one in layer 0'
     with pytest.raises(LiftArgumentError, match=text):

@@ -124,9 +124,15 @@ def test_values_without_a_filter_may_be_left_out():
 
 def test_a_value_without_a_filter_says_which_and_what_was_asked():
     with pytest.raises(UnmatchedFilterError) as caught:
-        group(PAIRS, [Param, nnx.All("x", BatchStat)], where="state")
+        group(PAIRS, [Param, nnx.All("dropout", BatchStat)], where="state")
     text = str(caught.value)
-    for part in ("state:", "encoder.mean (BatchStat)", "rngs.dropout.key (RngKey)", "Param, All(WithTag('x')", "..."):
+    for part in (
+        "state:",
+        "encoder.mean (BatchStat)",
+        "rngs.dropout.key (RngKey)",
+        "Param, All(WithTag('dropout')",
+        "...",
+    ):
         assert part in text
     many = [((f"layer_{number}",), number) for number in range(9)]
     with pytest.raises(UnmatchedFilterError, match=r"layer_4 \(int\) and 4 more \(filters given: none\)"):
@@ -136,3 +142,64 @@ def test_a_value_without_a_filter_says_which_and_what_was_asked():
 def test_a_filter_after_all_says_to_move_it():
     with pytest.raises(LiftArgumentError, match=r"filters \(Param, \.\.\., 'x'\): 'x' comes after .* Move"):
         group(PAIRS, [Param, ..., "x"])
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+SELECTING = {
+    "state": lambda model, filter: nnx.state(model, filter),
+    "split": lambda model, filter: nnx.split(model, filter, ...)[1],
+    "pop": lambda model, filter: nnx.pop(model, filter),
+    "State.filter": lambda model, filter: nnx.state(model).filter(filter),
+    "State.split": lambda model, filter: nnx.state(model).split(filter, ...)[0],
+    "FlatState.filter": lambda model, filter: nnx.state(model).flat_state().filter(filter),
+    "split_state": lambda model, filter: nnx.split_state(nnx.state(model), filter, ...)[0],
+    "filter_state": lambda model, filter: nnx.filter_state(nnx.state(model), filter),
+    "set_metadata": lambda model, filter: nnx.set_metadata(model, only=filter, frozen=True) or (),
+    "EMA": lambda model, filter: nnx.EMA(model, 0.9, only=filter).params,
+    "grad": lambda model, filter: nnx.grad(total, argnums=nnx.DiffState(0, filter))(model),
+    "custom_vjp": lambda model, filter: held_back(filter)(model),
+}
+
+
+def total(model):
+    return jnp.sum(model.head.w.value)
+
+
+def held_back(filter):
+    rule = nnx.custom_vjp(total, nondiff_argnums=(nnx.DiffState(0, filter),))
+    rule.defvjp(lambda model: (total(model), None), lambda _, __, g: (g,))
+    return lambda model: [] if rule(model) else None
+
+
+def small():
+    return nnx.Dict(head=nnx.Dict(w=Param(jnp.ones(2))), layers=nnx.List([BatchStat(jnp.ones(2))]))
+
+
+@pytest.mark.parametrize("function", SELECTING)
+def test_a_name_that_no_variable_has_is_an_error(function):
+    select = SELECTING[function]
+    for filter in (
+        nnx.PathContains("hed"),
+        nnx.PathIn(("hed", "w")),
+        nnx.All(Param, nnx.PathContains("hea", exact=True)),
+        nnx.Any("heads", nnx.PathContains("heed")),
+    ):
+        with pytest.raises(LiftArgumentError, match=r"matches no variable \(available: head/w"):
+            select(small(), filter)
+        assert len(select(small(), (filter, None))) == 0
+    with pytest.raises(LiftArgumentError, match=r'the tag of a variable\. .*write `PathContains\("head"\)`'):
+        select(small(), "head")
+
+
+@pytest.mark.parametrize("function", SELECTING)
+@pytest.mark.parametrize("filter", [RngKey, None, nnx.All(RngKey, nnx.PathContains("head")), lambda path, value: False])
+def test_a_kind_that_the_model_lacks_is_none(function, filter):
+    assert len(SELECTING[function](small(), filter)) == 0
+
+
+def test_names_are_missing_where_there_is_nothing_to_name():
+    assert len(nnx.state(nnx.Dict(), nnx.PathContains("hed"))) == 0
+    first, second, rest = nnx.split(small(), Param, nnx.PathContains("head"), ...)[1:]
+    assert [len(part.flat_state()) for part in (first, second, rest)] == [1, 0, 1]
+    assert nnx.state(small(), nnx.PathContains("0")).flat_state().paths == (("layers", 0),)

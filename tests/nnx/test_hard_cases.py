@@ -275,6 +275,32 @@ def test_axis_names_follow_negative_axes() -> None:
     assert model.w.sharding == ("a", "b", "layers")
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+@pytest.mark.parametrize("given", [("a",), ("a", "b"), jax.sharding.PartitionSpec("a")])
+def test_axis_names_follow_axes_also_if_there_are_few(given: Any, axis: int) -> None:
+    names = {nnx.PARTITION_NAME: "new"}
+    expected = [*given, *[None] * (2 - len(given))]
+    expected.insert(axis if axis >= 0 else 3 + axis, "new")
+    while expected[-1] is None:
+        expected.pop()
+    seen = []
+
+    def make(x: Any) -> Any:
+        return nnx.Dict(w=nnx.Param(jnp.zeros((2, 3)), sharding=given, optimizer_sharding=given))
+
+    def run(model: Any) -> None:
+        seen.append(model.w.sharding)
+        model.w += 1
+
+    model = nnx.vmap(make, out_axes=axis, transform_metadata=names)(jnp.arange(4))
+    assert type(model.w.sharding) is type(given)
+    assert tuple(model.w.sharding) == tuple(model.w.optimizer_sharding) == tuple(expected)
+    nnx.vmap(run, in_axes=axis, transform_metadata=names)(model)
+    nnx.scan(run, in_axes=axis, out_axes=None, transform_metadata=names)(model)
+    assert [[name for name in one if name] for one in seen] == [list(given)] * 2
+    assert tuple(model.w.sharding) == tuple(expected)
+
+
 def test_a_variable_that_goes_home_has_the_names_of_its_axes_again() -> None:
     seen = []
     model = nnx.Dict(w=nnx.Param(jnp.zeros((2, 3)), sharding=("a", "b")))
@@ -337,7 +363,7 @@ def test_names_that_look_like_paths_stay_apart() -> None:
 
     assert run(model, items, items=nnx.Dict({"0": nnx.Param(100.0)})) == 116
     assert nnx.state(items).flat_state()[0][0] == (0,)
-    assert nnx.state(model, "dropout").to_pure_dict() == {}
+    assert nnx.state(model, ("dropout", None)).to_pure_dict() == {}
 
 
 class Line(nnx.Module):

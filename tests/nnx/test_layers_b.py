@@ -139,6 +139,10 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
             lambda r: nnx.Bidirectional(nnx.RNN(cell()), nnx.RNN(cell()))(X, reverse=True),
             "already runs in both directions",
         ),
+        (
+            lambda r: nnx.Bidirectional(nnx.RNN(cell()), nnx.RNN(cell()))(X, keep_order=False),
+            "merges the outputs of both directions step by step",
+        ),
         (lambda r: nnx.Bidirectional(nnx.RNN(cell()), nnx.RNN(cell()))(X, initial_carry=X), "expected a pair as"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import equinox_like as eqx
@@ -16,6 +17,7 @@ import linen_like as nn
 import nnx_like as nnx
 import pax_like as pax
 from liftcore.errors import LiftArgumentError, UnliftedCollectionError
+from liftcore.filters import All, Not, PathContains
 from nnx_like.errors import StructureError
 
 KEY = jax.random.key(0)
@@ -122,6 +124,94 @@ def test_one_lift_serves_a_pytree_module() -> None:
     assert jnp.allclose(liftcore.apply(adopted)({"params": {"w": jnp.full(3, 4.0)}}, X), 2 * X)
 
 
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+class Two(nnx.Module):
+    def __init__(self) -> None:
+        self.first, self.second = Scale(), Scale()
+
+    def __call__(self, x: Any) -> Any:
+        return self.first(x) + self.second(x)
+
+
+class TwoWithKinds(pax.Module):
+    first: Any
+    second: Any
+
+    def __init__(self) -> None:
+        self.first, self.second = OneWithKinds(), OneWithKinds()
+
+    def __call__(self, x: Any) -> Any:
+        return self.first(x) + self.second(x)
+
+
+class OneWithKinds(pax.Module):
+    def __init__(self) -> None:
+        self.register_parameter("w", jnp.full(3, 4.0))
+
+    def __call__(self, x: Any) -> Any:
+        return self.w * x
+
+
+class TwoPytrees(eqx.Module):
+    first: dict[str, Any]
+    second: dict[str, Any]
+
+    def __call__(self, x: Any) -> Any:
+        return self.first["w"] * x + self.second["w"] * x
+
+
+class TwoLinen(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return sum(in_scope(self.scope.push(name), x) for name in ("first", "second"))
+
+
+def two_in_scope(scope: Any, x: Any) -> Any:
+    return in_scope(scope.push("first"), x) + in_scope(scope.push("second"), x)
+
+
+def two_pytrees(key: Any) -> Any:
+    return TwoPytrees({"w": jnp.full(3, 4.0)}, {"w": jnp.full(3, 4.0)})
+
+
+def applied(fn: Callable[..., Any]) -> Callable[[Any], Any]:
+    return lambda lift: liftcore.apply(lift(fn), mutable=True)(liftcore.init(fn)(KEY, X)[1], X)[0]
+
+
+OF_TWO: dict[str, Callable[[Any], Any]] = {
+    "scope": applied(two_in_scope),
+    "Linen": lambda lift: nn.lift_with(lift, TwoLinen)().apply(TwoLinen().init(KEY, X), X, mutable=True)[0],
+    "object": lambda lift: nnx.lift(lift, Two.__call__)(Two(), X),
+    "adopted object": applied(nnx.object_in_scope(lambda rngs: Two())),
+    "with kinds": lambda lift: pax.lift(lift, TwoWithKinds.__call__)(TwoWithKinds(), X)[1],
+    "adopted with kinds": applied(lambda scope, x: pax.adopt(scope, TwoWithKinds())(x)),
+    "adopted pytree": applied(lambda scope, x: eqx.adopt(scope, two_pytrees)(x)),
+}
+FIRST = PathContains("first")
+TREE = {"params": {"first": {"w": (3,)}}}
+CHOICES = {
+    "path": All("params", FIRST),
+    "whole path": lambda path, value: path == ("params", "first", "w"),
+    "not the other": All("params", Not(PathContains("second"))),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("style", OF_TWO)
+def test_a_lift_that_looks_at_names_sees_the_same_tree_in_all_styles(style: str, choice: str) -> None:
+    seen = []
+
+    def halve(body: Any, groups: Any, rngs: Any, *args: Any) -> Any:
+        seen.append(jax.tree.map(jnp.shape, groups[0][0]))
+        return body((jax.tree.map(lambda leaf: leaf / 2, groups[0]), groups[1]), rngs, *args)
+
+    lift = liftcore.transformation(halve, [CHOICES[choice], True], [Not("params"), liftcore.Captured()], [True])
+    np.testing.assert_allclose(OF_TWO[style](lift), 6 * X)
+    assert seen == [TREE]
+
+
 # -- `nnx.lift` --------------------------------------------------------------------------------------------------------
 
 
@@ -150,6 +240,84 @@ def test_lift_meets_an_object_once() -> None:
     scale = Scale()
     same = nnx.lift(twice, lambda one, other, *, third: jnp.float32(one.w is other["a"].w is third.w))
     assert same(scale, {"a": scale}, third=scale) == 2
+
+
+def test_several_objects_are_at_their_places_in_the_arguments() -> None:
+    seen = []
+
+    def look(body: Any, groups: Any, rngs: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(jax.tree.map(jnp.shape, groups[0][0]["params"]))
+        return body(groups, rngs, *args, **kwargs)
+
+    shown = nnx.lift(liftcore.transformation(look, [True], [True], [True]), lambda *args, **kwargs: 0)
+    one, two, w = Scale(), Scale(), {"w": (3,)}
+    shown(1.0, [one], again=one)
+    shown(one, 1.0, two)
+    shown({"a.b": one}, {"a": {"b": two}}, last=nnx.Param(1.0))
+    shown(nnx.Param(1.0))
+    assert seen == [w, {"0": w, "2": w}, {"0['a.b']": w, "1['a']['b']": w, "last": ()}, {"value": ()}]
+
+
+class Named(nnx.Module):
+    def __init__(self) -> None:
+        self.w = nnx.Param(jnp.full((4, 3), 2.0), out_sharding=("layers", "model"))
+        self.seen = nnx.BatchStat(jnp.zeros(4), out_sharding=("layers",))
+
+    def __call__(self, x: Any) -> Any:
+        self.seen += self.w.out_sharding == ("model",) and self.seen.out_sharding == ()
+        return self.w * x
+
+
+def test_a_mapping_takes_axis_names_away_inside() -> None:
+    named = Named()
+    options = {"variable_axes": {True: 0}, "metadata_params": {nn.PARTITION_NAME: "layers"}}
+    y = nnx.lift(liftcore.vmap, Named.__call__, in_axes=None, axis_size=4, **options)(named, X)
+    np.testing.assert_array_equal(y, jnp.stack([2 * X] * 4))
+    assert named.seen.get_value().tolist() == [1.0] * 4
+    assert named.w.out_sharding == ("layers", "model")
+
+
+def test_variables_with_metadata_are_mapped_and_come_back() -> None:
+    named = Named()
+    double, halve = (lambda tree, by=by: jax.tree.map(lambda leaf: leaf * by, tree) for by in (2, 0.5))
+    maps: dict[str, Any] = {"mapped": "params", "map_in": double, "map_out": halve, "mutable": True}
+    doubled = nnx.lift(liftcore.map_variables, lambda named: named.w[0, 0], **maps)
+    assert doubled(named) == 4
+    assert named.w[0, 0] == 2
+
+
+class Noisy(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.one, self.two = nnx.Dropout(0.5, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.one(x), self.two(x)
+
+
+ONES = jnp.ones(64)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("lift", [liftcore.vmap, liftcore.scan])
+def test_streams_are_split_by_their_tags(lift: Any, split: bool) -> None:
+    noisy, plain = Noisy(nnx.Rngs(dropout=0)), Noisy(nnx.Rngs(dropout=0))
+    options: dict[str, Any] = {"variable_axes": {True: None}, "axis_size": 3, "in_axes": None}
+    if lift is liftcore.scan:
+        options = {"variable_broadcast": "RngKey", "variable_carry": "RngCount", "length": 3}
+    options["split_rngs"] = {"dropout": split}
+    drawn = nnx.lift(lift, lambda noisy, _: (noisy, noisy(ONES)), **options)(noisy, None)[1]
+    masks = {tuple(row.tolist()) for part in drawn for row in part}
+    assert len(masks) == (6 if split or lift is liftcore.scan else 2)  # two streams; the scan carries their counts
+    assert (tuple(plain.one(ONES).tolist()) in masks) is not split
+    after = [tuple(part.tolist()) for part in noisy(ONES)]
+    assert masks.isdisjoint(after)
+
+
+@pytest.mark.parametrize("lift", [liftcore.jit, liftcore.remat])
+def test_streams_that_are_not_split_draw_as_without_the_lift(lift: Any) -> None:
+    noisy, plain = Noisy(nnx.Rngs(dropout=0)), Noisy(nnx.Rngs(dropout=0))
+    for _ in range(2):
+        np.testing.assert_array_equal(nnx.lift(lift, Noisy.__call__)(noisy, ONES), plain(ONES))
 
 
 def _adds(scale: Any, x: Any) -> Any:

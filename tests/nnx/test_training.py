@@ -13,7 +13,7 @@ import pytest
 
 import nnx_like as nnx
 from liftcore.errors import LiftArgumentError
-from liftcore.training import ExponentialMovingAverage
+from liftcore.training import ExponentialMovingAverage, labels, mask
 from nnx_like.errors import TraceContextError
 
 optax = pytest.importorskip("optax")
@@ -113,6 +113,26 @@ def test_wrt_chooses_what_is_optimized() -> None:
         before, after = lists(nnx.state(Model())), lists(nnx.state(model))
         assert {name for name in before if before[name] != after[name]} == changed
         assert set(optimizer.opt_state[0].trace) == changed
+
+
+@pytest.mark.parametrize(
+    "masked", [nnx.Param, nnx.BatchStat, nnx.Not(nnx.Param), nnx.All(nnx.Param, nnx.PathContains("kernel"))]
+)
+@pytest.mark.parametrize("make", [mask, lambda filter: labels({True: filter, False: ...})])
+def test_a_mask_by_type_sees_the_variables_also_in_an_update(masked: Any, make: Any) -> None:
+    model, seen = Model(), []
+
+    def asked(tree: Any) -> Any:
+        seen.append(make(masked)(tree).to_pure_dict())
+        return make(masked)(tree)
+
+    tx = optax.chain(optax.add_decayed_weights(0.1, mask=asked), optax.sgd(1.0))
+    optimizer = nnx.Optimizer(model, tx, wrt=(nnx.Param, nnx.BatchStat))
+    step = nnx.jit(lambda model, optimizer: optimizer.update(model, ones_like(model, (nnx.Param, nnx.BatchStat))))
+    step(model, optimizer)
+    expected = nnx.state(Model()).map(lambda path, leaf: nnx.filterlib.to_predicate(masked)(path, leaf))
+    assert seen
+    assert all(one == expected.to_pure_dict() for one in seen)
 
 
 def test_gradients_may_be_a_state_nested_mappings_or_an_object() -> None:

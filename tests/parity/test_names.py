@@ -216,28 +216,20 @@ def test_flags_of_flax_have_one_value() -> None:
     assert not hasattr(config, "flax_colour")
 
 
-_REFERENCE = {"_copy_ref", "_unsafe_bypass_check"}
-_INTERNAL = "internal to flax"
-NO_PARAMETERS: dict[str, tuple[set[str], str]] = {
-    "copy": (_REFERENCE, _INTERNAL),
-    "replace": (_REFERENCE, _INTERNAL),
-    "to_state": (_REFERENCE, _INTERNAL),
-    "set_raw_value": (_REFERENCE, _INTERNAL),
-    "GraphDef": ({"nodes", "attributes", "num_leaves"}, "made by `split`, not by users"),
-    "flatten": ({"ref_index", "ref_outer_index"}, _INTERNAL),
-    "unflatten": (
-        {"index_ref", "outer_index_outer_ref", "copy_variables", "recreate_variables", "graphdef_or_graphstate"},
-        _INTERNAL,
-    ),
-    "merge": ({"graphdef_or_graphstate"}, "passed by position"),
-    "register_data_type": ({"type_"}, "passed by position"),
-    "DenyList": ({"deny"}, "passed by position"),
-    "FrozenDict": ({"__unsafe_skip_copy__"}, _INTERNAL),
-    "replace_boxed": ({"val"}, "passed by position"),
-    "__call__": ({"x"}, "passed by position"),
-    "merge_fn": ({"a", "b"}, "passed by position"),
-}
-"""Parameters of flax that are missing here, and why: by the function, or by the name of the method."""
+PAGES = {"flax.nnx": "from-nnx.md", "equinox": "from-equinox.md"}
+
+
+def parameters_left_out(page: str) -> dict[str, set[str]]:
+    """The parameters that a page says are left out: by the function, the class, or the name of the method."""
+    _, _, text = (
+        flax_names.PAGE.with_name(page).read_text(encoding="utf-8").partition("## Parameters that are left out\n")
+    )
+    rows = [row.split("|")[1:3] for row in text.partition("\n## ")[0].splitlines() if row.startswith("| `")]
+    known: dict[str, set[str]] = {}
+    for names, parameters in [[re.findall(r"`([^`]+)`", cell) for cell in row] for row in rows]:
+        for name in names:
+            known.setdefault(name, set()).update(parameters)
+    return known
 
 
 def parameters(fn: Any) -> dict[str, inspect.Parameter]:
@@ -257,9 +249,12 @@ def missing(theirs: Any, ours: Any) -> set[str]:
     return absent & {"graph", "graph_updates"} if collects else absent
 
 
-@pytest.mark.parametrize("part", ["flax.nnx", "flax.linen"])
-def test_functions_have_the_parameters_of_flax(part: str) -> None:
-    theirs, ours = importlib.import_module(part), STYLE_OF[part]
+@pytest.mark.parametrize(
+    "part", ["flax.nnx", "flax.linen", "flax.serialization", "flax.struct", "flax.traverse_util", "equinox"]
+)
+def test_functions_have_the_parameters_of_the_peer_or_the_page_says_why_not(part: str) -> None:
+    theirs = importlib.import_module(part) if part != "equinox" else pytest.importorskip("equinox")
+    ours = {**STYLE_OF, "equinox": equinox_like}.get(part) or importlib.import_module(part.replace("flax", "liftcore"))
     found: dict[str, set[str]] = {}
     for name in dir(theirs):
         one, mine = getattr(theirs, name), getattr(ours, name, None)
@@ -271,7 +266,7 @@ def test_functions_have_the_parameters_of_flax(part: str) -> None:
                 both = vars(one)[method], getattr(mine, method, None)
                 if (not method.startswith("_") or method == "__call__") and all(map(inspect.isfunction, both)):
                     found[f"{name}.{method}"] = missing(*both)
+    said = parameters_left_out(PAGES.get(part, "from-flax.md"))
     for name, params in found.items():
-        known = NO_PARAMETERS.get(name) or NO_PARAMETERS.get(name.rpartition(".")[2]) or (set(), "")
-        is_draw = name.startswith(("Rngs.", "RngStream.")) and params == {"key"}  # bound by the stream
-        assert params - known[0] == set() or is_draw, name
+        known = [said.get(one, set()) for one in (name, name.partition(".")[0], name.rpartition(".")[2])]
+        assert params - set().union(*known) == set(), name

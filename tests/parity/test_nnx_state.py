@@ -223,7 +223,7 @@ def test_flat_states_are_the_same(ask: Callable[[Any], Any]) -> None:
     lambda lib: made(lib).split(..., ...),
     lambda lib: made(lib).split(None, lib.Variable, int),
     lambda lib: made(lib).filter("dropout"),
-    lambda lib: made(lib).filter("q", lib.PathContains("b")),
+    lambda lib: made(lib).filter(("q", None), lib.PathContains("b")),
     lambda lib: made(lib).filter(None),
     lambda lib: lib.split_state(made(lib), (lib.Param, int), ...),
     lambda lib: lib.filter_state(made(lib), lib.Param),
@@ -247,7 +247,7 @@ def test_parts_of_states_are_the_same(ask: Callable[[Any], Any]) -> None:
     agree(ask)
 
 
-@pytest.mark.parametrize("filters", [("q",), (int,), (None, int)])
+@pytest.mark.parametrize("filters", [(("q", None),), (int,), (None, int)])
 def test_a_leaf_without_a_filter_is_an_error(filters: Any) -> None:
     for lib in OURS, nnx:
         for state in made(lib), made(lib).flat_state():
@@ -339,3 +339,16 @@ def test_python_sees_the_same(ask: Callable[[Any], Any]) -> None:
 )
 def test_traversals_are_the_same(ask: Callable[[Any], Any]) -> None:
     agree(ask)
+
+
+def test_axes_by_filter_are_a_mapping() -> None:
+    for lib in nnx_like, nnx:
+        axes = lib.StateAxes({lib.Param: 0, (lib.BatchStat, "dropout"): 1, ...: None})
+        assert list(axes) == list(axes.keys()) == [lib.Param, (lib.BatchStat, "dropout"), ...]
+        assert list(axes.values()) == [axes[one] for one in axes] == [0, 1, None]
+        assert (axes.get(lib.Param), axes.get(...), lib.Param in axes, len(axes)) == (0, None, True, 3)
+        assert {axes: 1}[lib.StateAxes(dict(axes.items()))] == 1
+    ours = nnx_like.StateSharding({nnx_like.Param: None})
+    assert (ours.get(int, 7), int in ours, bool(nnx_like.StateAxes({}))) == (7, False, True)
+    with pytest.raises(KeyError):
+        ours[int]

@@ -153,7 +153,7 @@ MISSPELLED = {
 @pytest.mark.parametrize("use", MISSPELLED)
 @pytest.mark.parametrize("filter", [PathContains("biass"), All("params", PathContains(7)), Not(PathContains("params"))])
 def test_a_filter_that_matches_nothing_lists_the_closest_names(use: str, filter: Any) -> None:
-    params = {"layers": [{"kernel": jnp.ones((2, 2))}] * 7, "norm": {"bias": jnp.ones(2)}}
+    params = {"layers": [{"kernel": jnp.ones((2, 2))} for _ in range(7)], "norm": {"bias": jnp.ones(2)}}
     if use == "Optimizer":
         filter = PathContains("biass")
     with pytest.raises(LiftError, match="matches no") as caught:
