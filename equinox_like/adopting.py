@@ -8,34 +8,21 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from liftcore import Blueprint, Scope
 from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.owners import by_dtype, check_made, check_maker, collections_of, is_changed, style_of
 
 from .shapes import filter_eval_shape
 
-__all__ = ["adopt", "by_dtype"]
-
-
-def by_dtype(leaf: Any) -> str:
-    """Return the collection of an array: "params" if it can be differentiated, else "constants".
-
-    Example:
-        >>> by_dtype(jnp.ones(2)), by_dtype(jnp.arange(2))
-        ('params', 'constants')
-
-    Args:
-        leaf: the array.
-    """
-    return "params" if jnp.issubdtype(leaf.dtype, jnp.inexact) else "constants"
+__all__ = ["adopt"]
 
 
 def adopt(
     scope: Scope,
     make: Callable[..., Any],
     *args: Any,
-    collection: str | Callable[[Any], str] = by_dtype,
+    collection: str | Callable[[Any], str] | None = None,
     **kwargs: Any,
 ) -> Any:
     """Return a pytree whose arrays are variables of a scope.
@@ -45,8 +32,7 @@ def adopt(
 
     Example:
         >>> import jax, liftcore, equinox_like as eqx
-        >>> import jax.numpy as jnp
-        >>> def affine(key, size):
+        >>>         >>> def affine(key, size):
         ...     return {"w": jax.random.normal(key, (size,)), "act": jax.nn.relu}
         >>> def model(scope, x):
         ...     layer = eqx.adopt(scope.push("layer"), affine, 3)
@@ -62,7 +48,8 @@ def adopt(
             called as `make(*args, key=key, **kwargs)`.
         *args: the positional arguments of `make`.
         collection: the collection of all arrays, or a function from an array to its collection. By default, arrays of
-            floating-point and complex numbers are "params", and other arrays are "constants".
+            floating-point and complex numbers are "params", and other arrays are "constants"; in a module of another
+            style, the kind of an array decides.
         **kwargs: the keyword arguments of `make`.
 
     Returns:
@@ -70,8 +57,8 @@ def adopt(
 
     Raises:
         ScopeVariableNotFoundError: if a variable is missing and cannot be created. Some causes raise another error.
-        LiftArgumentError: if `scope` is not a scope or `make` cannot be called; or if the pytree holds an
-            `equinox.nn.State` and no `collection` is given.
+        LiftArgumentError: if `scope` is not a scope or `make` cannot be called; or if no `collection` is given, and the
+            pytree holds an `equinox.nn.State`, or an object or a module with kinds that has states.
         Undescribed: if a leaf that is not an array cannot be compared by value.
     """
     if not isinstance(scope, Scope):
@@ -94,19 +81,22 @@ def adopt(
     if scope.is_initializing() and not scope.variables():
         tree = made()
         blueprint = _blueprint(tree, collection)
-        blueprint.create(scope, lambda: tree)
+        blueprint.create(scope, lambda: tree, tree)
     else:
         key = jax.eval_shape(jax.random.key, 0)
-        blueprint = _blueprint(filter_eval_shape(makes, key, *args, **kwargs), collection)
-        blueprint.create(scope, made)
+        types = filter_eval_shape(makes, key, *args, **kwargs)
+        blueprint = _blueprint(types, collection)
+        blueprint.create(scope, made, types)
     return blueprint.read(scope)
 
 
-def _blueprint(tree: Any, collection: str | Callable[[Any], str]) -> Blueprint:
-    """Return the blueprint of a pytree. Only the user knows the collection of an `equinox.nn.State`."""
+def _blueprint(tree: Any, collection: str | Callable[[Any], str] | None) -> Blueprint:
+    """Return the blueprint of a pytree. Calls change states, so only the user can decide what to do with them."""
+    check_made("adopt", tree, "")
+    if collection is not None:
+        return Blueprint.of(tree, collection)
     state: Any = getattr(sys.modules.get("equinox.nn"), "State", ())
-    nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, state)) if collection is by_dtype else []
-    if any(isinstance(node, state) for node in nodes):
+    if any(isinstance(node, state) for node in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, state))):
         raise LiftArgumentError(
             "adopt",
             "the pytree holds an `equinox.nn.State`, whose arrays would become parameters.",
@@ -114,7 +104,20 @@ def _blueprint(tree: Any, collection: str | Callable[[Any], str]) -> Blueprint:
             '`collection="batch_stats"`. To keep the new state of a call, write '
             '`Blueprint.of(state, "batch_stats").write(scope, state)`.',
         )
-    return Blueprint.of(tree, collection)
+    for node in jax.tree.leaves(tree, is_leaf=is_changed):
+        if is_changed(node) and not _KEPT.issuperset(collections_of(node, by_dtype)):
+            style: Any = style_of(node)
+            raise LiftArgumentError(
+                "adopt",
+                f"the pytree holds {style.noun}, {type(node).__name__}, whose changes of its states would be lost.",
+                f"Write `{style.in_scope}`, in a scope of its own; or write its states yourself with `collection=`.",
+            )
+    names = dict(zip(map(id, jax.tree.leaves(tree)), collections_of(tree, by_dtype), strict=True))
+    return Blueprint.of(tree, lambda leaf: names[id(leaf)] or "constants")
+
+
+_KEPT = frozenset({"params", "constants", None})
+"""The collections that no call changes."""
 
 
 def _of_key(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,6 +126,7 @@ def _of_key(make: Callable[..., Any]) -> Callable[..., Any]:
 
     def makes(key: Any, *args: Any, **kwargs: Any) -> Any:
         try:
+            check_maker("adopt", make, "key")
             return make(*args, key=key, **kwargs) if named else make(key, *args, **kwargs)
         except TypeError as error:
             place = "as `key=`" if named else "as the first argument"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
+
+import jax
 
 import liftcore
 from liftcore.errors import ModifyScopeVariableError
+from liftcore.owners import check_function_of_scope, collections_of
 from liftcore.typing import Filter
 
 from .module import Module
@@ -36,6 +40,13 @@ class Applied(Module):
     fn: Any
     variables: Any
 
+    def __check_init__(self) -> None:
+        check_function_of_scope("Applied", self.fn, "a pytree module")
+
+    def __collections__(self) -> list[str | None]:
+        below = [[name] * len(jax.tree.leaves(self.variables[name])) for name in sorted(self.variables)]
+        return [*collections_of(self.fn, lambda leaf: None), *itertools.chain(*below)]
+
     @classmethod
     def init(cls, fn: Any, rngs: Any, *args: Any, **kwargs: Any) -> Applied:
         """Create an `Applied` with new variables.
@@ -46,7 +57,8 @@ class Applied(Module):
             *args: the positional arguments of a first call.
             **kwargs: the keyword arguments of this call.
         """
-        if hasattr(fn, "init"):
+        check_function_of_scope("Applied.init", fn, "a pytree module")
+        if hasattr(type(fn), "init"):
             return cls(fn, fn.init(rngs, *args, **kwargs))
         return cls(fn, liftcore.init(fn)(rngs, *args, **kwargs)[1])
 
@@ -73,6 +85,6 @@ class Applied(Module):
         return result, Applied(self.fn, {**self.variables, **changed})
 
     def _applied(self, args: tuple[Any, ...], kwargs: dict[str, Any], mutable: Filter) -> Any:
-        if hasattr(self.fn, "apply"):
+        if hasattr(type(self.fn), "apply"):
             return self.fn.apply(self.variables, *args, mutable=mutable, **kwargs)
         return liftcore.apply(self.fn, mutable=mutable)(self.variables, *args, **kwargs)

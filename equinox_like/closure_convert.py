@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
-from liftcore import Rest, static_key
+from liftcore import Rest, jaxpr_of, static_key
 from liftcore.errors import LiftArgumentError, check_function, name_of
 from liftcore.statics import Undescribed
 
@@ -65,7 +65,7 @@ def filter_closure_convert(fn: Callable[..., Any], *args: Any, **kwargs: Any) ->
         now_args, now_kwargs = parts.rest.unflatten(arrays)
         return result.arrays(fn(*now_args, **now_kwargs))
 
-    closed, shapes = jax.make_jaxpr(run, return_shape=True)(*parts.arrays)
+    closed, shapes = jaxpr_of(run, *parts.arrays)
     types = tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in closed.in_avals)
     has_closure = not isinstance(fn, FunctionType) or fn.__closure__ is not None
     source = _jaxpr_key(closed.jaxpr) if has_closure else fn

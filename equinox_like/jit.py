@@ -6,7 +6,9 @@ import functools
 import inspect
 import itertools
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -14,7 +16,7 @@ import jax
 import liftcore
 from liftcore import Rest, is_array
 from liftcore.errors import LiftArgumentError, name_of, shown
-from liftcore.statics import Undescribed, warn_not_shared
+from liftcore.statics import Undescribed, kept_with, warn_not_shared
 
 from .calls import OLDER, UNSET, answered_call, given_options
 from .functions import MISSING, FilteredFunction, filtered, in_module_of
@@ -180,12 +182,12 @@ def _prepared(
     if len(options) > 1:
         given = tuple([(key, value) for key, value in options.items() if key not in ("donate", *OLDER)])
         out = Rest(options["out"]) if "out" in options else None
-    parts = split_keyed((fun, args, kwargs), answers)
+    parts = split_keyed((_weakly(fun), args, kwargs), answers)
     for keys, error in parts.unshared:
         where, leaf = f"filter_jit({name})", leaf_name(fun, keys)
         _check_hashable(where, leaf, error)
         warn_not_shared(f"{where}: the static leaf {leaf}", error)
-    make = _jitted.__wrapped__ if parts.unshared else _jitted  # do not keep what no other call can use
+    make = _jitted if parts.unshared else _cache_of(fun)  # do not keep what no other call can use
     jitted = make(name, given, out, donate != "none")
     if donate == "none":
         return jitted, (parts.scopes, parts.arrays, parts.rest)
@@ -205,7 +207,31 @@ def _by_position(
     return bound.args, bound.kwargs
 
 
-@functools.lru_cache(256)
+def _cache_of(fun: Any) -> Callable[..., Any]:
+    """Return `_jitted` with a cache: kept with the function that is called, which may be filtered."""
+    while isinstance(fun, FilteredFunction):
+        fun = fun.fun
+    return kept_with(fun, _cached) if type(fun) is FunctionType else _shared
+
+
+def _weakly(fun: Any) -> Any:
+    """Return a callable with a weak reference to the function in it: JAX keeps the static part of each call."""
+    if type(fun) is FunctionType:
+        return weakref.ref(fun)
+    if isinstance(fun, FilteredFunction):
+        return type(fun)(fun.transformation, _weakly(fun.fun), fun.options)
+    return fun
+
+
+def _strongly(fun: Any) -> Any:
+    """Return the callable for which `_weakly` returned this one."""
+    if type(fun) is weakref.ref:
+        return fun()
+    if isinstance(fun, FilteredFunction):
+        return type(fun)(fun.transformation, _strongly(fun.fun), fun.options)
+    return fun
+
+
 def _jitted(name: str, options: tuple[tuple[str, Any], ...], out: Rest | None, donates: bool) -> Any:
     """Return the lifted `jit` for all functions of one name; the static part of a call distinguishes them."""
 
@@ -213,10 +239,18 @@ def _jitted(name: str, options: tuple[tuple[str, Any], ...], out: Rest | None, d
         if donates:
             arrays = [one if other is None else other for one, other in zip(arrays, gone, strict=True)]
         fun, args, kwargs = join(rest, arrays, scopes)
-        return split_result(f"filter_jit({name})", fun(*args, **kwargs), None if out is None else out.value)
+        return split_result(f"filter_jit({name})", _strongly(fun)(*args, **kwargs), None if out is None else out.value)
 
     body.__name__ = body.__qualname__ = name
     return liftcore.jit(body, donate_argnames="gone" if donates else (), **dict(options))
+
+
+def _cached() -> Callable[..., Any]:
+    return functools.lru_cache(256)(_jitted)
+
+
+_shared = _cached()
+"""For all callables that are no plain functions."""
 
 
 def _donated(first: range, arrays: list[Any]) -> tuple[list[Any], list[Any]]:

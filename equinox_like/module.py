@@ -16,6 +16,7 @@ import jax
 from liftcore import is_array
 from liftcore.cycles import checks_itself
 from liftcore.errors import LiftArgumentError, check_keywords, shown
+from liftcore.owners import Style, by_dtype, collections_of
 
 from .abstract import check_strict, missing, own_abstract
 from .errors import FrozenModuleError, UnsetFieldError
@@ -248,6 +249,11 @@ class Module(metaclass=ModuleMeta):
     if TYPE_CHECKING:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    __style__ = Style("a pytree module", "eqx.adopt", "key")
+
+    def __collections__(self) -> list[str | None]:
+        return collections_of(children_of(self), by_dtype)
 
     def __setattr__(self, name: str, value: Any) -> None:
         cls = type(self)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+import os
+import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from liftcore.checkpoints import Stored, match_state
@@ -17,10 +19,21 @@ from liftcore.serialization import to_state_dict
 
 __all__ = ["begins_with_npy", "load_npy"]
 
-_HEADERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_HEADER = re.compile(
+    r"\{'descr': '([<>|])(b1|[iu][1248]|f[1248]|c8|c16|V\d)', 'fortran_order': (True|False), "
+    r"'shape': \(((?:\d{1,19}, ?){0,64}(?:\d{1,19})?)\), \} *\n"
+)
+"""What `numpy.save` writes. Nothing else is read: Python's parser, which NumPy calls, has errors of many kinds."""
+
+_SOLE = {"V2": jnp.bfloat16, "f1": jnp.float8_e5m2}
+"""The types that NumPy does not know, but writes as it writes no other. "V1" may be any of a dozen: float8, int4 …"""
+
+_LENGTHS = {(1, 0): 2, (2, 0): 4}
+"""How many bytes hold the length of the header, by the version of the format."""
+
+_LONGEST = 10_000
+"""The bytes of a header; the limit of NumPy."""
+
 _FIX = "Pass the pytree whose leaves Equinox saved, or a file that is not damaged."
 
 
@@ -55,45 +68,64 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
     """
     structure: Any
     leaves, structure = jax.tree.flatten(target)
+    start = file.tell()
+    size = file.seek(0, os.SEEK_END)
+    file.seek(start)
     stored = []
     for number, leaf in enumerate(leaves):
         try:
-            stored.append(_next(file, leaf))
+            stored.append(_next(file, size, leaf))
         except (ValueError, EOFError) as error:
             what = f"expected {len(leaves)} leaves, but number {number + 1} cannot be read ({error})."
             raise SerializationError(where, what, _FIX) from error
     end = file.tell()
     if whole and file.read(1):
         raise SerializationError(where, f"expected {len(leaves)} leaves, but the file has more.", _FIX)
-    made = match_state(target, to_state_dict(structure.unflatten(stored)), where=where)
+    try:
+        made = match_state(target, to_state_dict(structure.unflatten(stored)), where=where)
+    except SerializationError as error:  # its fix names options of other functions
+        raise SerializationError(where, error.what, _FIX) from error.__cause__
     file.seek(end)
     return made
 
 
-def _next(file: Any, leaf: Any) -> Any:
+def _next(file: Any, size: int, leaf: Any) -> Any:
     """Return the next array, to be read only if it fits the leaf; if the leaf is a number, return a number."""
-    header = _HEADERS.get(np.lib.format.read_magic(file))
+    version = np.lib.format.read_magic(file)
+    length = int.from_bytes(file.read(_LENGTHS[version]), "little") if version in _LENGTHS else _LONGEST + 1
+    header = _HEADER.fullmatch(file.read(length).decode("latin-1")) if length <= _LONGEST else None
     if header is None:
-        raise ValueError("its version is unknown")
-    shape, is_transposed, dtype = header(file)
-    kind = np.dtype(getattr(leaf, "dtype", None) or dtype)
-    if dtype.kind == "V" and dtype.itemsize == kind.itemsize:
-        dtype = kind  # NumPy writes bfloat16 and similar dtypes as raw bytes
-    if dtype.kind not in "biufcV" or dtype.fields is not None:
-        raise ValueError(f"its dtype is {dtype}")
+        raise ValueError("its header is not one that NumPy writes for an array of numbers")
+    order, code, is_transposed = header[1], header[2], header[3] == "True"
+    shape = tuple(int(length) for length in header[4].replace(",", " ").split())
+    dtype = _dtype(order, code, leaf)
     start = file.tell()
+    end = start + math.prod(shape) * dtype.itemsize
+    if end > size:
+        raise ValueError(f"the file ends {end - size} bytes before the end of an array of shape {shape}")
     read = functools.partial(_read, file, start, shape, is_transposed, dtype)
     if shape == () and is_number(leaf):
         return read().item()
-    file.seek(start + math.prod(shape) * dtype.itemsize)
+    file.seek(end)
     return Stored(shape, dtype, read)
 
 
+def _dtype(order: str, code: str, leaf: Any) -> np.dtype[Any]:
+    """Return the dtype that a header names; if it can be one of several, that of the leaf, which must be among them."""
+    if code in _SOLE:
+        return np.dtype(_SOLE[code])
+    if not code.startswith("V"):
+        return np.dtype(f"{order}{code}")
+    dtype: Any = getattr(leaf, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.type is not np.void and dtype.str[1:] == code:
+        return dtype
+    given = f"`like` has {dtype or type(leaf).__name__}"
+    raise ValueError(f"it is of a type that NumPy does not know, of {code[1:]} bytes, such as float8_e4m3fn; {given}")
+
+
 def _read(file: Any, start: int, shape: tuple[int, ...], is_transposed: bool, dtype: np.dtype[Any]) -> Any:
-    size = math.prod(shape) * dtype.itemsize
     file.seek(start)
-    data = file.read(size)
-    if len(data) < size:
-        raise SerializationError("npy", f"the file ends {size - len(data)} bytes before the end of an array.", _FIX)
-    flat = np.frombuffer(bytearray(data), dtype)
+    flat = np.frombuffer(bytearray(file.read(math.prod(shape) * dtype.itemsize)), dtype)
+    if dtype == np.bool_ and flat.view(np.uint8).max(initial=0) > 1:
+        raise SerializationError("npy", "an array of dtype bool has bytes other than 0 and 1.", _FIX)
     return flat.reshape(shape, order="F" if is_transposed else "C")

@@ -131,7 +131,8 @@ def _with_suffix(path: Any) -> Any:
 
 
 def _opened(path: Any) -> Any:
-    return open(path, "rb") if isinstance(path, Path) else contextlib.nullcontext(path)
+    # Of what is not a regular file, such as a pipe, `load_file` says so.
+    return open(path, "rb") if isinstance(path, Path) and path.is_file() else contextlib.nullcontext(path)
 
 
 def _check_spec(where: str, spec: Any) -> None:

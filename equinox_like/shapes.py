@@ -97,7 +97,7 @@ def _make_jaxpr(fun: Callable[..., Any], _: dict[str, Any], args: tuple[Any, ...
         args, kwargs = given.join(arrays)
         return result.arrays(fun(*args, **kwargs))
 
-    jaxpr, shapes = jax.make_jaxpr(run, return_shape=True)(*given.arrays)
+    jaxpr, shapes = liftcore.jaxpr_of(run, *given.arrays)
     nothing = [None] * len(shapes)
     return jaxpr, result.parts.fill(shapes), result.parts.join(nothing)
 

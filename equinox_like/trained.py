@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from liftcore.filters import Parameters, WithTag, to_predicate
+from liftcore.owners import collections_of
 from liftcore.typing import Filter
 
 from .applied import Applied
@@ -19,9 +20,10 @@ __all__ = ["trainable"]
 def trainable(pytree: Any, variables: Filter = "params") -> Any:
     """Return a pytree of bools: True for each leaf to train.
 
-    The leaves to train are the floating-point arrays that a filter matches: by default all of them, except that in an
-    `Applied`, only parameters. Running statistics are floating-point arrays too, and `filter_grad` and an optimizer
-    would change them. Pass the result as `arg` of `filter_grad`, and to `filter` for the optimizer.
+    The leaves to train are the floating-point arrays that a filter matches: by default all parameters. In an `Applied`,
+    a module with kinds or an object, those are the arrays that their own style calls parameters. Running statistics are
+    floating-point arrays too, and `filter_grad` and an optimizer would change them. Pass the result as `arg` of
+    `filter_grad`, and to `filter` for the optimizer.
 
     Example:
         >>> import jax, equinox_like as eqx, linen_like as nn
@@ -44,8 +46,8 @@ def trainable(pytree: Any, variables: Filter = "params") -> Any:
     Args:
         pytree: the model, or any pytree with models in it.
         variables: a filter of variables; see `liftcore.filters`. The path of an array is its collection, and the names
-            that lead to it in the pytree. A variable of an `Applied` is in its own collection, every other array in
-            "params".
+            that lead to it in the pytree. Its owner decides the collection: a variable of an `Applied` is in its own,
+            and an array of a pytree module in "params".
 
     Raises:
         InvalidFilterError: if `variables` is not a filter.
@@ -55,7 +57,11 @@ def trainable(pytree: Any, variables: Filter = "params") -> Any:
     predicate, found = to_predicate(variables), Parameters.of(pytree, ("params",))
     nodes = jax.tree.leaves_with_path(pytree, is_leaf=_is_applied)
     applied = {tuple(map(_name, keys)) for keys, node in nodes if _is_applied(node)}
-    paths = [_path(path, applied) for path in found.paths]
+    collections = iter(collections_of(pytree, lambda _: "params"))
+    paths = []
+    for path, value in zip(found.paths, found.values, strict=True):  # a box is one variable of one collection
+        owned = [next(collections) for _ in jax.tree.leaves(value)]
+        paths.append(_path(path, owned[0] if owned else None, applied))
     chosen = [
         path is not None and bool(predicate(path, value)) for path, value in zip(paths, found.values, strict=True)
     ]
@@ -72,13 +78,16 @@ def _is_applied(node: Any) -> bool:
     return isinstance(node, Applied)
 
 
-def _path(path: tuple[str, ...], applied: Container[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """Return the path with the collection of a variable of an `Applied`, or None for a leaf of its function."""
-    place = next((path[1:end] for end in range(1, len(path)) if path[1:end] in applied), None)
-    if place is None:
-        return path
-    kind, *names = path[1 + len(place) :]
-    return (names[0], *place, *names[1:]) if kind == "variables" else None
+def _path(path: tuple[str, ...], collection: str | None, applied: Container[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """Return the path that begins with the collection, or None for a leaf that is no variable.
+
+    In an `Applied`, the names "variables" and that of the collection are left out.
+    """
+    names = path[1:]
+    place = next((names[:end] for end in range(len(names)) if names[:end] in applied), None)
+    if collection is None:
+        return None
+    return (collection, *names) if place is None else (collection, *place, *names[len(place) + 2 :])
 
 
 def _name(key: Any) -> str:

@@ -11,6 +11,7 @@ from . import (
     mesh_specs,
     meta,
     nn,
+    owners,
     pipeline,
     rng,
     scope,
@@ -75,7 +76,7 @@ from .scopes.scoped import Scoped, is_scoped, split_scoped
 from .scopes.variable import Variable
 from .sharded_init import ShardedInit, init_sharded
 from .statics import static_key
-from .tracing import trace_state
+from .tracing import jaxpr_of, trace_state
 
 __all__ = [
     "NO_AXES",
@@ -148,6 +149,7 @@ __all__ = [
     "is_traceable",
     "jacfwd",
     "jacrev",
+    "jaxpr_of",
     "jit",
     "join_static",
     "jvp",
@@ -163,6 +165,7 @@ __all__ = [
     "named_call",
     "nn",
     "outline",
+    "owners",
     "pack",
     "pipeline",
     "pmap",

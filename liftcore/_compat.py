@@ -45,6 +45,7 @@ __all__ = [
     "mapped_aval",
     "needs_python",
     "raw_transformation",
+    "release",
     "tag",
     "tag_name",
     "trace_state",
@@ -90,6 +91,38 @@ with jax.ensure_compile_time_eval():
 def is_eager() -> bool:
     """Whether JAX computes at once: outside all transformations, and with `jit` enabled."""
     return trace_state() == _EAGER and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
+
+
+def release(inside: Any, outside: Any) -> None:
+    """Let the traces that were begun between two places forget their equations and constants, after an error.
+
+    JAX does so when a trace ends normally. But it registers a finalizer for each constant, which keeps a trace that
+    fails for ever: its equations, the constants, and what the error passed through.
+
+    Args:
+        inside: the value of `trace_state` in the function that raised, or was called before the error.
+        outside: its value where the error arrives. The traces that are running there are left alone.
+    """
+    running = _traces(outside)
+    for number, trace in _traces(inside).items():
+        if number not in running and hasattr(trace, "frame"):
+            trace.invalidate()
+
+
+def _traces(state: Any) -> dict[int, Any]:
+    """Return the traces that are running at a place, by id."""
+    found: dict[int, Any] = {}
+    todo = [getattr(state, "_trace_ref", _nothing)()]
+    while todo:
+        trace = todo.pop()
+        if trace is not None and id(trace) not in found:
+            found[id(trace)] = trace
+            todo += [getattr(trace, name, None) for name in ("parent_trace", "tangent_trace")]
+    return found
+
+
+def _nothing() -> None:
+    return None
 
 
 class _Staged(Exception):

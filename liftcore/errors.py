@@ -9,6 +9,7 @@
     ├── entry:     ApplyScopeInvalidVariablesTypeError, ApplyScopeInvalidVariablesStructureError, LazyInitError
     ├── filters:   InvalidFilterError, UnmatchedFilterError
     ├── lifts:     AxisSizeError, CarryTypeError, LoopInvarianceError, LiftArgumentError
+    ├── bridges:   WrongStyleError
     ├── checks:    TooManyTracesError
     ├── edits:     CursorFindError
     └── bytes:     SerializationError, CheckpointInUseError
@@ -90,6 +91,19 @@ def misfit(error: TypeError, fn: Callable[..., Any], args: Sequence[Any], kwargs
         plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
         return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
     return None
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise the interrupt that an error of JAX stands for, if it does.
+
+    JAX turns what is raised while it compares the static data of pytrees into a ValueError, even a KeyboardInterrupt.
+
+    Args:
+        error: the error that was raised.
+    """
+    cause = error.__cause__
+    if isinstance(error, ValueError) and cause is not None and not isinstance(cause, Exception):
+        raise cause from None
 
 
 def rewords(reword: Callable[[LiftError], None]) -> Callable[[LiftError], None]:
@@ -234,6 +248,10 @@ class LoopInvarianceError(LiftError, ValueError):
 
 class LiftArgumentError(LiftError, ValueError):
     """An argument of a transformation, a lifted function or a layer has a value that cannot be used."""
+
+
+class WrongStyleError(LiftArgumentError, TypeError):
+    """A bridge between styles got a module of a style that it does not take; the message names the bridge that does."""
 
 
 class CursorFindError(LiftError, LookupError):

@@ -10,13 +10,14 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
 
 from .cycles import check_finite
-from .errors import LiftArgumentError
+from .errors import LiftArgumentError, raise_interrupt
 from .leaves import is_traceable
 from .statics import Undescribed, snapshot, static_key
 
@@ -168,7 +169,8 @@ class Rest:
         """
         places = jax.tree.leaves_with_path(self._structure.unflatten(range(len(self._holes))))
         paths = [path for (path, _), hole in zip(places, self._holes, strict=True) if not hole]
-        return dict(zip(map(jax.tree_util.keystr, paths), self._static, strict=True))
+        static = [leaf() if type(leaf) is weakref.ref else leaf for leaf in self._static]
+        return dict(zip(map(jax.tree_util.keystr, paths), static, strict=True))
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Rest) and self._hash == other._hash and self._key == other._key)
@@ -287,6 +289,9 @@ def _flatten(tree: Any) -> tuple[list[Any], Any, Hashable | None]:
     except TypeError:  # it is not exact, or has no hash
         leaves, structure = jax.tree.flatten(tree, is_leaf=_is_rest)
         return leaves, structure, None
+    except ValueError as error:
+        raise_interrupt(error)
+        raise
 
 
 @functools.lru_cache(256)

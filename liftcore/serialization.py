@@ -32,7 +32,7 @@ from .frozen_dict import FrozenDict
 from .leaves import is_number, is_numpy
 from .meta import AxisMetadata
 from .saving.encoding import decode, encode
-from .saving.problems import StateError
+from .saving.problems import StateError, several
 
 __all__ = [
     "current_path",
@@ -324,7 +324,7 @@ def _check_leaf(target: Any, state: Any) -> None:
 
 
 def _listed(names: Iterable[Any]) -> str:
-    return ", ".join(map(repr, names)) or "nothing"
+    return several(map(repr, names)) or "nothing"
 
 
 _SAME_STRUCTURE = (

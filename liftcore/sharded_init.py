@@ -16,6 +16,7 @@ from .mesh_specs import LogicalRules, check_rules
 from .meta import get_sharding
 from .pipeline.equations import cut, evaluate, needed, opened, steps_of
 from .portions import bytes_per_process, portions, return_memory
+from .tracing import jaxpr_of
 from .typing import PyTree
 
 __all__ = ["ShardedInit", "init_sharded"]
@@ -117,7 +118,7 @@ class ShardedInit:
 
     def _planned(self, flat: _Flat) -> _Plan:
         try:
-            jaxpr, shapes = jax.make_jaxpr(flat.call, return_shape=True)(flat.arrays)
+            jaxpr, shapes = jaxpr_of(flat.call, flat.arrays)
         except LiftArgumentError:
             self._check_all(flat)
             raise

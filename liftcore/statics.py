@@ -19,7 +19,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -32,6 +32,7 @@ from .leaves import is_numpy
 __all__ = [
     "Undescribed",
     "is_shareable",
+    "kept_with",
     "marked",
     "snapshot",
     "static_key",
@@ -39,6 +40,8 @@ __all__ = [
     "surrounds",
     "warn_not_shared",
 ]
+
+Kept = TypeVar("Kept")
 
 _ATOMS = frozenset({bool, bytes, int, str, type(None), types.EllipsisType})
 _THEMSELVES = (
@@ -177,6 +180,31 @@ def is_shareable(fn: Callable[..., Any]) -> bool:
         return fn.__closure__ is None and not any(isinstance(leaf, jax.Array) for leaf in defaults)
     by_identity: bool = type(fn).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
     return not by_identity and not isinstance(fn, types.MethodType | functools.partial)
+
+
+class _Kept(dict[Any, Any]):
+    """Values that are dropped together with a function. Pickles of the function leave them out."""
+
+    def __reduce__(self) -> Any:
+        return _Kept, ()
+
+
+def kept_with(function: types.FunctionType, make: Callable[[], Kept]) -> Kept:
+    """Return `make()`: the same object in each call, which is kept with the function for as long as that lives.
+
+    A cache elsewhere, with the function in its keys, would keep the function alive, and what it closes over.
+
+    Args:
+        function: the function. The object is an attribute of it, so a wrapper that copies its attributes has it too.
+        make: makes the object.
+    """
+    kept = function.__dict__.get("__kept__")
+    if kept is None:
+        kept = function.__dict__["__kept__"] = _Kept()
+    if make not in kept:
+        kept[make] = make()
+    found: Kept = kept[make]
+    return found
 
 
 _surroundings: list[Callable[[], Hashable]] = []

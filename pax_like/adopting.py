@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 
-from liftcore import Blueprint, Scope
-from liftcore.errors import check_function, name_of
+from liftcore import Blueprint, Scope, is_array
+from liftcore.errors import name_of
+from liftcore.owners import check_made, check_maker
 
 from .structure import is_module
 from .variables import blueprint_of, write
@@ -86,6 +87,16 @@ def _call(module: Any, *args: Any, **kwargs: Any) -> Any:
     return module(*args, **kwargs)
 
 
+def _checked(made: Any) -> Any:
+    check_made("adopt", made, "a module with kinds")
+    return made
+
+
+def _types(module: Any) -> Any:
+    """Return a module with types in place of its arrays; a pytree module in it may hold functions."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array(leaf) else leaf, module)
+
+
 def adopt(scope: Scope, module: Any) -> Adopted:
     """Make a module a part of a model of scopes: its parameters are variables in "params", its states in "state".
 
@@ -112,19 +123,22 @@ def adopt(scope: Scope, module: Any) -> Adopted:
     Raises:
         ScopeVariableNotFoundError: if a variable is missing and cannot be created. Some causes raise another error.
     """
-    check_function("adopt", module if not is_module(module) else adopt)
-
-    def made() -> Any:
-        return module if is_module(module) else module(scope.make_rng("params"))
-
     if is_module(module):
         blueprint = blueprint_of(module)
-        blueprint.create(scope, made)
-    elif scope.is_initializing() and not scope.variables():
+        blueprint.create(scope, lambda: module, module)
+        return Adopted(scope, blueprint)
+    check_maker("adopt", module, "key")
+
+    def made() -> Any:
+        return _checked(module(scope.make_rng("params")))
+
+    if scope.is_initializing() and not scope.variables():
         tree = made()
         blueprint = blueprint_of(tree)
-        blueprint.create(scope, lambda: tree)
+        blueprint.create(scope, lambda: tree, tree)
     else:
-        blueprint = blueprint_of(jax.eval_shape(module, jax.eval_shape(jax.random.key, 0)))
-        blueprint.create(scope, made)
+        types = []
+        jax.eval_shape(lambda key: types.append(_types(_checked(module(key)))), jax.eval_shape(jax.random.key, 0))
+        blueprint = blueprint_of(types[0])
+        blueprint.create(scope, made, types[0])
     return Adopted(scope, blueprint)

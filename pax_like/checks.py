@@ -6,10 +6,11 @@ from typing import Any
 
 from liftcore import trace_state
 from liftcore.leaves import is_array_or_struct, is_number
+from liftcore.owners import is_owner
 
 from . import problems
 from .kinds import PaxKind
-from .structure import Structured, is_module, leaves_and_modules
+from .structure import Structured, leaves_and_modules
 
 __all__ = ["check_changeable", "check_kind", "check_one_module", "check_value"]
 
@@ -33,21 +34,21 @@ def check_kind(module: Structured, name: str, kind: PaxKind) -> None:
 
 def check_one_module(module: Structured, name: str, value: Any) -> None:
     """Check that a value is a module."""
-    if not is_module(value):
+    if not is_owner(value):
         raise problems.unfit(module, name, PaxKind.MODULE, value)
 
 
 def check_value(module: Structured, name: str, value: Any, kind: PaxKind) -> None:
     """Check that an attribute of a kind may hold a value."""
-    for one in leaves_and_modules(value):
+    for one in leaves_and_modules(value, is_owner):
         if not _fits(one, kind):
             raise problems.unfit(module, name, kind, one)
 
 
 def _fits(leaf: Any, kind: PaxKind) -> bool:
     if kind is PaxKind.MODULE:
-        return is_module(leaf)
-    is_data = is_module(leaf) or is_array_or_struct(leaf)
+        return is_owner(leaf)
+    is_data = is_owner(leaf) or is_array_or_struct(leaf)
     return not is_data if kind is PaxKind.OTHERS else is_data or is_number(leaf)
 
 

@@ -7,7 +7,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 import liftcore
+from liftcore import is_array
 from liftcore.errors import LiftArgumentError, check_function, name_of
 
 from .lifting import OnScope, run
@@ -64,9 +67,14 @@ def value_and_grad(
         changed, (value, gradient), places = run(where, lifted, module, args, kwargs)
         paths = places.blueprint.paths
         found = [_below(gradient, path) if path in places.trainable else None for path in paths]
-        return (changed, value), places.blueprint.rest.unflatten(found)
+        return (changed, value), _without_functions(places.blueprint.rest.unflatten(found))
 
     return call
+
+
+def _without_functions(gradient: Any) -> Any:
+    """Replace the functions in pytree modules by None, as in `parameters`."""
+    return jax.tree.map(lambda leaf: leaf if is_array(leaf) else None, gradient)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import liftcore
 from liftcore import nn
 from liftcore.errors import LiftArgumentError
+from liftcore.owners import check_function_of_scope
 from liftcore.typing import Filter, Path
 
 from .kinds import PaxKind
@@ -43,7 +44,9 @@ class Layer(Module):
     """
 
     def __init__(self, fn: Any, rngs: Any, *args: Any, **kwargs: Any) -> None:
-        make = fn.lazy_init if hasattr(fn, "lazy_init") else liftcore.lazy_init(fn, liftcore.DenyList("intermediates"))
+        check_function_of_scope("Layer", fn, "a module with kinds")
+        is_module = hasattr(type(fn), "lazy_init")
+        make = fn.lazy_init if is_module else liftcore.lazy_init(fn, liftcore.DenyList("intermediates"))
         self._fn = fn
         self._paths = tuple(_fill(self, make(rngs, *args, **kwargs)))
 
@@ -101,7 +104,7 @@ def _below(variables: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _apply(fn: Any, mutable: Filter) -> Callable[..., Any]:
-    return functools.partial(fn.apply, mutable=mutable) if hasattr(fn, "apply") else liftcore.apply(fn, mutable)
+    return functools.partial(fn.apply, mutable=mutable) if hasattr(type(fn), "apply") else liftcore.apply(fn, mutable)
 
 
 class Linear(Layer):

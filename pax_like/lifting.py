@@ -7,8 +7,6 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
-import jax
-
 import liftcore
 from liftcore import Blueprint, Scope
 from liftcore.errors import LiftArgumentError, check_function, name_of
@@ -100,8 +98,7 @@ def run(
         The changed module, the result, and the `Places` of the module.
     """
     check_first(where, (module,))
-    leaves, definition = jax.tree.flatten(module)
-    places = places_of(definition)
+    places, leaves = places_of(module)
     scope = liftcore.bind(places.variables(leaves), mutable=True)
     result = lifted(places)(scope, *args, **kwargs)
     return places.blueprint.read(scope.variables()), result, places

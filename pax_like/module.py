@@ -11,6 +11,7 @@ import jax
 
 from liftcore import Rest
 from liftcore.errors import check_keywords
+from liftcore.owners import is_owner
 
 from . import checks, structure, views
 from .kinds import PaxKind
@@ -154,7 +155,7 @@ class Module(Structured):
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = self._structure.kind(name)
-        if kind is None and any(map(structure.is_module, structure.leaves_and_modules(value))):
+        if kind is None and any(map(structure.holds_arrays, structure.leaves_and_modules(value, is_owner))):
             kind = PaxKind.MODULE
         if kind is not None:
             self.register_subtree(name, value, kind)
@@ -258,6 +259,9 @@ class Module(Structured):
         made = object.__new__(cls)
         structure.unflatten(made, definition, children)
         return made
+
+    def __collections__(self) -> list[str | None]:
+        return views.collections(self)
 
     def __getstate__(self) -> tuple[Structure, dict[str, Any]]:
         return self._structure, self.__dict__.copy()

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from liftcore.errors import JaxTransformError, LiftArgumentError, shown
+from liftcore.owners import is_owner
 from liftcore.statics import Undescribed, static_key
 
 from .errors import KindError, SharedModuleError
@@ -44,7 +45,7 @@ def changed_elsewhere(module: Any, name: str) -> JaxTransformError:
 
 def no_kind(module: Any, name: str, value: Any) -> KindError:
     """Return the error for an attribute that has no kind, but holds an array or a module."""
-    if isinstance(value, jax.Array) or not hasattr(value, "name_to_kind"):
+    if not is_owner(value):
         return KindError(
             _place(module, name),
             f"it holds {shown(value)}, but has no kind.",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import jax
 
 from liftcore import Rest, trace_state
-from liftcore.leaves import is_numpy
+from liftcore.leaves import is_array_or_struct, is_numpy
+from liftcore.owners import Style, is_owner
 from liftcore.statics import Undescribed
 
 from . import problems
@@ -24,6 +25,7 @@ __all__ = [
     "check_shared",
     "flatten",
     "hold",
+    "holds_arrays",
     "is_module",
     "leaves_and_modules",
     "modules_in",
@@ -67,6 +69,8 @@ class Structure:
 
 class Structured:
     """The base class of modules, which hold the kinds of their attributes and the trace in which they may change."""
+
+    __style__ = Style("a module with kinds", "pax.adopt", "key", is_changed=True)
 
     __slots__ = ("__dict__", "__weakref__", "_kept", "_structure", "_trace")
 
@@ -153,11 +157,16 @@ def unflatten(module: Structured, definition: Definition, children: Iterable[Any
     hold(module, structure, {**others, **dict(zip(structure.children, children, strict=True))})
 
 
-def leaves_and_modules(tree: Any) -> list[Any]:
-    """Return the leaves of a pytree, with modules as leaves."""
-    if is_module(tree):
+def holds_arrays(value: Any) -> bool:
+    """Return whether a value is a module, of this style or of another one that knows the kinds of its arrays."""
+    return is_module(value) or (is_owner(value) and any(map(is_array_or_struct, jax.tree.leaves(value))))
+
+
+def leaves_and_modules(tree: Any, is_leaf: Callable[[Any], bool] = is_module) -> list[Any]:
+    """Return the leaves of a pytree, with modules as leaves; with `is_owner`, modules of all styles."""
+    if is_leaf(tree):
         return [tree]
-    return jax.tree.leaves(tree, is_leaf=is_module)
+    return jax.tree.leaves(tree, is_leaf=is_leaf)
 
 
 def modules_in(tree: Any) -> Iterator[Any]:
@@ -181,6 +190,6 @@ def check_shared(tree: Any) -> None:
 def _check_others(module: Structured, others: Mapping[str, Any]) -> None:
     """Check that attributes that are not children hold no arrays and no modules."""
     for name, value in others.items():
-        for one in leaves_and_modules(value):
-            if is_module(one) or isinstance(one, jax.Array) or is_numpy(one):
+        for one in leaves_and_modules(value, is_owner):
+            if holds_arrays(one) or isinstance(one, jax.Array) or is_numpy(one):
                 raise problems.no_kind(module, name, one)

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from liftcore import Blueprint, Scope, flatten_static, traverse_util
+from liftcore import Blueprint, Rest, Scope, flatten_static, traverse_util
 from liftcore.errors import LiftArgumentError
+from liftcore.leaves import is_array_or_struct
+from liftcore.owners import by_dtype
 from liftcore.typing import Path
 
 from . import problems
@@ -45,21 +47,34 @@ def blueprint_of(module: Any) -> Blueprint:
     Raises:
         LiftArgumentError: if two leaves have the same path.
     """
-    return places_of(jax.tree.structure(module)).blueprint
+    return places_of(module)[0].blueprint
 
 
-@functools.lru_cache(256)
-def places_of(definition: Any) -> Places:
-    """Return the variables of a module, by its tree definition.
+def places_of(module: Any) -> tuple[Places, list[Any]]:
+    """Return the variables of a module, and the leaves that they hold.
 
     Args:
-        definition: the tree definition.
+        module: the module.
 
     Raises:
         LiftArgumentError: if two leaves have the same path.
     """
-    module = definition.unflatten(range(definition.num_leaves))
-    leaves = leaves_of(module)
+    leaves, rest = flatten_static(module, _is_leaf)
+    return _places(rest, tuple(map(_is_inexact, leaves))), leaves
+
+
+def _is_inexact(leaf: Any) -> bool:
+    return is_array_or_struct(leaf) and by_dtype(leaf) == "params"
+
+
+_TYPES = (jax.ShapeDtypeStruct((), "int32"), jax.ShapeDtypeStruct((), "float32"))
+
+
+@functools.lru_cache(256)
+def _places(rest: Rest, inexact: tuple[bool, ...]) -> Places:
+    """Return the variables of a module, from its static part. The kind of an array may depend on its dtype."""
+    module = rest.unflatten([_TYPES[one] for one in inexact])
+    leaves = [leaf for leaf in leaves_of(module) if leaf.kind in COLLECTIONS]
     paths = [(COLLECTIONS[leaf.kind], *leaf.names) for leaf in leaves]
     twice = [path for path, count in Counter(paths).items() if count > 1]
     if twice:
@@ -68,7 +83,6 @@ def places_of(definition: Any) -> Places:
             "two leaves have this path.",
             "Use dict keys that differ as text.",
         )
-    _, rest = flatten_static(module, _is_leaf)
     trainable = [path for path, leaf in zip(paths, leaves, strict=True) if leaf.is_trainable]
     return Places(Blueprint(rest, tuple(paths), _is_leaf), frozenset(trainable))
 
@@ -93,5 +107,5 @@ def write(where: str, blueprint: Blueprint, scope: Scope, module: Any) -> None:
 
 
 def _is_leaf(leaf: Any) -> bool:
-    """Return True: every leaf of a module is kept in a variable, including Python numbers."""
-    return True
+    """Return whether a leaf of a module is kept in a variable: all but the functions of pytree modules."""
+    return by_dtype(leaf) is not None

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError
 from liftcore.leaves import is_array, is_array_or_struct
+from liftcore.owners import is_owner
 
-from .kinds import PaxKind
-from .structure import is_module, leaves_and_modules
+from .kinds import COLLECTIONS, PaxKind
+from .structure import is_module
 
-__all__ = ["Leaf", "leaves_of", "select", "summary", "text", "updated"]
+__all__ = ["Leaf", "collections", "leaves_of", "select", "summary", "text", "updated"]
 
 
 class Leaf(NamedTuple):
@@ -44,16 +45,32 @@ def leaves_of(module: Any) -> list[Leaf]:
 
 
 def _kinds(module: Any) -> Iterator[tuple[PaxKind, bool]]:
-    """Yield for each leaf its kind, and whether it is trainable."""
+    """Yield for each leaf its kind, and whether it is trainable.
+
+    In an attribute of kind PARAMETER or STATE, all arrays of a module have this kind. In a module of another style, an
+    array is a parameter only if that style says so.
+    """
     structure = module._structure
     for name in structure.children:
         value, kind = module.__dict__[name], structure.kind(name)
-        if kind is PaxKind.MODULE:
-            for one in leaves_and_modules(value):
-                yield from _kinds(one) if is_module(one) else [(kind, False)]
-        else:
-            is_trainable = kind is PaxKind.PARAMETER and not structure.is_frozen
-            yield from [(kind, is_trainable)] * len(jax.tree.leaves(value))
+        for one in jax.tree.leaves(value, is_leaf=is_owner):
+            if kind is PaxKind.MODULE and is_module(one):
+                yield from _kinds(one)
+                continue
+            is_other = is_owner(one) and not is_module(one)
+            for collection in one.__collections__() if is_other else ["params"] * len(jax.tree.leaves(one)):
+                found = PaxKind.OTHERS if collection is None else PaxKind.STATE
+                if collection == "params" and kind is not PaxKind.STATE:
+                    found = PaxKind.PARAMETER
+                yield found, found is PaxKind.PARAMETER and not structure.is_frozen
+
+
+def collections(module: Any) -> list[str | None]:
+    """Return the collection of each leaf of a module, as other styles see it: frozen parameters are states."""
+    return [
+        "params" if trainable else COLLECTIONS[PaxKind.STATE] if kind in COLLECTIONS else None
+        for kind, trainable in _kinds(module)
+    ]
 
 
 def select(module: Any, wanted: Callable[[Leaf], bool]) -> Any:

@@ -1,61 +1,91 @@
-"""Files that are replaced as a whole or not at all, and locks that end with the process that holds them."""
+"""Files that are created anew, replaced as a whole or not at all, opened and locked; no link is followed on the way.
+
+Others may write to the folder of a checkpoint, or may have packed it: whatever is found there under a predictable name
+may be a link to a precious file, a pipe that never ends, or what a writer left that was killed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import hashlib
 import os
 import stat
+import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from ..errors import CheckpointInUseError
+from ..errors import CheckpointInUseError, SerializationError
 
 try:
     import fcntl
 except ImportError:  # Windows has no such module, so nothing keeps a second writer out there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["FileLock", "errors_about", "make_folder", "mode_of", "replace_file", "sync_folder"]
+__all__ = [
+    "LOCKING",
+    "FileLock",
+    "folder_lock",
+    "kind_of",
+    "make_folder",
+    "open_plain",
+    "remove_left_over",
+    "replace_file",
+    "sync_folder",
+]
+
+_FLAGS = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+"""No link is followed, and a pipe without a writer is opened at once. Not all systems have all flags."""
+
+_LONGEST = 255
+"""The bytes in a file's name that file systems allow."""
+
+# --- creating and replacing -------------------------------------------------------------------------------------------
 
 
 def replace_file(path: Path, parts: Iterable[Any]) -> None:
     """Write a file, so that it has the old bytes or all of the new ones, even if the machine stops in between.
 
-    1. The bytes go to a temporary file in the same folder, and are flushed to the disk.
+    1. The bytes go to a new temporary file in the same folder, and are flushed to the disk.
     2. The temporary file gets the permissions of the old file, and takes its name in one step.
     3. The folder, and with it the new name, is flushed to the disk.
 
     Args:
-        path: the file. If it is a link, the file that it points to is replaced. Missing folders are created.
+        path: the file. Missing folders are created.
         parts: the buffers to write, in order.
 
     Raises:
         CheckpointInUseError: if another writer is writing the file.
-        OSError: if the disk is full or fails. The old file is unchanged.
+        OSError: if the disk is full or fails, or if `path` is a link, a folder or anything else that is not a regular
+            file. The old file is unchanged.
     """
-    path = Path(os.path.realpath(path))
-    mode = mode_of(path)
+    mode = _mode_of(path)
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with errors_about(path, temporary):
-        # The owner may write to it, even if the old file is read-only and a temporary file is left over.
-        lock = FileLock(temporary, f'file "{path}"', 0o666 if mode is None else mode | stat.S_IRUSR | stat.S_IWUSR)
+    name = f".{path.name}.tmp"
+    if len(os.fsencode(name)) > _LONGEST:
+        name = f".{hashlib.sha1(os.fsencode(path.name), usedforsecurity=False).hexdigest()}.tmp"
+    temporary = path.with_name(name)
+    with _errors_about(path, temporary):
+        # The owner may write to it, even if the old file is read-only and this one is left over.
+        lock = _created(temporary, f'file "{path}"', 0o666 if mode is None else mode | stat.S_IRUSR | stat.S_IWUSR)
         _replace(path, temporary, lock, parts, mode)
         sync_folder(path.parent)
 
 
 def _replace(path: Path, temporary: Path, lock: FileLock, parts: Iterable[Any], mode: int | None) -> None:
     try:
-        os.ftruncate(lock.fd, 0)  # a writer that was killed may have left some bytes
         for part in parts:
             _write(lock.fd, part)
             del part
         if mode is not None and mode != stat.S_IMODE(os.fstat(lock.fd).st_mode):
-            os.chmod(temporary, mode)
+            os.chmod(lock.fd if os.chmod in os.supports_fd else temporary, mode)
         os.fsync(lock.fd)
+        if not lock.is_at(temporary):  # on a file system without locks, another writer took it for a left-over file
+            raise _in_use(f'file "{path}"', "another writer")
         if fcntl is None:
             lock.release()  # Windows cannot rename an open file
         os.replace(temporary, path)
@@ -68,21 +98,83 @@ def _replace(path: Path, temporary: Path, lock: FileLock, parts: Iterable[Any], 
         lock.release()
 
 
-def mode_of(path: Path) -> int | None:
+def _created(path: Path, where: str, mode: int) -> FileLock:
+    """Create a file anew, and lock it. What a killed writer left under its name is removed first.
+
+    Owner and permissions of the new file are not those of what was there, and no file that a link points to is opened.
+    """
+    while True:
+        try:
+            return FileLock(path, where, os.O_CREAT | os.O_EXCL, mode)
+        except FileExistsError:
+            remove_left_over(path, where)
+
+
+def remove_left_over(path: Path, where: str) -> None:
+    """Remove a temporary file.
+
+    Args:
+        path: the file.
+        where: the place to which its writer writes, for the error.
+
+    Raises:
+        CheckpointInUseError: if its writer still holds its lock.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        kind = kind_of(os.lstat(path))
+        if kind == "a folder":
+            raise OSError(errno.EISDIR, f"This cannot be written while {path.name} is a folder", os.fspath(path))
+        lock = FileLock(path, where, 0) if fcntl and kind is None else None  # nobody writes to a link
+        try:
+            os.unlink(path)
+        finally:
+            if lock:
+                lock.release()
+
+
+def _mode_of(path: Path) -> int | None:
     """Return the permissions of a file that is about to be replaced, or `None` if it does not exist.
 
     Raises:
-        OSError: if it is a folder, a device or anything else that is not a regular file.
+        OSError: if it is a link, a folder, a device or anything else that is not a regular file.
     """
     try:
-        mode = path.stat().st_mode
+        status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "This is a folder; give the path of a file in it", os.fspath(path))
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "This is not a regular file, and would be replaced by one", os.fspath(path))
-    return stat.S_IMODE(mode)
+    if kind := kind_of(status):
+        what = f"This is {kind}, not a regular file, and would be replaced by one"
+        raise OSError(errno.EINVAL, what, os.fspath(path))
+    return stat.S_IMODE(status.st_mode)
+
+
+def kind_of(status: os.stat_result) -> str | None:
+    """Return what a name stands for, for errors, if it is not a regular file."""
+    if stat.S_ISREG(status.st_mode):
+        return None
+    return (
+        "a link" if stat.S_ISLNK(status.st_mode) else "a folder" if stat.S_ISDIR(status.st_mode) else "a special file"
+    )
+
+
+def open_plain(path: str | os.PathLike[str], where: str) -> BinaryIO:
+    """Open a file for reading, without a buffer.
+
+    Args:
+        path: the file, or a link to it.
+        where: the name of the file, for errors.
+
+    Raises:
+        SerializationError: if it is a folder, a pipe or a device. To open one of these may take for ever.
+        FileNotFoundError: if there is no such file.
+    """
+    fd = os.open(path, os.O_RDONLY | (_FLAGS & ~getattr(os, "O_NOFOLLOW", 0)))
+    if kind := kind_of(os.fstat(fd)):
+        os.close(fd)
+        raise SerializationError(where, f"this is {kind}, not a regular file.", "Pass the path of one file.")
+    return os.fdopen(fd, "rb", buffering=0)
 
 
 def make_folder(folder: Path) -> None:
@@ -95,14 +187,14 @@ def make_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def errors_about(path: Path, temporary: Path) -> Iterator[None]:
+def _errors_about(path: Path, temporary: Path) -> Iterator[None]:
     """Name `path` in errors of the system that name its temporary file or no file."""
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename in (None, os.fspath(temporary)):
-            error.filename, error.filename2 = os.fspath(path), None
-        raise
+        if error.errno is None or (error.filename is not None and os.fspath(error.filename) != os.fspath(temporary)):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
 def _write(fd: int, data: Any) -> None:
@@ -122,33 +214,51 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+# --- locks ------------------------------------------------------------------------------------------------------------
+
+LOCKING = threading.RLock()
+"""Held while a lock is taken. A fork waits for it: a child must know all locks that it has to release."""
+
+_HELD: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
 class FileLock:
     """A file that one object holds at a time. The system releases the lock when the process ends, however it ends.
 
     Forked processes do not hold the lock: they may live longer, and would keep other writers out.
 
     Args:
-        path: the file, which is created if it does not exist.
+        path: the file. A link is not followed.
         where: the locked place, for the error.
+        flags: flags of `os.open`. By default, a missing file is created.
         mode: the permissions of a new file, before the umask is applied.
+        lock: if false, the file is only opened.
+
+    Attributes:
+        is_locked: whether the file system has locks; if not, nothing keeps other writers out.
 
     Raises:
         CheckpointInUseError: if another process, or another object of this process, holds the lock.
+        OSError: if the file cannot be opened.
     """
 
-    def __init__(self, path: Path, where: str, mode: int = 0o666) -> None:
-        while True:
-            self.fd = -1
-            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), mode)
-            try:
-                self._lock(where)
-                if self.is_at(path):
-                    break
-            except BaseException:
+    def __init__(
+        self, path: Path, where: str, flags: int = os.O_CREAT, mode: int = 0o666, *, lock: bool = True
+    ) -> None:
+        self.fd, self.is_locked = -1, False
+        with LOCKING:
+            while not self.is_at(path):  # between `open` and `flock`, another writer finished and renamed the file
                 self.release()
-                raise
-            self.release()  # between `open` and `flock`, another writer finished and renamed the file
-        _HELD.add(self)
+                self.fd = os.open(path, os.O_RDWR | _FLAGS | flags, mode)
+                try:
+                    if lock and fcntl:
+                        self._lock(where)
+                except BaseException:
+                    if flags & os.O_EXCL and self.is_at(path):
+                        os.unlink(path)  # nothing is left of a file that could not be locked
+                    self.release()
+                    raise
+            _HELD.add(self)
 
     @property
     def held(self) -> bool:
@@ -158,44 +268,111 @@ class FileLock:
     def is_at(self, path: Path) -> bool:
         """Return whether the locked file still has this name."""
         try:
-            return self.held and os.path.samestat(os.fstat(self.fd), os.stat(path))
-        except FileNotFoundError:
+            return self.held and os.path.samestat(os.fstat(self.fd), os.lstat(path))
+        except OSError:
             return False
 
-    def release(self, close: Callable[[int], None] = os.close) -> None:
-        """Release the lock; the file stays.
+    def release(self) -> None:
+        """Release the lock; the file stays."""
+        if self.is_locked:  # a process that was just forked may not have closed its copy yet
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+        self.forget()
+
+    def forget(self, close: Callable[[int], None] = os.close) -> None:
+        """Close the file, but leave the lock to other processes that have it open.
 
         Args:
             close: the function that closes the file. It is a default because modules are empty when the interpreter
                 ends.
         """
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1
+        fd, self.fd, self.is_locked = self.fd, -1, False
+        if fd >= 0:
             close(fd)
 
     def __del__(self) -> None:
-        self.release()
+        self.forget()
 
     def _lock(self, where: str) -> None:
-        if fcntl is None:
-            return
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.is_locked = True
         except BlockingIOError:
-            holder = os.read(self.fd, 20).decode("ascii", "replace").strip()
-            by = f"process {holder}" if holder.isdigit() else "another writer"
-            by = "another object of this process" if holder == str(os.getpid()) else by
-            what = f"{by} is writing there, and only one writer is allowed."
-            raise CheckpointInUseError(where, what, "Close the other one first, or write to another place.") from None
+            raise _in_use(where, self._holder()) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+
+    def _holder(self) -> str:
+        """Return who holds the lock of this file. Its text is the number of the process, in a folder's lock."""
+        status = os.fstat(self.fd)
+        for one in list(_HELD):
+            with contextlib.suppress(OSError):  # another thread may release it at the same time
+                if os.path.samestat(os.fstat(one.fd), status):
+                    return "another object or thread of this process"
+        holder = os.read(self.fd, 20).strip()
+        known = holder.isdigit() and int(holder) != os.getpid()
+        return f"process {int(holder)}" if known else "another process"
 
 
-_HELD: weakref.WeakSet[FileLock] = weakref.WeakSet()
+_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}
+"""What `flock` answers on file systems without locks, such as Lustre, and some of FUSE and NFS."""
 
 
-def _release_all() -> None:
+def _in_use(where: str, holder: str) -> CheckpointInUseError:
+    what = f"{holder} is writing there, and only one writer is allowed."
+    return CheckpointInUseError(where, what, "Close the other one first, or write to another place.")
+
+
+def folder_lock(path: Path, where: str, lock: bool) -> FileLock:
+    """Lock a folder by a file in it, which holds the number of the process and nothing else.
+
+    Args:
+        path: the file, which is created if it is missing.
+        where: the folder, for the error.
+        lock: if false, the file is written, but nothing keeps other writers out.
+
+    Raises:
+        CheckpointInUseError: if there is another writer.
+        OSError: if the file is a link, has a second name, or holds something else: it may be a precious file.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _check_lock(path, os.lstat(path))
+    file = FileLock(path, where, lock=lock)
+    try:
+        _check_lock(path, os.fstat(file.fd))
+        if (text := os.read(file.fd, 32).strip()) and not text.isdigit():
+            raise OSError(errno.EEXIST, "This is not the lock of a folder: it holds something else", os.fspath(path))
+        with contextlib.suppress(OSError):  # only another writer's error needs the number; the disk may be full
+            os.ftruncate(file.fd, 0)
+            os.lseek(file.fd, 0, os.SEEK_SET)
+            os.write(file.fd, str(os.getpid()).encode())
+        if lock and fcntl and not file.is_locked:
+            _warn_of_no_locks(path.parent)
+    except BaseException:
+        file.release()
+        raise
+    return file
+
+
+def _check_lock(path: Path, status: os.stat_result) -> None:
+    """Check that a lock is a regular file with one name, so that to write into it changes no other file."""
+    if kind := kind_of(status) or ("a hard link" if status.st_nlink > 1 else None):
+        what = f"This is {kind}, and not the lock of a folder; remove it if no writer uses the folder"
+        raise OSError(errno.ELOOP, what, os.fspath(path))
+
+
+@functools.lru_cache(64)  # once for each folder
+def _warn_of_no_locks(folder: Path) -> None:
+    what = f'the file system of "{folder}" has no locks, so nothing keeps a second writer out.'
+    fix = "Make sure that one process writes, and say so with `Checkpoints(folder, lock=False)`."
+    warnings.warn(f"{what} {fix}", RuntimeWarning, stacklevel=5)
+
+
+def _forget_all() -> None:
     for lock in list(_HELD):
-        lock.release()
+        lock.forget()
+    LOCKING.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_all)
+    os.register_at_fork(before=LOCKING.acquire, after_in_parent=LOCKING.release, after_in_child=_forget_all)

@@ -12,13 +12,13 @@ from ..errors import LiftArgumentError, SerializationError
 from ..saving.problems import StateError
 from ..serialization import to_state_dict
 from ..typing import Filter, PyTree
-from .disk import replace_file
+from .disk import open_plain, replace_file
 from .layout import parts_of, state_and_end, state_in
 from .matching import TRANSFORM, compare
 from .placing import Stored
 from .streams import Section, check_path_or_file, name_of_file, write_to
 
-__all__ = ["Transform", "load_file", "save_file"]
+__all__ = ["Transform", "about", "load_file", "save_file"]
 
 Transform: TypeAlias = Callable[[Any], Any]
 
@@ -52,10 +52,10 @@ def save_file(path: str | os.PathLike[str] | BinaryIO, tree: PyTree) -> None:
         OSError: if the system cannot write, for instance because the disk is full.
     """
     check_path_or_file("save_file(path, tree)", path, "wb")
-    with _about(path):
+    with about(path):
         parts = parts_of(to_state_dict(tree))
     if isinstance(path, str | os.PathLike):
-        replace_file(Path(path), parts)
+        replace_file(Path(os.path.realpath(path)), parts)
     else:
         write_to(path, parts)
 
@@ -111,7 +111,7 @@ def load_file(
     if target is None and not (filter is True and strict and not cast):
         what = "`filter`, `strict` and `cast` need a target, and `target` is None."
         raise LiftArgumentError(f"load_file({name_of_file(path)})", what, "Pass the tree to restore into.")
-    with _about(path), _opened(path) as (file, size):
+    with about(path), _opened(path) as (file, size):
         if isinstance(file, Section):
             state, end = state_and_end(file, size, checksums)
         else:
@@ -119,7 +119,7 @@ def load_file(
         if target is None or transform is not None:
             state = _read(state)
         if transform is not None:
-            state = transform(state)
+            state = to_state_dict(transform(state)) if target is not None else transform(state)
         if target is not None:
             where = name_of_file(path)
             options: Any = {"filter": filter, "strict": strict, "cast": cast, "renaming": TRANSFORM}
@@ -132,7 +132,7 @@ def load_file(
 def _opened(path: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[Any, int]]:
     """Open a file that begins with a checkpoint; yield it and its size."""
     if isinstance(path, str | os.PathLike):
-        with open(path, "rb", buffering=0) as file:
+        with open_plain(path, name_of_file(path)) as file:
             yield file, os.fstat(file.fileno()).st_size
     else:
         section = Section(path)
@@ -140,17 +140,20 @@ def _opened(path: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[Any, int]
 
 
 def _read(state: Any) -> Any:
-    """Return a state with all of its arrays read."""
-    if isinstance(state, dict):
-        return {name: _read(below) for name, below in state.items()}
-    if isinstance(state, list):
-        return [_read(below) for below in state]
+    """Return a state with all of its arrays read; its containers are changed."""
+    if isinstance(state, dict | list):
+        for name, below in state.items() if isinstance(state, dict) else enumerate(state):
+            state[name] = _read(below)
     return state.read() if isinstance(state, Stored) else state
 
 
 @contextlib.contextmanager
-def _about(path: str | os.PathLike[str] | BinaryIO) -> Iterator[None]:
-    """Add the name of the file to errors about a state."""
+def about(path: str | os.PathLike[str] | BinaryIO) -> Iterator[None]:
+    """Add the name of a file to errors about a state.
+
+    Args:
+        path: the file.
+    """
     try:
         yield
     except StateError as error:

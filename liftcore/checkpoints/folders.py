@@ -13,10 +13,13 @@ from typing import Any, Self, SupportsIndex
 
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import CheckpointInUseError, LiftArgumentError, SerializationError, shown
+from ..saving.problems import several
+from ..serialization import to_state_dict
 from ..typing import Filter, PyTree
-from .disk import FileLock, make_folder
-from .files import Transform, load_file, save_file
+from .disk import LOCKING, FileLock, folder_lock, kind_of, make_folder, remove_left_over, replace_file
+from .files import Transform, about, load_file
+from .layout import parts_of
 from .streams import check_path
 
 __all__ = ["Checkpoints", "no_such_step"]
@@ -49,23 +52,25 @@ class Checkpoints:
     Args:
         folder: the folder, which the first `save` creates if it does not exist.
         keep: the number of steps to keep, counted from the last; `None` keeps all.
+        lock: whether to lock the folder against a second writer. On a file system without locks, the first `save` warns
+            once and goes on. Pass False if you make sure yourself that there is one writer.
 
     Raises:
         LiftArgumentError: if `folder` is not a path, or if `keep` is not a positive integer.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int | None = 3) -> None:
+    def __init__(self, folder: str | os.PathLike[str], keep: int | None = 3, *, lock: bool = True) -> None:
         check_path("Checkpoints(folder)", folder)
         if keep is not None and (not isinstance(keep, int | np.integer) or isinstance(keep, bool) or keep < 1):
             what = f"`keep` is {keep!r}."
             raise LiftArgumentError(f'Checkpoints("{folder}")', what, "Give a number of steps, or None to keep all.")
-        self.folder, self.keep = Path(folder), keep
+        self.folder, self.keep, self.lock = Path(folder), keep, lock
         self._lock: FileLock | None = None
 
     def steps(self) -> list[int]:
-        """Return the saved steps, in order."""
-        with contextlib.suppress(FileNotFoundError):
-            found = [_NAME.fullmatch(name) for name in os.listdir(self.folder)]
+        """Return the saved steps, in order. A folder, a link or a pipe with the name of a step is none."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+            found = [_NAME.fullmatch(entry.name) for entry in entries if entry.is_file(follow_symlinks=False)]
             return sorted({int(match[1]) for match in found if match and match[0] == _name(int(match[1]))})
         return []
 
@@ -84,7 +89,8 @@ class Checkpoints:
             LiftArgumentError: if a later step is saved already.
             CheckpointInUseError: if another process, or another object, writes to the folder.
             SerializationError: if the tree holds something that cannot be written.
-            OSError: if the system cannot write, for instance because the disk is full. The saved steps are unchanged.
+            OSError: if the system cannot write, for instance because the disk is full; or if a link or a folder is in
+                the place of the step or the lock. The saved steps are unchanged.
         """
         where = f'Checkpoints("{self.folder}").save'
         number = _index(where, step)
@@ -94,7 +100,9 @@ class Checkpoints:
             what = f"step {number} comes before step {last}, which is saved already."
             fix = f"Continue from step {last}, write to another folder, or remove later files, such as {_name(last)}."
             raise LiftArgumentError(where, what, fix)
-        save_file(self.folder / _name(number), tree)
+        path = self.folder / _name(number)
+        with about(path):
+            replace_file(path, parts_of(to_state_dict(tree)))  # unlike `save_file`, it follows no link
         for old in self.steps()[: -self.keep] if self.keep is not None else ():
             (self.folder / _name(old)).unlink(missing_ok=True)
 
@@ -129,6 +137,11 @@ class Checkpoints:
         for number in self._candidates(where, step):
             with contextlib.suppress(FileNotFoundError):
                 path = self.folder / _name(number)
+                if kind := kind_of(os.lstat(path)):
+                    what = f"the file of step {number} is {kind}, not a regular file."
+                    raise SerializationError(
+                        where, what, f"Give one of the saved steps: [{several(map(str, self.steps()))}]."
+                    )
                 return load_file(path, target, filter=filter, strict=strict, cast=cast, transform=transform)
         steps = self.steps()
         raise no_such_step(where, step, steps)
@@ -157,21 +170,24 @@ class Checkpoints:
 
     def _hold(self, where: str) -> None:
         """Make this object the writer, and remove the temporary files of a writer that was killed."""
-        if self._lock is not None and self._lock.held:
-            return
-        make_folder(self.folder)
-        self._lock = FileLock(self.folder / _LOCK, where)
-        with contextlib.suppress(OSError):  # the writer's process, for another writer's error; the disk may be full
-            os.ftruncate(self._lock.fd, 0)
-            os.write(self._lock.fd, str(os.getpid()).encode())
-        for left in self.folder.glob(_LEFT_OVER):
-            left.unlink(missing_ok=True)
+        path = self.folder / _LOCK
+        with LOCKING:  # another thread may use this object too
+            if self._lock is not None and self._lock.is_at(path):
+                return
+            self.close()  # someone removed the lock, or the folder, so another writer may have come
+            make_folder(self.folder)
+            self._lock = folder_lock(path, where, self.lock)
+            for left in self.folder.glob(_LEFT_OVER):
+                with contextlib.suppress(OSError, CheckpointInUseError):
+                    remove_left_over(left, where)
 
 
 def no_such_step(where: str, step: Any, steps: list[int]) -> LiftArgumentError:
     """Return the error for a step that is not in a folder, or for a folder without steps."""
     if steps:
-        return LiftArgumentError(where, f"there is no step {step}.", f"Give one of the saved steps: {steps}.")
+        return LiftArgumentError(
+            where, f"there is no step {step}.", f"Give one of the saved steps: [{several(map(str, steps))}]."
+        )
     fix = "If this may be the first run, check before you restore: `if checkpoints.latest() is not None`."
     return LiftArgumentError(where, "there is no checkpoint, and `latest()` returns None.", fix)
 

@@ -229,13 +229,12 @@ class _FileReader(Reader):
 
 
 def _lazy(tree: Any, path: tuple[str, ...], stored: Callable[[_Payload, tuple[str, ...]], Any]) -> Any:
-    """Return a state in which `stored` replaces each value that is still in the file."""
+    """Return a state in which `stored` replaces each value that is still in the file; its containers are changed."""
     if isinstance(tree, _Payload):
         return stored(tree, path)
-    if isinstance(tree, dict):
-        return {name: _lazy(below, (*path, str(name)), stored) for name, below in tree.items()}
-    if isinstance(tree, list):
-        return [_lazy(below, (*path, str(index)), stored) for index, below in enumerate(tree)]
+    if isinstance(tree, dict | list):
+        for name, below in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            tree[name] = _lazy(below, (*path, str(name)), stored)
     return tree
 
 

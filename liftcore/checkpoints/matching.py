@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ import numpy as np
 from ..errors import SerializationError
 from ..filters import All, Everything, Parameters, short_form, to_predicate
 from ..filters.parameters import is_variable, listed
-from ..saving.problems import TRACER, printable
+from ..saving.problems import TRACER, printable, several
 from ..serialization import from_state_dict, to_state_dict
 from ..typing import Filter, Path, Predicate, PyTree
 from .placing import KeyTarget, SavedKey, converted, misfit, naming, shown_type, unmarked
@@ -26,6 +27,9 @@ __all__ = ["TRANSFORM", "Comparison", "about_boxes", "compare", "match_state"]
 
 _MAX_COMPARISONS = 20_000
 """The number of pairs of names that are compared to suggest the closest ones; it takes half a second."""
+
+_MAX_OTHERS = 1_000
+"""The number of entries without a counterpart in the target that are kept, to suggest names."""
 
 
 def match_state(
@@ -81,7 +85,7 @@ def match_state(
         SerializationError: if something does not fit; the error lists every path, with the closest name on the other
             side.
     """
-    return compare(target, state, where=where, filter=filter, strict=strict, cast=cast).converted()
+    return compare(target, to_state_dict(state), where=where, filter=filter, strict=strict, cast=cast).converted()
 
 
 class Comparison(NamedTuple):
@@ -130,7 +134,7 @@ def compare(
 
     Args:
         target: see `match_state`.
-        state: see `match_state`.
+        state: nested dicts and lists. What the target lacks is not kept: a file may hold millions of entries.
         where: see `match_state`.
         filter: see `match_state`.
         strict: see `match_state`.
@@ -140,21 +144,24 @@ def compare(
     marked = _with_marks(target)
     spec = to_state_dict(marked)
     expected = dict(_flat(spec))
-    saved = _with_keys(dict(_flat(to_state_dict(state))), expected)
     takes = about_boxes(target, filter)
 
-    def is_taken(path: Path, leaf: Any) -> bool:
+    def checked(path: Path, leaf: Any) -> bool:
         with naming(where, path):
             return takes(path, leaf)
 
+    is_taken = takes if isinstance(takes, Everything) else checked  # it raises nothing
     taken = {path: leaf for path, leaf in expected.items() if is_taken(path, unmarked(leaf))}
-    beside = {path: leaf for path, leaf in saved.items() if path not in expected and is_taken(path, leaf)}
-    found = {path: saved[path] for path in taken if path in saved} | beside
+    saved, others = _chosen(where, state, expected, is_taken)
+    found = {path: leaf for path, leaf in saved.items() if path in taken or path not in expected}
     if expected and not taken:
         what = f"the filter matches no leaf of the target: {short_form(takes)} (available: "
         what += f"{listed(list(expected), takes)})."
         raise SerializationError(where, what, "Match some of these, such as a module with `PathContains(name)`.")
-    _check(where, taken, found, strict, cast, not isinstance(takes, Everything), renaming)
+    problems = _problems(taken, found, strict, cast)
+    if problems:
+        part = "restore a part with `filter=`" if isinstance(takes, Everything) else _narrower(taken)
+        raise _misfits(where, problems, others if strict else 0, _boxed(taken, found), part, renaming)
     return Comparison(where, marked, spec, {path: (leaf, found[path]) for path, leaf in taken.items() if path in found})
 
 
@@ -219,11 +226,36 @@ def _is_typed_key(value: Any) -> bool:
 
 def _flat(state: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
     """Yield the leaves of a state with their paths. An empty dict has no leaves, so there is nothing to restore."""
-    if not isinstance(state, Mapping):
+    if not isinstance(state, Mapping | list):
         yield path, state
         return
-    for name, below in state.items():
+    for name, below in state.items() if isinstance(state, Mapping) else enumerate(state):
         yield from _flat(below, (*path, str(name)))
+
+
+def _chosen(
+    where: str, state: Any, expected: Mapping[Path, Any], is_taken: Callable[[Path, Any], bool]
+) -> tuple[dict[Path, Any], int]:
+    """Return the leaves of a state that are expected, and some of the others, and how many more of these there are."""
+    keys = {path for path, leaf in expected.items() if isinstance(leaf, KeyTarget)}
+    parts = {(*path, name) for path in keys for name in ("impl", "data")}
+    saved, beside = dict[Path, Any](), dict[Path, Any]()
+    others = 0
+    for path, leaf in _flat(state):
+        if path in saved or path in beside:
+            what = f"two names are the same text: {printable('/'.join(path))}."
+            raise SerializationError(where, what, "Use keys that differ as strings.")
+        if path in expected or path in parts:
+            saved[path] = leaf
+        elif is_taken(path, leaf):
+            others += 1
+            if others <= _MAX_OTHERS:
+                beside[path] = leaf
+    saved = _with_keys(saved, expected)
+    halves = [path for path in saved if path not in expected and not is_taken(path, saved[path])]
+    for path in halves:
+        del saved[path]
+    return saved | beside, others - len(beside)
 
 
 def _with_keys(saved: dict[Path, Any], expected: Mapping[Path, Any]) -> dict[Path, Any]:
@@ -269,30 +301,37 @@ _FIXES = (
 )
 
 
-def _check(
-    where: str,
-    taken: Mapping[Path, Any],
-    found: Mapping[Path, Any],
-    strict: bool,
-    cast: bool,
-    narrow: bool,
-    renaming: str,
-) -> None:
+def _problems(taken: Mapping[Path, Any], found: Mapping[Path, Any], strict: bool, cast: bool) -> list[tuple[Path, str]]:
     problems = list(_names(taken, found)) if strict else []
     for path, leaf in taken.items():
         text = misfit(leaf, found[path], cast) if path in found else None
         if text:
             problems.append((path, text))
-    if not problems:
-        return
-    part = _narrower(taken) if narrow else "restore a part with `filter=`"
+    return problems
+
+
+def _misfits(
+    where: str, problems: Sequence[tuple[Path, str]], others: int, boxed: bool, part: str, renaming: str
+) -> SerializationError:
+    """Return the error for what does not fit.
+
+    Args:
+        where: the name of what was read.
+        problems: the paths that do not fit, with the reason.
+        others: how many more entries are unexpected.
+        boxed: whether one side has a boxed value where the other side has an unboxed one.
+        part: advice about the filter.
+        renaming: advice about names.
+    """
     applying = [fix for fix in _FIXES if any(fix.applies(text) for _, text in problems)]
     fixes = [fix.text.replace("{part}", part).replace("{renaming}", renaming) for fix in applying]
-    if _boxed(taken, found):
+    if boxed:
         fixes.insert(0, "Restore boxed values into boxed ones: into variables from `init`; then `unbox` the result.")
-    count = "1 entry does" if len(problems) == 1 else f"{len(problems)} entries do"
-    lines = "".join(printable(f"\n  {'/'.join(path) or '.'}: {text}") for path, text in problems)
-    raise SerializationError(where, f"{count} not fit the target:{lines}\n", " ".join(fixes))
+    number = len(problems) + others
+    count = "1 entry does" if number == 1 else f"{number} entries do"
+    lines = [f"{'/'.join(path) or '.'}: {text}" for path, text in problems]
+    listed = several(itertools.chain(lines, itertools.repeat("", others)), "\n  ")
+    return SerializationError(where, f"{count} not fit the target:\n  {listed}\n", " ".join(fixes))
 
 
 def _narrower(taken: Mapping[Path, Any]) -> str:
@@ -310,9 +349,9 @@ def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tup
         ("missing", "the target", missing, taken, unexpected),
         ("unexpected", "the saved state", unexpected, found, missing),
     ):
-        names = ["/".join(path) for path in others]
+        names = [printable("/".join(path)) for path in others]
         for path in paths:
-            close = difflib.get_close_matches("/".join(path), names, 1) if left > 0 else []
+            close = difflib.get_close_matches(printable("/".join(path)), names, 1) if left > 0 else []
             left -= len(names)
             hint = f"; closest: {close[0]}" if close else ""
             yield path, f"{kind}, {shown_type(leaves[path])} in {side}{hint}"

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import glob
 import math
 import operator
 import os
+import re
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
 import jax
 import numpy as np
 
-from ..errors import LiftArgumentError, SerializationError, shown
-from ..traverse_util import unflatten_dict
+from ..errors import LiftArgumentError, shown
+from ..saving.problems import several
+from ..serialization import to_state_dict
+from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
 from .folders import no_such_step
 from .matching import TRANSFORM, compare
-from .orbax_arrays import require_orbax, restore_args, restored
+from .orbax_arrays import array_in, check_size, guarded, require_orbax, restore_args, restored
 from .orbax_foreign import load_orbax
-from .orbax_items import parted, rest_in, stored
+from .orbax_items import parted, state_in
 from .placing import Stored
 from .streams import check_path
 
 __all__ = ["OrbaxCheckpoints"]
 
 _REMOVED = ".removed"
-_UNREADABLE = (KeyError, OSError, RuntimeError, TypeError, ValueError)
+_CODE = re.compile(r"\[os_error_code='(\d+)'")
+"""The number of a system's error in the text of TensorStore, which raises ValueError."""
 
 
 class OrbaxCheckpoints:
@@ -38,8 +44,8 @@ class OrbaxCheckpoints:
 
     It has the methods of `Checkpoints`, and accepts the same trees, except a single leaf. `save` returns as soon as the
     arrays are copied off the devices. Each host writes the data that it holds, and no host ever holds a whole sharded
-    array. A step is complete or does not exist, and is saved only once. Unlike `Checkpoints`, it has no checksums, and
-    no lock against a second writer.
+    array. A step is complete or does not exist, and is saved only once. Unlike `Checkpoints`, it has no checksums of
+    arrays, and no lock against a second writer.
 
     With several processes, each of them must call the same methods in the same order.
 
@@ -110,8 +116,12 @@ class OrbaxCheckpoints:
     def best_step(self) -> int | None:
         """Return the saved step with the best metric (the last of equal ones), or `None` if no step has the metric."""
         sign = -1 if self._mode == "min" else 1
-        metrics: dict[int, Any] = {step: self._open(writes=False).metrics(step) or {} for step in self.steps()}
-        found = {step: sign * value[self._metric] for step, value in metrics.items() if self._metric in value}
+        found = {}
+        for step in self.steps():
+            with self._guarded(step):
+                metrics = self._open(writes=False).metrics(step) or {}
+                if self._metric in metrics:
+                    found[step] = sign * float(metrics[self._metric])
         found = {step: value for step, value in found.items() if not math.isnan(value)}  # of a run that diverged
         return max(found, key=lambda step: (found[step], step), default=None)
 
@@ -129,7 +139,9 @@ class OrbaxCheckpoints:
             LiftArgumentError: if the step, or a later one, is saved already; if a metric is not a number; or if the
                 best steps are kept, and the one that decides is missing among the metrics.
             SerializationError: if the tree holds something that cannot be written.
-            Exception: an error of the background since the last call, such as `OSError` for a full disk.
+            OSError: if the system cannot write, for instance because the disk is full, now or in the background since
+                the last call. The failed step leaves nothing, and you may save it again.
+            Exception: another error of the background since the last call.
         """
         where = f"{self._where}.save"
         number = _index(where, step)
@@ -145,35 +157,57 @@ class OrbaxCheckpoints:
                 f"{where}, metrics", what, "Give it too, or another `metric` to `OrbaxCheckpoints`."
             )
         args = self._ocp.args
+        aside = os.path.join(self.folder, _REMOVED)
+        if os.path.islink(aside):  # steps would be moved to another folder, and all that is there would be removed
+            raise OSError(errno.ELOOP, "This is a link, and not the folder for removed steps; remove it", aside)
         items = {"rest": args.JsonSave(rest)} | ({"state": args.PyTreeSave(arrays)} if arrays else {})
         manager = self._open(writes=True)
-        manager.wait_until_finished()  # orbax would wait too, but only after our thread began to remove old steps
+        self.wait()  # orbax would wait too, but only after our thread began to remove old steps
         if self._remover is None or not self._remover.is_alive():
             self._remover = threading.Thread(target=self._remove, name="removes old checkpoints")
             self._remover.start()
-        manager.save(number, args=args.Composite(**items), metrics=numbers)
         self._last = number
+        with self._writing():
+            manager.save(number, args=args.Composite(**items), metrics=numbers)
 
     def wait(self) -> None:
         """Wait until everything that was saved is on the disk.
 
         Raises:
-            Exception: an error of the background.
+            OSError: if the system could not write. The failed step leaves nothing, and you may save it again.
+            Exception: another error of the background.
         """
         if self._manager is not None:
-            self._manager.wait_until_finished()
+            with self._writing():
+                self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Wait for the last save, and end the threads of orbax. You may use the object again."""
         manager, wrote, self._manager, self._writes = self._manager, self._writes, None, False
         if manager is not None:
-            manager.close()
+            with self._writing():
+                manager.close()
         if self._remover is not None:
             self._remover.join()
         if wrote:
             self._remove()
             with contextlib.suppress(OSError):  # the folder does not exist, or another writer uses it
                 os.rmdir(os.path.join(self.folder, _REMOVED))
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Remove what a step left that could not be written, and raise the error of the system as what it is."""
+        try:
+            yield
+        except Exception as error:
+            if jax.process_index() == 0 and "://" not in self.folder:
+                for left in glob.glob(f"{glob.escape(self.folder)}/{self._last}.orbax-checkpoint-tmp*"):
+                    shutil.rmtree(left, ignore_errors=True)
+            self._last = -1  # once there is room, the step can be saved
+            if code := _CODE.search(str(error)):
+                text = f"{os.strerror(int(code[1]))} ({str(error)[:300]})"
+                raise OSError(int(code[1]), text, self.folder) from error
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -225,52 +259,69 @@ class OrbaxCheckpoints:
         options: Any = {"filter": filter, "strict": strict, "cast": cast}
         if (folder := self._foreign(number)) is not None:
             return load_orbax(folder, target, transform=transform, **options)
-        state = self._state(where, number)
-        options |= {"where": f"{self._where}, step {number}", "renaming": TRANSFORM}
+        state = self._state(number)
+        options |= {"where": self._place(number), "renaming": TRANSFORM}
         if target is None or transform is not None:
-            arrays = [path for path, leaf in state.items() if isinstance(leaf, Stored)]
-            whole = unflatten_dict(state | self._read(where, number, dict.fromkeys(arrays)))
+            whole = self._whole(number, state)
             whole = whole if transform is None else transform(whole)
-            return whole if target is None else compare(target, whole, **options).converted()
-        match = compare(target, unflatten_dict(state), **options)
-        return restored(where, match, lambda wanted: self._read(where, number, wanted))
+            return whole if target is None else compare(target, to_state_dict(whole), **options).converted()
+        return restored(where, compare(target, state, **options), lambda wanted: self._read(number, wanted))
 
     def _foreign(self, step: int) -> Any:
         """Return the folder of a step that orbax wrote without this class, and `None` for any other step."""
         utils = self._ocp.utils
         folders = {utils.step_from_checkpoint_name(one.name): one for one in utils.checkpoint_steps_paths(self.folder)}
         folder = folders.get(step)
-        return None if folder is None or (folder / "rest").exists() else folder
+        if folder is None or (folder / "rest").exists():
+            return None
+        note = folder / "_CHECKPOINT_METADATA"  # it names the items that were saved
+        return None if note.exists() and '"rest"' in note.read_text() else folder
 
-    def _state(self, where: str, step: int) -> dict[Path, Any]:
-        """Return the state of a step by paths, without reading its arrays."""
-        metadata = self._guarded(where, step, lambda manager: manager.metadata(step).item_metadata)
-        text = self._restored(where, step, "rest", self._ocp.args.JsonRestore())
-        tree = getattr(metadata.get("state"), "tree", None)
-        arrays = stored(tree, lambda path: self._read(where, step, {path: None})[path])
-        return arrays | rest_in(where, text)
+    def _state(self, step: int) -> dict[str, Any]:
+        """Return the state of a step, without reading its arrays."""
+        text = self._restored(step, "rest", self._ocp.args.JsonRestore())
+        with self._guarded(step):
+            metadata = self._open(writes=False).metadata(step)
+            tree = getattr(metadata.item_metadata.get("state"), "tree", None)
+            if tree is None and "state" in (metadata.item_handlers or {}):
+                raise FileNotFoundError("the folder of its arrays, `state`, is missing")
+            found = {tuple(map(str, path)): leaf for path, leaf in flatten_dict(tree or {}).items()}
+            arrays = {
+                path: array_in(self._place(step), path, leaf, lambda path: self._read(step, {path: None})[path])
+                for path, leaf in found.items()
+                if hasattr(leaf, "dtype")
+            }
+        return state_in(self._place(step), text, arrays)
 
-    def _read(self, where: str, step: int, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
+    def _whole(self, step: int, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of a step with its arrays read."""
+        flat = flatten_dict(state)
+        arrays = {path: leaf for path, leaf in flat.items() if isinstance(leaf, Stored)}
+        for path, leaf in arrays.items():
+            check_size(self._place(step), path, leaf.shape, leaf.dtype)
+        return unflatten_dict(flat | self._read(step, dict.fromkeys(arrays)))
+
+    def _read(self, step: int, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
         """Read some arrays of a step, each on the devices of the target's leaf, or as a NumPy array."""
         if not wanted:
             return {}
         args = {path: restore_args(leaf) for path, leaf in wanted.items()}
         names = unflatten_dict(dict.fromkeys(wanted, 0))
         restore = self._ocp.args.PyTreeRestore(names, restore_args=unflatten_dict(args), partial_restore=True)
-        found = self._restored(where, step, "state", restore)
+        found = self._restored(step, "state", restore)
         return {path: _at(found, path) for path in wanted}
 
-    def _restored(self, where: str, step: int, item: str, args: Any) -> Any:
-        composite = self._ocp.args.Composite(**{item: args})
-        return self._guarded(where, step, lambda manager: manager.restore(step, args=composite)[item])
+    def _restored(self, step: int, item: str, args: Any) -> Any:
+        with self._guarded(step):
+            return self._open(writes=False).restore(step, args=self._ocp.args.Composite(**{item: args}))[item]
 
-    def _guarded(self, where: str, step: int, fn: Callable[[Any], Any]) -> Any:
-        try:
-            return fn(self._open(writes=False))
-        except _UNREADABLE as error:
-            what = f"step {step} cannot be read ({type(error).__name__}: {error})."
-            fix = f"It may be damaged, or have just been removed. Give another step; saved are {self.steps()}."
-            raise SerializationError(where, what, fix) from error
+    def _place(self, step: int) -> str:
+        return f"{self._where}, step {step}"
+
+    def _guarded(self, step: int) -> contextlib.AbstractContextManager[None]:
+        saved = several(map(str, self.steps()))
+        fix = f"It may be damaged, or have just been removed. Give another step; saved are {saved}."
+        return guarded(self._place(step), "it cannot be read", fix)
 
     def _existing(self, where: str, step: SupportsIndex | None) -> int:
         steps = self.steps()
@@ -309,7 +360,8 @@ class OrbaxCheckpoints:
         step. To rename it takes one call, so orbax renames it first.
         """
         aside = os.path.join(self.folder, _REMOVED)
-        if jax.process_index() == 0 and "://" not in self.folder and os.path.isdir(aside):
+        ours = "://" not in self.folder and os.path.isdir(aside) and not os.path.islink(aside)
+        if jax.process_index() == 0 and ours:
             for name in os.listdir(aside):  # not the folder itself: orbax may be moving another one there
                 shutil.rmtree(os.path.join(aside, name), ignore_errors=True)
 

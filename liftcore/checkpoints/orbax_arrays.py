@@ -1,21 +1,26 @@
-"""Read arrays with orbax onto the devices of a target, in portions that limit the host memory."""
+"""Read arrays with orbax onto the devices of a target, in portions that limit the host memory.
+
+What a folder claims is checked before orbax acts on it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, LiftError, SerializationError
 from ..portions import bytes_per_process, portions, return_memory
 from ..typing import Path
 from .matching import Comparison
 from .placing import KeyTarget, SavedKey, Stored, converted, naming
 
-__all__ = ["Read", "require_orbax", "restore_args", "restored"]
+__all__ = ["Read", "array_in", "check_size", "guarded", "require_orbax", "restore_args", "restored"]
 
 Read: TypeAlias = Callable[[Mapping[Path, Any]], dict[Path, Any]]
 """A function that reads arrays by their paths. The values of the mapping are the target's leaves."""
@@ -39,6 +44,71 @@ def restore_args(leaf: Any) -> Any:
     if _placed_by_orbax(leaf):
         return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
     return ocp.RestoreArgs(restore_type=np.ndarray)
+
+
+@contextlib.contextmanager
+def guarded(where: str, what: str, fix: str) -> Iterator[None]:
+    """Translate the errors of orbax about a folder that it cannot read.
+
+    Args:
+        where: the folder, for the error.
+        what: what orbax cannot do.
+        fix: the fix.
+
+    Raises:
+        SerializationError: for every error except those that say nothing about the folder.
+    """
+    try:
+        yield
+    except (LiftError, MemoryError, PermissionError):
+        raise
+    except Exception as error:  # for a damaged folder, orbax raises many kinds
+        text = str(error).partition(" [tensorstore_spec")[0][:300]
+        raise SerializationError(where, f"{what} ({type(error).__name__}: {text}).", fix) from error
+
+
+def array_in(where: str, path: Path, leaf: Any, read: Callable[[Path], Any]) -> Stored:
+    """Return an array of a folder, not yet read.
+
+    Args:
+        where: the folder, for errors.
+        path: the path of the array.
+        leaf: the metadata of orbax.
+        read: a function that reads the array at a path.
+
+    Raises:
+        SerializationError: if the array cannot be as it is described. TensorStore would end the process.
+    """
+    shape, dtype = tuple(leaf.shape or ()), np.dtype(leaf.dtype)
+    chunk = getattr(leaf.storage, "chunk_shape", None) or ()
+    if math.prod(chunk) > max(math.prod(shape), _SMALL):
+        what = f'"{"/".join(path)}" has {math.prod(shape)} elements, but is stored in pieces of {math.prod(chunk)}.'
+        raise SerializationError(where, what, "It is damaged or incomplete. Copy it again.")
+    check_size(where, path, chunk, dtype)
+    return Stored(shape, dtype, lambda: read(path))
+
+
+_SMALL = 2**20
+"""The elements of a piece that may be larger than its array."""
+
+
+def check_size(where: str, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+    """Check that an array, or a piece of one, fits into memory. If one does not, TensorStore ends the process.
+
+    Args:
+        where: the folder, for the error.
+        path: the path of the array.
+        shape: the shape of the array.
+        dtype: its dtype.
+
+    Raises:
+        SerializationError: if it does not fit.
+    """
+    try:
+        np.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:
+        what = f'"{"/".join(path)}" has {math.prod(shape)} elements, which do not fit into memory.'
+        raise SerializationError(where, what, "Pass a target with shardings, unless the folder is damaged.") from error
 
 
 def restored(where: str, match: Comparison, read: Read) -> Any:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -16,12 +15,13 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from ..errors import LiftArgumentError, SerializationError
+from ..saving.problems import several
 from ..serialization import to_state_dict
 from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
 from .matching import TRANSFORM, compare
-from .orbax_arrays import require_orbax, restore_args, restored
+from .orbax_arrays import array_in, check_size, guarded, require_orbax, restore_args, restored
 from .placing import Stored
 from .streams import check_path
 
@@ -170,12 +170,12 @@ class _Saved:
         others = {path: ocp.RestoreArgs() for path, leaf in self._metadata.items() if leaf is not None}
         values = self.read({path: args for path, args in others.items() if path not in arrays})
 
-        def stored(path: Path, leaf: Any) -> Stored:
-            _check_size(self._where, path, leaf.storage and leaf.storage.chunk_shape, leaf.dtype)
-            return Stored(tuple(leaf.shape), np.dtype(leaf.dtype), lambda: self.read({path: restore_args(None)})[path])
+        def read(path: Path) -> Any:
+            return self.read({path: restore_args(None)})[path]
 
         return {
-            path: stored(path, leaf) if path in arrays else values.get(path) for path, leaf in self._metadata.items()
+            path: array_in(self._where, path, leaf, read) if path in arrays else values.get(path)
+            for path, leaf in self._metadata.items()
         }
 
     def whole(self) -> dict[Path, Any]:
@@ -183,7 +183,7 @@ class _Saved:
         leaves = self.leaves()
         arrays = [path for path, leaf in leaves.items() if isinstance(leaf, Stored)]
         for path in arrays:
-            _check_size(self._where, path, leaves[path].shape, leaves[path].dtype)
+            check_size(self._where, path, leaves[path].shape, leaves[path].dtype)
         keys = [path for path in arrays if leaves[path].dtype == np.uint32]  # they may be keys
         leaves |= self.read({path: restore_args(None) for path in arrays if path not in keys})
         for path in keys:
@@ -216,15 +216,6 @@ def _is_array(leaf: Any) -> bool:
     return not scalar and getattr(leaf, "shape", None) is not None and getattr(leaf, "dtype", None) is not None
 
 
-def _check_size(where: str, path: Path, shape: tuple[int, ...] | None, dtype: Any) -> None:
-    """Check that an array, or a chunk of one, fits into memory. If one does not, TensorStore ends the process."""
-    try:
-        np.empty(shape or (), dtype)
-    except (MemoryError, ValueError) as error:
-        what = f'"{"/".join(path)}" has {math.prod(shape or ())} elements, which do not fit into memory.'
-        raise SerializationError(where, what, "Pass a target with shardings, unless the folder is damaged.") from error
-
-
 def _data(array: Any) -> Any:
     """Return the data of a typed random key, for a target that has no key there; any other array itself."""
     is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
@@ -240,17 +231,8 @@ def _like(tree: Any, fn: Callable[[Path, Any], Any], path: Path = ()) -> Any:
     return fn(path, tree)
 
 
-@contextlib.contextmanager
-def _guarded(where: str) -> Iterator[None]:
-    """Translate the errors of orbax."""
-    try:
-        yield
-    except (MemoryError, PermissionError):  # they say nothing about the folder
-        raise
-    except Exception as error:  # for a damaged folder, orbax raises many kinds
-        text = str(error).partition(" [tensorstore_spec")[0][:300]
-        what = f"orbax cannot read it ({type(error).__name__}: {text})."
-        raise SerializationError(where, what, "It is damaged or incomplete. Copy it again.") from error
+def _guarded(where: str) -> contextlib.AbstractContextManager[None]:
+    return guarded(where, "orbax cannot read it", "It is damaged or incomplete. Copy it again.")
 
 
 # --- which folder -----------------------------------------------------------------------------------------------------
@@ -277,11 +259,11 @@ def _found(where: str, path: str | os.PathLike[str]) -> _Saved:
     items = {name: structure for name, structure in found.items() if structure is not None}
     item = "default" if "default" in items else next(iter(items), None)
     if item is None:
-        names = ", ".join(list(found)[:10]) or "none"
+        names = several(found) or "none"
         what = f"it holds no complete tree of orbax (folders in it: {names})."
         raise SerializationError(where, what, "Pass the folder of a checkpoint, which holds a file `_METADATA`.")
     if item != "default" and len(items) > 1:
-        what = f"this step holds several trees: {', '.join(items)}."
+        what = f"this step holds several trees: {several(items)}."
         raise SerializationError(where, what, f'Pass one of them, such as `load_orbax("{folder / item}")`.')
     return _Saved(where, folder / item, items[item])
 
@@ -292,7 +274,7 @@ def _check_not_steps(where: str, folder: Any) -> None:
     steps = [step for _, step in sorted(found.items()) if not step.name.startswith("ocdbt.")]  # the data of a tree
     if steps:
         _check_foreign(where, steps[-1])
-        what = f"this folder holds steps: {', '.join(step.name for step in steps)}."
+        what = f"this folder holds steps: {several(step.name for step in steps)}."
         raise SerializationError(where, what, f'Pass one of them, such as `load_orbax("{folder / steps[-1].name}")`.')
 
 

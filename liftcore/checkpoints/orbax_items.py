@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -25,7 +27,7 @@ from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Path, PyTree
 from .placing import Stored, number_of
 
-__all__ = ["parted", "rest_in", "stored"]
+__all__ = ["parted", "state_in"]
 
 _ENCODED = "msgpack"
 
@@ -51,7 +53,12 @@ def parted(where: str, tree: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays = {path: _whole_or_parts(leaf) for path, leaf in flat.items() if _is_for_orbax(leaf)}
     _check_names(where, arrays)
     rest = [[list(path), _as_json(where, path, leaf)] for path, leaf in flat.items() if path not in arrays]
-    return unflatten_dict(arrays), {"leaves": rest}
+    names = [list(path) for path in arrays]
+    return unflatten_dict(arrays), {"leaves": rest, "arrays": names, "checksum": _checksum(rest, names)}
+
+
+def _checksum(leaves: Any, arrays: Any) -> int:
+    return zlib.crc32(json.dumps([leaves, arrays]).encode())
 
 
 def _check_writable(where: str, flat: Mapping[Path, Any]) -> None:
@@ -103,17 +110,34 @@ def _as_json(where: str, path: Path, leaf: Any) -> Any:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def rest_in(where: str, text: Any) -> dict[Path, Any]:
-    """Return the leaves in the JSON data, by their paths.
+def state_in(where: str, rest: Any, arrays: Mapping[Path, Stored]) -> dict[str, Any]:
+    """Return the state that consists of the arrays of a step and its other leaves.
+
+    Args:
+        where: the step, for errors.
+        rest: the data of JSON. Steps of older versions hold neither the names of the arrays nor a checksum.
+        arrays: the arrays that orbax found, by their paths.
 
     Raises:
-        SerializationError: if the data is not what `parted` returned.
+        SerializationError: if these are not what `parted` returned.
     """
     try:
-        return {tuple(map(str, path)): _of_json(value) for path, value in text["leaves"]}
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        if rest.keys() != {"leaves"}:
+            _check(rest, arrays.keys())
+        leaves = {tuple(map(str, path)): _of_json(value) for path, value in rest["leaves"]}
+        if len(leaves) < len(rest["leaves"]) or arrays.keys() & leaves.keys():
+            raise ValueError("a name is there twice")
+        return unflatten_dict({**leaves, **arrays})
+    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error) as error:
         what = f"the part that holds no arrays cannot be read ({type(error).__name__}: {error})."
         raise SerializationError(where, what, "It is damaged, or was not written by OrbaxCheckpoints.") from error
+
+
+def _check(rest: Any, arrays: Iterable[Path]) -> None:
+    if rest.keys() != {"leaves", "arrays", "checksum"} or rest["checksum"] != _checksum(rest["leaves"], rest["arrays"]):
+        raise ValueError("it differs from what was written")
+    if (listed := {tuple(path) for path in rest["arrays"]}) != set(arrays):
+        raise ValueError(f"it lists {len(listed)} arrays, but others are there")
 
 
 def _of_json(value: Any) -> Any:
@@ -122,18 +146,3 @@ def _of_json(value: Any) -> Any:
     if isinstance(value, list):
         raise ValueError("a list in place of a leaf")
     return value
-
-
-def stored(metadata: Any, read: Callable[[Path], Any]) -> dict[Path, Stored]:
-    """Return the arrays of a step by their paths, not yet read, from the metadata of orbax.
-
-    Args:
-        metadata: nested dicts whose leaves have a shape and a dtype.
-        read: a function that reads the array at a path.
-    """
-
-    def one(path: Path, leaf: Any) -> Stored:
-        return Stored(tuple(leaf.shape or ()), np.dtype(leaf.dtype), lambda: read(path))
-
-    flat = flatten_dict(metadata or {})
-    return {tuple(map(str, path)): one(path, leaf) for path, leaf in flat.items() if hasattr(leaf, "dtype")}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,12 @@ from ..errors import LiftArgumentError, SerializationError, shown
 from ..leaves import is_number
 from ..meta import replace_boxed, unbox
 from ..saving.dtypes import DTYPES
-from ..saving.problems import printable, unwritable
+from ..saving.encoding import checked
+from ..saving.problems import printable, several, unwritable
 from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
-from .disk import replace_file
+from .disk import open_plain, replace_file
 from .matching import about_boxes, compare
 from .placing import Stored, naming
 from .streams import check_path
@@ -100,11 +103,12 @@ def save_safetensors(
     arrays = {names[1:]: _array(leaf) for names, leaf in flat.items()}
     problems = {names: text for names, leaf in arrays.items() if (text := _problem(names, leaf, separator))}
     if problems:
-        lines = "".join(f"\n  {printable('/'.join(names)) or '.'}: {text}" for names, text in problems.items())
+        lines = several((f"{'/'.join(names) or '.'}: {text}" for names, text in problems.items()), "\n  ")
         fix = "Leave these out, save `jax.random.key_data(key)` instead of a key, or choose another `separator`."
-        raise SerializationError(where, f"these entries cannot be saved:{lines}\n", fix)
+        raise SerializationError(where, f"these entries cannot be saved:\n  {lines}\n", fix)
     header = _checked_metadata(f"{where}, metadata", metadata or {})
-    replace_file(Path(path), _parts({separator.join(names): array for names, array in arrays.items()}, header))
+    parts = _parts({separator.join(names): array for names, array in arrays.items()}, header)
+    replace_file(Path(os.path.realpath(path)), parts)
 
 
 def _check_separator(where: str, separator: Any) -> None:
@@ -221,7 +225,8 @@ def load_safetensors(
     if separator is not None:
         _check_separator(f"load_safetensors({where})", separator)
     with _opened(path) as file:
-        flat = {name: _stored(path, file, name) for name in file.keys()}  # noqa: SIM118  # `file` is not a mapping
+        offsets = functools.cache(lambda: _offsets(path))  # for all arrays that the package does not read
+        flat = {name: _stored(path, file, name, offsets) for name in file.keys()}  # noqa: SIM118  # it is no mapping
         if target is None:
             arrays = {name: _whole(where, name, one) for name, one in flat.items()}
             return arrays if separator is None else _nested(where, arrays, separator)
@@ -257,13 +262,14 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     package = _package()
     if os.path.isdir(path):
         names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
-        what = f"this is a folder, not a safetensors file (such files in it: {', '.join(names) or 'none'})."
+        what = f"this is a folder, not a safetensors file (such files in it: {several(names) or 'none'})."
         fix = "Pass the path of one file. To join several, load each with `separator=None`, and merge the dicts."
         raise SerializationError(f'"{os.fspath(path)}"', what, fix)
     if str(path).endswith(".index.json"):
         what = "this is the index of a model in several files, not a safetensors file."
         fix = "Load each file that its `weight_map` names with `separator=None`, and merge the dicts."
         raise SerializationError(f'"{os.fspath(path)}"', what, fix)
+    open_plain(path, f'"{os.fspath(path)}"').close()
     with contextlib.ExitStack() as stack:
         with _about_the_file(path):
             file = stack.enter_context(package.safe_open(os.fspath(path), framework="numpy"))
@@ -291,7 +297,7 @@ def _whole(where: str, name: str, stored: Stored) -> Any:
         return stored.read()
 
 
-def _stored(path: str | os.PathLike[str], file: Any, name: str) -> Stored:
+def _stored(path: str | os.PathLike[str], file: Any, name: str, offsets: Callable[[], dict[str, int]]) -> Stored:
     with _about_the_file(path):
         part = file.get_slice(name)
         kind, shape = part.get_dtype(), tuple(part.get_shape())
@@ -302,17 +308,19 @@ def _stored(path: str | os.PathLike[str], file: Any, name: str) -> Stored:
 
     def read() -> Any:
         with _about_the_file(path, name):
-            return _read_bytes(path, name, dtype).reshape(shape) if kind in _FLOAT8 else file.get_tensor(name)
+            if kind not in _FLOAT8:
+                return checked(file.get_tensor(name))
+            return np.fromfile(path, dtype, math.prod(shape), offset=offsets()[name]).reshape(shape)
 
     return Stored(shape, dtype, read)
 
 
-def _read_bytes(path: str | os.PathLike[str], name: str, dtype: Any) -> Any:
-    """Read an array from its bytes. The header, a length and JSON, was checked when the file was opened."""
+def _offsets(path: str | os.PathLike[str]) -> dict[str, int]:
+    """Return where each array begins. The header, a length and JSON, was checked when the file was opened."""
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        begin, end = json.loads(file.read(size))[name]["data_offsets"]
-        return np.fromfile(file, dtype, (end - begin) // dtype.itemsize, offset=begin)
+        header = json.loads(file.read(size))
+    return {name: 8 + size + one["data_offsets"][0] for name, one in header.items() if name != "__metadata__"}
 
 
 def _nested(where: str, flat: Mapping[str, Any], separator: str) -> dict[str, Any]:

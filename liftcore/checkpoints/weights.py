@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import LiftArgumentError, SerializationError, shown
 from ..meta import replace_boxed, unbox
+from ..saving.problems import several
 from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
@@ -148,7 +149,7 @@ def _unusable(problems: Sequence[str]) -> str:
 
 
 def _lines(problems: Sequence[str]) -> str:
-    return "".join(f"\n  {text}" for text in problems) + "\n" if problems else ""
+    return "\n  " + several(problems, "\n  ") + "\n" if problems else ""
 
 
 def _check_paths(where: str, groups: Iterable[WeightGroup]) -> None:

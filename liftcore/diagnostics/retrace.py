@@ -41,8 +41,8 @@ _WIDTH = 60
 
 _SAME = "no visible difference: a new `jax.jit` around it, another setting or mesh of JAX, or a full cache"
 _UNSHARED = (
-    "this one (for a closure, a method, a partial or a module with a field that cannot be hashed, only calls of one "
-    "wrapper share compiled functions)"
+    "this one (for a closure, a function that is made anew, a method, a partial or a module with a field that cannot "
+    "be hashed, only calls of one wrapper share compiled functions)"
 )
 
 

@@ -189,7 +189,9 @@ def _no_match(where: str, predicate: Predicate, paths: Sequence[Path]) -> LiftAr
         what += " A string is the name of a collection, or the tag of a variable."
         fix = f'To match a module or a name, write `PathContains("{predicate.tag}")`.'
     else:
-        fix = f"Match some of these, or write `({short_form(predicate)}, None)` if it may match nothing."
+        form = short_form(predicate)
+        form = "filter" if "<" in form else form  # a lambda cannot be written by its name
+        fix = f"Match some of these, or write `({form}, None)` if it may match nothing."
     return LiftArgumentError(where, what, fix)
 
 

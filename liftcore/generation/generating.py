@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, raise_interrupt, shown
 from ..typing import ArrayLike, Key
 from .caches import all_counts
-from .loop import Generated, empty_cache, run
+from .loop import Generated, Programs
 from .models import Model
 from .options import as_int, make_options
 from .prompts import Prompts, make_prompts
@@ -107,8 +107,13 @@ def generate(
     size = int(options.limits.max())
     room = _room(where, int(prompts.lengths.max()), padded, size, max_length)
     variables = {name: collection for name, collection in variables.items() if name != "cache"}
-    _check_cache(where, empty_cache.eval_shape(model, variables, batch, room), prompts)  # type: ignore[no-untyped-call]
-    found, is_nan = run(model, variables, prompts, options, room, size)
+    programs = Programs.of(model)
+    try:
+        _check_cache(where, programs.empty_cache.eval_shape(variables, batch, room), prompts)
+        found, is_nan = programs.run(variables, prompts, options, room, size)
+    except ValueError as error:
+        raise_interrupt(error)
+        raise
     if not isinstance(is_nan, jax.core.Tracer) and is_nan:
         raise _no_number(where, prompts, room)
     return found  # type: ignore[no-any-return]

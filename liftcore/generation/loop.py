@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +19,7 @@ from .options import Options
 from .prompts import Prompts
 from .sampling import sample_tokens
 
-__all__ = ["Generated", "empty_cache", "run"]
+__all__ = ["Generated", "Programs"]
 
 
 class Generated(NamedTuple):
@@ -45,8 +47,38 @@ class _State(NamedTuple):
     found: Generated
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2, 3))
-def empty_cache(model: Model, variables: Any, batch: int, room: int) -> Any:
+class Programs(NamedTuple):
+    """The compiled functions of one model; see `_empty_cache` and `_run`, which take the model too."""
+
+    empty_cache: Any
+    run: Any
+
+    @classmethod
+    def of(cls, model: Model) -> Programs:
+        """Return the programs of a model: new ones, if no equal model was passed before or too many others since.
+
+        Those of a function are kept as long as the function. `jax.jit` with a static argument would keep it for ever.
+
+        Args:
+            model: the model.
+        """
+        owner = model.owner or cls
+        found: Programs = _kept.setdefault(owner, functools.lru_cache(_MODELS)(_compiled))(model)
+        return found
+
+
+_MODELS = 32
+"""The number of models that are compared by value whose programs are kept."""
+
+_kept: weakref.WeakKeyDictionary[Any, Callable[[Model], Programs]] = weakref.WeakKeyDictionary()
+
+
+def _compiled(model: Model) -> Programs:
+    empty_cache = jax.jit(functools.partial(_empty_cache, model), static_argnums=(1, 2))
+    return Programs(empty_cache, jax.jit(functools.partial(_run, model, empty_cache), static_argnums=(3, 4)))
+
+
+def _empty_cache(model: Model, variables: Any, batch: int, room: int) -> Any:
     """Return the empty `cache` that a model creates for inputs of the greatest length.
 
     Args:
@@ -59,9 +91,14 @@ def empty_cache(model: Model, variables: Any, batch: int, room: int) -> Any:
     return recounted(cache, (batch,), lambda index, _: jnp.zeros_like(index))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4, 5))
-def run(
-    model: Model, variables: Any, prompts: Prompts, options: Options, room: int, size: int
+def _run(
+    model: Model,
+    empty_cache: Callable[..., Any],
+    variables: Any,
+    prompts: Prompts,
+    options: Options,
+    room: int,
+    size: int,
 ) -> tuple[Generated, Array]:
     """Generate tokens; see `generate`. Also return whether a probability was NaN.
 
@@ -70,6 +107,7 @@ def run(
 
     Args:
         model: the model.
+        empty_cache: makes its empty cache.
         variables: its variables, without a cache.
         prompts: the padded prompts.
         options: the checked options.
@@ -77,7 +115,7 @@ def run(
         size: the greatest number of new tokens.
     """
     batch, bucket = prompts.tokens.shape
-    cache = empty_cache(model, variables, batch, room)
+    cache = empty_cache(variables, batch, room)
     _, written = model({**variables, "cache": cache}, prompts.tokens)
     back = bucket + 1 - prompts.lengths  # the padding, and the last token
     cache = recounted(written["cache"], (batch,), lambda index, is_ragged: index - (back if is_ragged else back[0]))

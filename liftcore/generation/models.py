@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
@@ -19,13 +20,15 @@ __all__ = ["Model"]
 
 
 class Model(NamedTuple):
-    """A model as a static argument of a compiled program.
+    """A model as a hashable value, which keeps no function and no other object alive that is equal only to itself.
 
     Attributes:
-        static: the model, or a `Rest` that holds it; hashable.
+        held: the module or the function: itself, in a `Rest`, or in a weak reference.
+        fixed: a `Rest` of the arguments that a `functools.partial` fixes; None if there are none.
     """
 
-    static: Hashable
+    held: Hashable
+    fixed: Rest | None
 
     @classmethod
     def of(cls, where: str, module: Any) -> Model:
@@ -41,20 +44,17 @@ class Model(NamedTuple):
             TypeError: if the model has no hash, and cannot be compared by value.
         """
         _check_arguments(where, module)
-        is_partial = isinstance(module, functools.partial)  # its hash is by identity, so equal ones would differ
-        try:
-            hash(module)
-        except TypeError as error:  # the error names the field without a hash
-            unhashable = error
-        else:
-            if not is_partial:
-                return cls(module)
-        try:
-            return cls(Rest(module))
+        if type(module) is not functools.partial:
+            return cls(_held(module), None)
+        try:  # its hash is by identity, so equal ones would differ
+            return cls(_held(module.func), Rest((module.args, module.keywords)))
         except Undescribed:
-            if is_partial:
-                return cls(module)
-            raise unhashable from None
+            return cls(_held(module), None)
+
+    @property
+    def owner(self) -> Any:
+        """The function or object without which no call can have this model; None if an equal one may come later."""
+        return self.held() if isinstance(self.held, weakref.ref) else None
 
     def __call__(self, variables: Mapping[str, Any], tokens: Any) -> tuple[Any, Any]:
         """Return the outputs of the model, and the variables that it wrote.
@@ -63,7 +63,14 @@ class Model(NamedTuple):
             variables: the variables of the model.
             tokens: integers of shape `(batch, length)`.
         """
-        model: Any = self.static.value if isinstance(self.static, Rest) else self.static
+        model: Any = self.held
+        if isinstance(model, Rest):
+            model = model.value
+        elif isinstance(model, weakref.ref):
+            model = model()
+        if self.fixed is not None:
+            args, keywords = self.fixed.value
+            model = functools.partial(model, *args, **keywords)
         module, options = _parts(model)
         applied = getattr(module, "apply", None)
         if applied is None:
@@ -71,6 +78,24 @@ class Model(NamedTuple):
         else:
             output = applied(variables, tokens, mutable=["cache"], **options)
         return output
+
+
+def _held(module: Any) -> Hashable:
+    """Return a hashable value for a module or a function.
+
+    Raises:
+        TypeError: if it has no hash, and cannot be compared by value.
+    """
+    try:
+        hash(module)
+    except TypeError as error:  # the error names the field without a hash
+        try:
+            return Rest(module)
+        except Undescribed:
+            raise error from None
+    kind: Any = type(module)
+    held: Hashable = weakref.ref(module) if kind.__eq__ is object.__eq__ and kind.__weakrefoffset__ else module
+    return held
 
 
 def _parts(model: Any) -> tuple[Any, dict[str, Any]]:

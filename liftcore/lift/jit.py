@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from ..runners.direct import Direct
 from ..runners.donation import DONATED, Donated, donate
 from ..runners.shardings import Placement
 from ..runners.whole import whole
-from ..statics import Undescribed, is_shareable, static_key, surroundings, warn_not_shared
+from ..statics import Undescribed, is_shareable, kept_with, static_key, surroundings, warn_not_shared
 from ..typing import Filter, Path, PyTree
 
 __all__ = ["jit"]
@@ -110,7 +111,7 @@ def jit(
         static = choose(fn, "static", static_argnums, static_argnames)
         donated = choose(fn, "donate", donate_argnums, donate_argnames)
         all_options = (*options, *_options(donate_argnames=DONATED if donated or donates != Nothing() else None))
-        return _Prepared(static, donated, all_options, _SHARED if is_shareable(fn) else Cache(), _key_of(fn))
+        return _Prepared(static, donated, all_options, _cache_of(fn), _key_of(fn))
 
     @functools.cache
     def own() -> _Prepared:  # shared by all steps, so that each can use what another one traced
@@ -158,7 +159,14 @@ class _Prepared(NamedTuple):
 
 
 _SHARED = Cache()
-"""Compiled functions of bodies that hold no arrays and that an equal body may use again."""
+"""Compiled functions of bodies that hold no arrays, are compared by value, and that an equal body may use again."""
+
+
+def _cache_of(fn: Callable[..., Any]) -> Cache:
+    """Return the cache of a function: that of equal ones, or a new one if it may hold arrays."""
+    if not is_shareable(fn):
+        return Cache()
+    return kept_with(fn, Cache) if type(fn) is types.FunctionType else _SHARED
 
 
 def _key_of(fn: Callable[..., Any]) -> Hashable:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..cycles import check_finite
-from ..errors import check_function, name_of
+from ..errors import check_function, name_of, raise_interrupt
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
 from .checks import check_call, check_filters, check_stream_names, checked_output
@@ -264,6 +264,10 @@ def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]
             # The stage transform. The `Body`s in it reconstruct scopes and repack the changes of these.
             result, groups = checked_output(use, run(use, variable_groups, rng_groups, *args, **kwargs), fix)
             use.check_repacked()
+        except BaseException as error:
+            use.release()
+            raise_interrupt(error)
+            raise
         finally:
             use.leave()
         commit(use, groups)  # the last stage; if the body raised, nothing outside has changed

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._compat import tag, trace_state
+from .._compat import release, tag, trace_state
 from ..errors import LiftArgumentError, misfit, no_function
 from ..filters import leaves_of
 from ..scopes import problems
-from ..scopes.child import Child
 from ..scopes.scope import Scope
+from ..scopes.scoped import is_scoped
 from ..scopes.tree import Sown
-from ..scopes.variable import Variable
 from ..typing import Filter, Path, PyTree
 from .changes import Changes, Record, record_of, without_created
 from .checks import check_given, checked_output
@@ -60,6 +59,8 @@ class Use:
     def __init__(self, layout: Layout, outers: Sequence[Scope], given: Sequence[Scope]) -> None:
         self.layout, self.outers, self.given = layout, outers, given
         self.records: list[Record] = []
+        self._level = trace_state()
+        self._levels: list[Any] = []  # in the bodies
         # By id, together with the array: Python reuses an id after its object is gone.
         self._bound: dict[int, Any] = {}
         self._splits = 0
@@ -82,6 +83,11 @@ class Use:
     def _at_level_outside(self) -> bool:
         """Whether no transformation is between here and the scopes outside."""
         return [outer.tree.trace for outer in self.outers] == [trace_state()] * len(self.outers)
+
+    def release(self) -> None:
+        """Let the traces that an error ended keep nothing alive."""
+        for level in self._levels:
+            release(level, self._level)
 
     @property
     def writes(self) -> bool:
@@ -181,6 +187,7 @@ class Use:
             casts: the dtypes of the leaves of carried variables that begin as weakly typed numbers; see `Tree`.
             sight: maps the path and the value of a created variable to the value that the body sees; see `Tree`.
         """
+        self._levels.append(trace_state())
         check_given(self, variable_groups, rng_groups)
         # If no JAX transformation is between this body and the surrounding trace, nothing has to be hoisted: created
         # values are bound as they are created, for the split of that trace.
@@ -209,7 +216,7 @@ class Use:
         """Return the result of a user's function for scopes that `scope_fn` created."""
         result = _call(lambda: self.where, fn, scopes, args, kwargs)
         for leaf in jax.tree.leaves(result):
-            if isinstance(leaf, Scope | Variable | Child):
+            if is_scoped(leaf):
                 raise problems.returned(self.where, fn, type(leaf).__name__)
         return result
 

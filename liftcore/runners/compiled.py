@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import closed_over, forget_calls
-from ..errors import ThreadError, name_of
+from ..errors import ThreadError, name_of, raise_interrupt
 from ..pipeline.changes import Record, with_created, without_created
 from ..pipeline.splitting import Split
 from ..pipeline.stages import Layout
@@ -312,6 +312,9 @@ class Compiled:
             _, (result, _, kept) = self._whole(fold_in_data, NOTHING, operands)
         except NewTrace:
             forget_calls(self._whole)
+            raise
+        except ValueError as error:
+            raise_interrupt(error)
             raise
         finally:
             _calls.reset(before)

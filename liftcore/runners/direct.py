@@ -40,6 +40,8 @@ class Direct:
         """Record the compiled function for a use of the lift of all variables, if it only reads at most one scope."""
         if type(around) is object:  # it equals no other key
             return
+        if len(self._found) >= _MOST:
+            self._found.clear()
         if not use.outers:
             self._found[use.layout.scopes, around] = found
         elif len(use.given) == 1 and use.layout.scopes == _ONE and _only_reads(use.given[0]):
@@ -73,6 +75,9 @@ class Direct:
 
         return run
 
+
+_MOST = 256
+"""The number of compiled functions that are found directly; if there are more, they are found again by and by."""
 
 _ONE = jax.tree.structure(0)
 """The structure of one scope, which is a leaf."""

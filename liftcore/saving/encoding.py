@@ -244,6 +244,8 @@ def _plain(tokens: Tokens) -> Any:
 def _plain_list(tokens: Tokens) -> list[Any]:
     """Return the next list of numbers and strings, with `None` in place of anything else."""
     kind, length = tokens.take()
+    if kind == "list" and length > _MAX_NDIM:
+        raise damaged(f"an array has {length} dimensions.")
     return [_plain(tokens) for _ in range(length)] if kind == "list" else [None]
 
 

@@ -1,10 +1,13 @@
 """Errors at a place in a state; each has the names of the containers around the place.
 
-`unwritable` finds values that no format can hold.
+What comes from a file is shortened in them, by `printable` and `several`. `unwritable` finds values that no format can
+hold.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -12,7 +15,7 @@ import jax
 from ..errors import SerializationError
 from ..typing import Path
 
-__all__ = ["TRACER", "StateError", "damaged", "printable", "unwritable"]
+__all__ = ["TRACER", "StateError", "damaged", "printable", "several", "unwritable"]
 
 TRACER = "a tracer, which has no value while JAX traces a function"
 _SURROGATE = "the text contains one half of a surrogate pair, a character that UTF-8 cannot encode"
@@ -30,22 +33,47 @@ class StateError(SerializationError):
 
     def below(self, name: Any) -> StateError:
         """Return the error for a container of the place, which has it under the given name."""
-        return type(self)(self.what, self.fix, (str(name), *self.path))
+        return type(self)(self.what, self.fix, (printable(str(name)), *self.path))
 
 
 def damaged(what: str) -> StateError:
     """Return the error for bytes that are not as they were written."""
-    return StateError(what, "The bytes are damaged, cut off, or in another format.")
+    return StateError(printable(what), "The bytes are damaged, cut off, or in another format.")
 
 
 def printable(text: str) -> str:
-    r"""Return a text that any stream can print: halves of surrogate pairs are escaped.
+    r"""Return a text that any stream can print, and that is not long, whatever a file holds.
+
+    Halves of surrogate pairs are escaped.
 
     Example:
         >>> printable("a\ud800")
         'a\\ud800'
+        >>> len(printable("a" * 1_000_000))
+        501
     """
+    text = text if len(text) <= _LONGEST else f"{text[:400]}…{text[-100:]}"
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+_LONGEST, _MOST = 500, 10
+
+
+def several(texts: Iterable[str], separator: str = ", ") -> str:
+    """Join texts, as errors show them: the first ten, and how many more there are.
+
+    Example:
+        >>> several(map(str, range(1_000_000)))
+        '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, and 999990 more'
+
+    Args:
+        texts: the texts.
+        separator: what comes between two of them.
+    """
+    left = iter(texts)
+    first = [printable(text) for text in itertools.islice(left, _MOST)]
+    more = sum(1 for _ in left)
+    return separator.join(first + [f"and {more} more"] * bool(more))
 
 
 def unwritable(value: Any) -> tuple[str, str] | None:
@@ -55,6 +83,6 @@ def unwritable(value: Any) -> tuple[str, str] | None:
         return f"this is {TRACER}.", fix
     if isinstance(value, jax.Array) and value.is_deleted():
         return "this array was deleted, probably donated to a compiled function.", "Save what that function returned."
-    if isinstance(value, str) and printable(value) != value:
+    if isinstance(value, str) and value.encode("utf-8", "replace").decode("utf-8") != value:
         return f"{_SURROGATE}.", 'Replace it, with `text.encode("utf-8", "replace").decode()`.'
     return None

@@ -120,7 +120,7 @@ class Blueprint:
         values = {path: get(source, path) for path in dict.fromkeys(self.paths)}
         return self.rest.unflatten([values[path] for path in self.paths])
 
-    def create(self, scope: Scope, make: Callable[[], PyTree]) -> None:
+    def create(self, scope: Scope, make: Callable[[], PyTree], like: PyTree | None = None) -> None:
         """Create those variables that do not exist in a scope.
 
         Example:
@@ -136,11 +136,16 @@ class Blueprint:
         Args:
             scope: the scope; a separate one, such as `scope.push("mlp")`, keeps the names apart from others.
             make: returns a pytree of this blueprint; called only if a variable is missing.
+            like: what `make` returns, or its types: the shapes of variables that exist are compared with it.
 
         Raises:
+            NameInUseError: if `like` is given, and something else in the scope uses the name of a variable.
+            ScopeParamShapeError: if a parameter exists with another shape than in `like`.
             ScopeVariableNotFoundError: if a variable is missing and must not be created, or a related error.
             LiftArgumentError: if the pytree differs from the blueprint in more than its arrays.
         """
+        if like is not None:
+            scope.own(self, self._arrays(like))
         missing = []
         for collection, *names, name in dict.fromkeys(self.paths):
             below = scope.below(tuple(names))

@@ -21,11 +21,12 @@ _NO_NAMES = Names()
 class Naming:
     """Manages the names in a scope: the names of its child scopes and of its variables."""
 
-    __slots__ = ("_adopted", "_first_free", "_numbers", "_outside", "_reserved", "_shared")
+    __slots__ = ("_adopted", "_first_free", "_numbers", "_outside", "_owners", "_reserved", "_shared")
 
     _adopted: tuple[Names, ...]
     _reserved: dict[str, set[str | None]]
     _outside: set[tuple[str, str | None]]  # names taken outside the lift, less the variables declared inside as well
+    _owners: dict[tuple[str, str | None], Any]  # the names that adopted values use, with the owner of each
     _numbers: dict[str, int]
     _shared: bool
     node: Node  # the node of the scope
@@ -62,6 +63,8 @@ class Naming:
         self.check_name(name, collection)
         if self._adopted:
             self._unpack()
+        if self._owners:
+            cast("Scope", self).check_unowned(name, collection)
         held = self._reserved.get(name)
         if held is None:
             self._reserved[name] = {collection}
@@ -74,6 +77,7 @@ class Naming:
     def check_free(self, name: str, collection: str | None = None) -> None:
         """Check that a name is free; see `reserve`."""
         if self.name_reserved(name, collection):
+            cast("Scope", self).check_valid()
             held = sorted(filter(None, self._reserved[name]))
             outside = collection is None and (name, None) in self._outside
             raise problems.name_taken(cast("Scope", self), name, collection, held, outside)
@@ -103,7 +107,7 @@ class Naming:
     def free_all(self, numbers: bool = True) -> None:
         """Release all names; if `numbers` is True, `number` begins from 0 again too."""
         self._unpack()
-        self._reserved, self._outside = {}, set()
+        self._reserved, self._outside, self._owners = {}, set(), {}
         self._first_free = None
         if numbers:
             self._numbers = {}

@@ -219,7 +219,7 @@ def returned(where: str, fn: Any, kind: str) -> LiftError:
     """The error for a function of scopes that returned a scope or a variable (`kind`)."""
     return errors.LiftArgumentError(
         where,
-        f"{name_of(fn)} returned a {kind}, which ends with the lift.",
+        f"{name_of(fn)} returned {'an' if kind[0] in 'AEIOU' else 'a'} {kind}, which ends with the lift.",
         "Return arrays: results computed with it, or the value of the variable.",
     )
 

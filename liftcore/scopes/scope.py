@@ -20,6 +20,7 @@ from ..filters import partition, to_predicate
 from ..typing import Collection, Filter, Path, RNGs, Variables
 from ..values import cast, copied, unwrapped, wrapped
 from . import problems
+from .adopting import Adopting
 from .child import Child
 from .declaring import Checking, check_creatable, check_known, check_lifted, check_one, check_shape, names_checked
 from .naming import Naming
@@ -36,7 +37,7 @@ _new = object.__new__
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
-class Scope(Checking, Naming):
+class Scope(Adopting, Checking, Naming):
     """A place in a tree of variables, with its collections, its RNG streams and its path.
 
     `init` and `apply` create the root scope of a model, `push` and `child` create the scopes below it, and lifts create
@@ -81,7 +82,7 @@ class Scope(Checking, Naming):
 
     def _place(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> Self:
         self._adopted, self._reserved, self._numbers, self._first_free, self._shared = (), {}, {}, None, False
-        self._outside = set()
+        self._outside, self._owners = set(), {}
         self.tree, self.node, self.path, self.parent = tree, node, path, parent
         self.name, self._ended = path[-1] if path else None, False
         return self
@@ -186,7 +187,7 @@ class Scope(Checking, Naming):
         """Return a scope at the same place for another owner: taken names stay taken, and `number` begins from 0."""
         scope = self.rewound()
         self._unpack()
-        scope._reserved, scope._outside = self._reserved, self._outside
+        scope._reserved, scope._outside, scope._owners = self._reserved, self._outside, self._owners
         self._shared = scope._shared = True
         return scope
 

@@ -19,6 +19,7 @@ import jax
 
 from liftcore import Scope
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.owners import by_dtype, collections_of, style_of
 
 from ..errors import (
     AssignSubModuleError,
@@ -213,7 +214,9 @@ def adopt(owner: Base, name: str, value: Any) -> None:
     """Set an attribute of a bound module, and make the unattached modules in its value submodules of that name."""
     queue: list[Base] = []
 
-    def take(module: Base, name: str) -> Base:
+    def take(module: Any, name: str) -> Any:
+        if not isinstance(module, Base):
+            return _object(owner, name, module)
         if module is owner:
             raise contains_itself(module)
         kept = None
@@ -240,6 +243,19 @@ def adopt(owner: Base, name: str, value: Any) -> None:
         object.__setattr__(owner, name, value)
     else:
         owner.__dict__[name] = value
+
+
+def _object(owner: Base, name: str, held: Any) -> Any:
+    """Return a copy of a value that calls change, for the constructor of an object; elsewhere, it is an error."""
+    style = style_of(held)
+    if style is not None and not type(owner).makes_objects and any(collections_of(held, by_dtype)):
+        raise LiftArgumentError(
+            f'attribute "{name}" of {place(owner)}',
+            f"it holds {style.noun}, {type(held).__name__}, of which a module keeps a copy: changes would be lost.",
+            f"Pass a function that makes it, `{name}=lambda {style.given}: …`, and write "
+            f'`{style.adopt}(self.scope.push("{name}"), self.{name})(x)` in a method.',
+        )
+    return jax.tree.map(lambda leaf: leaf, held)
 
 
 def _clone_in_tree(module: Base, adopted: Adopted) -> Any:

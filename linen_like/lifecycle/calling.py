@@ -295,6 +295,8 @@ def _check_bound(module: Base, name: str) -> None:
         call = "" if name == "__call__" else f', method="{name}"'
         what = "it is a compact method, but it was called on a module without variables."
         fix = f"Make variables, `variables = module.init(key, …{call})`, then call `module.apply(variables, …{call})`."
+        fix += " In a model of another style, wrap it: `nnx.bridge.ToNNX(module, rngs=rngs)`, "
+        fix += "`pax.Layer(module, key, …)` or `eqx.Applied.init(module, key, …)`."
     elif running._state.in_setup:
         what = f"it was called in `setup` of {place(running)}, before the module was given a name there."
         fix = f"Assign it first, `self.{cls.lower()} = {cls}(…)`, and call it in a method."

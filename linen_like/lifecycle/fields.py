@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Self, dataclass_trans
 
 from liftcore import nn
 from liftcore.errors import check_keywords
+from liftcore.owners import Style
 from liftcore.statics import Undescribed
 from liftcore.typing import Path
 
@@ -34,10 +35,13 @@ class Base:
     Attributes:
         scope: the `liftcore.Scope` that holds its variables, or None while it is unbound.
         preserve_adopted_names: whether a module that is passed to the constructor keeps its name.
+        makes_objects: whether the fields may hold objects, which become a part of the object that the module makes.
     """
 
+    __style__: ClassVar[Style] = Style("a Linen-style module")
     scope: Any = None
     preserve_adopted_names: ClassVar[bool] = False
+    makes_objects: ClassVar[bool] = False
     _has_setup: ClassVar[bool] = False
     _takes_parent: ClassVar[bool] = True
     _has_constructor: ClassVar[bool] = False

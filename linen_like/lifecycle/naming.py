@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from liftcore.frozen_dict import FrozenDict
+from liftcore.owners import style_of
 
 from .fields import Base
 
@@ -51,7 +52,7 @@ def _members(value: Any) -> _Members | None:
     return _Members(keys, [member for _, member in pairs], lambda values: jax.tree_util.tree_unflatten(treedef, values))
 
 
-def named_modules(value: Any, adopt: Callable[[Base, str], Base], name: str) -> Any:
+def named_modules(value: Any, adopt: Callable[[Any, str], Any], name: str) -> Any:
     """Adopt each module in an attribute's value, and make its lists and dicts immutable; return the new value.
 
     A module in a container is named after the attribute and the keys that lead to it: `layers_0`, `blocks_a_1`. Members
@@ -59,10 +60,11 @@ def named_modules(value: Any, adopt: Callable[[Base, str], Base], name: str) -> 
 
     Args:
         value: a module, or any nesting of containers.
-        adopt: called with a module and its name; returns the module to put in its place.
+        adopt: called with a module, or an object that calls change, and its name; returns what to put in its place.
         name: the name of the attribute.
     """
-    if isinstance(value, Base):
+    style = style_of(value)
+    if style is not None and (style.is_changed or isinstance(value, Base)):
         return adopt(value, name)
     members = _members(value)
     if members is None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from liftcore import Scope
-from liftcore.errors import check_function, name_of
+from liftcore.errors import name_of
+from liftcore.owners import check_maker
 
+from ..rnglib.streams import Rngs
+from ..transforms.uniform import eval_shape
 from ..variablelib.variable import Variable
 from .opening import Making, Plan, plan_in, run
 from .reaching import Reach, Steps
@@ -68,8 +72,8 @@ class Adopted:
         return run(self.scope, self.plan, fn, args, kwargs)
 
     def __getattr__(self, name: str) -> Reach:
-        if name[:1] == "_":
-            raise AttributeError(name)
+        if name[:1] == "_" or not self.plan.may_have(name):
+            raise AttributeError(name, name=name, obj=self)
         return Reach(self._reached, Steps().attribute(name), self)
 
     def _reached(self, steps: Steps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -135,7 +139,7 @@ def adopt(
     Raises:
         ScopeVariableNotFoundError: if a variable is missing and cannot be created. The scope may raise a related error.
     """
-    check_function("adopt", make)
+    check_maker("adopt", make, "rngs")
     return Adopted(scope, plan_in(scope, Making(make, streams, metadata_fn, strict=True)))
 
 
@@ -166,9 +170,14 @@ class InScope:
         """
         return adopt(scope, self.make, *self.streams).run(_called, self.steps, *args, **kwargs)
 
+    @functools.cached_property
+    def _part(self) -> Any:
+        """The part of the object that a call calls, with types in place of its arrays."""
+        return self.steps(eval_shape(self.make, Rngs(0)))
+
     def __getattr__(self, name: str) -> InScope:
-        if name[:1] == "_":
-            raise AttributeError(name)
+        if name[:1] == "_" or not hasattr(self._part, name):
+            raise AttributeError(name, name=name, obj=self)
         return InScope(self.make, self.streams, self.steps.attribute(name))
 
     def __getitem__(self, key: Any) -> InScope:
@@ -198,5 +207,5 @@ def object_in_scope(make: Callable[..., Any], *streams: str) -> InScope:
     Raises:
         LiftArgumentError: if `make` cannot be called.
     """
-    check_function("object_in_scope", make)
+    check_maker("object_in_scope", make, "rngs", "nnx.bridge.object_in_scope(lambda rngs: module)")
     return InScope(make, streams, Steps())

@@ -6,11 +6,12 @@ import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import linen_like as nn
 from liftcore import FrozenDict, freeze
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.owners import check_maker
 
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
@@ -70,6 +71,7 @@ class ToLinen(nn.Module):
             boxed.
     """
 
+    makes_objects: ClassVar[bool] = True
     nnx_class: Callable[..., Any]
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = FrozenDict({})
@@ -92,6 +94,7 @@ class ToLinen(nn.Module):
         return Adopted(self.scope, plan_in(self.scope, Making(make, (), self.metadata_fn, strict=False)))
 
     def _check_arguments(self) -> None:
+        check_maker("ToLinen", self.nnx_class, "rngs", "nnx.bridge.to_linen(lambda rngs: module)")
         if not isinstance(self.args, Sequence) or not isinstance(self.kwargs, Mapping):
             name = getattr(self.nnx_class, "__name__", "nnx_class")
             raise LiftArgumentError(

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 
 import linen_like as nn
-from liftcore import Scope, unbox
+from liftcore import Scope
+from liftcore.owners import check_made
 
 from ..graph.build import Builder
-from ..graph.definition import Definition
+from ..graph.definition import OBJECT, Definition
 from ..variablelib.kinds import Perturbation
 from ..variablelib.variable import Variable
 from .holding import hold, leaves_of
@@ -45,18 +46,23 @@ class Making:
     def made(self, scope: Scope) -> Placed:
         """Return a new object, made with keys of the scope."""
         with initializing(scope.is_initializing()), nn.no_parent():
-            return Placed(made_with(self.make, scope, self.streams))
+            return self._placed(scope)
 
     def abstract(self, scope: Scope) -> Placed:
         """Return the structure of the object; nothing is computed."""
         found = []
 
         def trace(key: Any) -> None:
-            found.append(Placed(made_with(self.make, scope, self.streams, key)))
+            found.append(self._placed(scope, key))
 
         with nn.no_parent():
             jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
         return found[0]
+
+    def _placed(self, scope: Scope, key: Any = None) -> Placed:
+        made = made_with(self.make, scope, self.streams, key)
+        check_made("adopt", made, "")
+        return Placed(made)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +85,13 @@ class Plan:
     strict: bool
     make: Callable[..., Any] | None
 
+    def may_have(self, name: str) -> bool:
+        """Return whether the object has an attribute, as far as its class and its constructor tell."""
+        if self.definition[0] != OBJECT:
+            return False
+        kind, parts = self.definition[1], self.definition[3]
+        return hasattr(kind, name) or hasattr(kind, "__getattr__") or name in dict(parts)
+
 
 def plan_in(scope: Scope, making: Making) -> Plan:
     """Return the plan of an object. Creates the variables that the scope lacks.
@@ -91,6 +104,8 @@ def plan_in(scope: Scope, making: Making) -> Plan:
     if scope.is_initializing() and not any(scope.collections_below().values()):
         walk = making.made(scope)
     planned = walk or making.abstract(scope)
+    kept = {place: kept_value(held, None) for place, held in planned.found.items() if place[0] != _INTERMEDIATES}
+    scope.own(tuple(kept), kept)
     missing = [place for place in planned.found if _owner(scope, place).must_create(place[0], place[-1])]
     missing = [place for place in missing if place[0] != _INTERMEDIATES or scope.is_mutable_collection(place[0])]
     if missing:
@@ -146,7 +161,7 @@ def _values(scope: Scope, plan: Plan) -> Iterator[tuple[Names, Any]]:
     for place in plan.places:
         owner = _owner(scope, place)
         if place[0] != _INTERMEDIATES or owner.has_variable(place[0], place[-1]):
-            yield place, unbox(owner.get_variable(place[0], place[-1]))
+            yield place, owner.current(place[0], place[-1])
         elif plan.make is not None:
             begun = begun or Placed(made_with(plan.make, scope, (), jax.random.key(0))).found
             yield place, kept_value(begun[place], None)
@@ -165,9 +180,10 @@ def _write(scope: Scope, plan: Plan, place: Names, holder: Any, value: Any) -> N
     collection, *_, name = place
     owner, mutable = _owner(scope, place), scope.is_mutable_collection(collection)
     if owner.has_variable(collection, name):
-        # `init` returns the values that the object is constructed with, as if it were made on its own.
-        if not scope.is_initializing() and (mutable or (plan.strict and collection != _INTERMEDIATES)):
+        if plan.strict and collection != _INTERMEDIATES:
             owner.put_unboxed(collection, name, value)
+        elif mutable:  # as in NNX, `init` of a `ToLinen` returns the values that the object is constructed with
+            owner.put_change(collection, name, value)
     elif collection == _INTERMEDIATES:
         _sow(owner, name, value)
     elif mutable or (plan.strict and not isinstance(holder, Perturbation)):

@@ -16,6 +16,7 @@ from liftcore.errors import (
     ScopeVariableNotFoundError,
     check_function,
 )
+from liftcore.owners import check_function_of_scope
 
 from ..objects.module import Module
 from ..objects.pytree import Pytree
@@ -250,7 +251,7 @@ class ToNNX(Wrapped):
         variables: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        check_function("ToNNX", module)
+        check_function_of_scope("ToNNX", module, "an object")
         if rngs is None and args and isinstance(args[0], Rngs):
             rngs, *args = args  # type: ignore[assignment]
         if is_linen(module) and module.scope is not None:

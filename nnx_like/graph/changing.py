@@ -8,14 +8,15 @@ from typing import Any
 import jax
 
 from liftcore.errors import LiftArgumentError
+from liftcore.owners import is_owner
 
-from ..filterlib import Filter, group
+from ..filterlib import Filter
 from ..objects.natives import is_native, items_of
 from ..objects.pytree import Pytree, attributes_of, check_live
 from ..statelib.state import State
 from ..variablelib.variable import Variable
-from .definition import path_text
-from .functions import Path, at_known_paths, listed, pairs_of_states
+from .definition import path_text, step_of
+from .functions import Path, at_known_paths, grouped, listed, pairs_of_states
 from .walk import is_object
 
 __all__ = ["pop", "set_metadata", "update"]
@@ -49,12 +50,15 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         if isinstance(found, Variable):
             found.check_live()
         elif path:
-            owner = _owner(node, path)
+            owner, _ = _owner(node, path)
             if isinstance(owner, Pytree):
                 check_live(owner, str(path[-1]))
     for path, leaf, found in writes:
         if not isinstance(found, Variable):
-            _put(_owner(node, path), path[-1], leaf)
+            owner, below = _owner(node, path)
+            if len(below) > 1:  # modules of other styles are values, so the owner gets a changed copy
+                leaf = _replaced(_part(owner, below[0]), below[1:], leaf)
+            _put(owner, below[0], leaf)
         elif isinstance(leaf, Variable):
             if leaf is not found:
                 found.update_from_state(leaf)
@@ -62,16 +66,33 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
             found.set_raw_value(leaf)
 
 
-def _owner(node: Any, path: Path) -> Any:
-    """Return the container of the attribute or item at a path."""
+def _owner(node: Any, path: Path) -> tuple[Any, Path]:
+    """Return the container of the attribute or item at a path, and the rest of the path from there.
+
+    If the path enters a module of another style, it is the container that holds this module.
+    """
     for number, name in enumerate(path[:-1]):
         try:
-            node = vars(node)[str(name)] if isinstance(node, Pytree) else node[name]
+            part = _part(node, name)
         except (KeyError, IndexError, TypeError) as error:
             raise LiftArgumentError(
                 "update", f"the graph has nothing at {path_text(path[: number + 1])}.", "Create it first."
             ) from error
-    return node
+        if is_owner(part) and not isinstance(part, Pytree):
+            return node, path[number:]
+        node = part
+    return node, path[-1:]
+
+
+def _part(node: Any, name: Any) -> Any:
+    return vars(node)[str(name)] if isinstance(node, Pytree) else node[name]
+
+
+def _replaced(part: Any, path: Path, leaf: Any) -> Any:
+    """Return a copy of a pytree with another leaf at a path."""
+    found = jax.tree_util.tree_flatten_with_path(part, is_leaf=is_object)
+    leaves = [leaf if tuple(map(step_of, keys)) == path else held for keys, held in found[0]]
+    return found[1].unflatten(leaves)
 
 
 def _put(owner: Any, name: Any, leaf: Any) -> None:
@@ -114,7 +135,7 @@ def pop(node: Any, *filters: Filter) -> Any:
     """
     if not filters:
         raise LiftArgumentError("pop", "no filter was given.", "Write `pop(model, nnx.Intermediate)`.")
-    groups = group(listed(node)[1], filters, complete=False, where="pop")
+    groups = grouped(node, filters, where="pop")[1]
     found = [State.from_flat_path(pairs) for pairs in groups]
     removal = _Removal([pair for pairs in groups for pair in pairs])
     removal.visit(node, (), None)
@@ -203,7 +224,7 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> N
         LiftArgumentError: if the filter asks for a name, and matches nothing.
         TraceContextError: inside a transformation to which the graph was not passed; then nothing is set.
     """
-    [found] = group(listed(node)[1], [only], complete=False, where="set_metadata")
+    [found] = grouped(node, [only], where="set_metadata")[1]
     chosen = [leaf for _, leaf in found if isinstance(leaf, Variable)]
     for variable in chosen:
         variable.check_live()

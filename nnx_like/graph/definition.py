@@ -49,6 +49,7 @@ __all__ = [
     "Keys",
     "entries",
     "fixed",
+    "from_pickle",
     "keys_of",
     "metadata_definition",
     "metadata_of",
@@ -56,6 +57,7 @@ __all__ = [
     "static",
     "static_value",
     "step_of",
+    "to_pickle",
 ]
 
 OBJECT, VARIABLE, AGAIN, ARRAY, SEQUENCE, MAPPING, TREE, STATIC = range(8)
@@ -102,6 +104,38 @@ class Fixed:
 
     def __repr__(self) -> str:
         return repr(self.value)
+
+    def __reduce__(self) -> Any:
+        return fixed, (self.value, ())  # its hash, and a key by identity, are of this process
+
+
+class _Function:
+    """The class of functions, in a pickle."""
+
+
+class _BuiltinFunction:
+    """The class of built-in functions, in a pickle."""
+
+
+_IN_PICKLES: dict[type, type] = {types.FunctionType: _Function, types.BuiltinFunctionType: _BuiltinFunction}
+"""The stand-ins for classes that cannot be pickled, although their values can."""
+
+
+def to_pickle(definition: Definition) -> Definition:
+    """Return a definition that can be pickled if the static values in it can."""
+    return _replaced(definition, _IN_PICKLES)
+
+
+def from_pickle(definition: Definition) -> Definition:
+    """Return the definition for which `to_pickle` returned this one."""
+    return _replaced(definition, {stand_in: kind for kind, stand_in in _IN_PICKLES.items()})
+
+
+def _replaced(part: Any, classes: Mapping[type, type]) -> Any:
+    if isinstance(part, tuple):
+        below = [_replaced(one, classes) for one in part]
+        return tuple(below) if type(part) is tuple else type(part)(*below)
+    return classes.get(part, part) if isinstance(part, type) else part
 
 
 def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:

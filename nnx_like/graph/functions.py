@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
@@ -16,7 +16,7 @@ from ..statelib.state import FlatState, State
 from ..variablelib.variable import Variable
 from .build import Builder
 from .calling import Caller
-from .definition import ARRAY, MAPPING, OBJECT, SEQUENCE, TREE, VARIABLE, Definition, path_text
+from .definition import ARRAY, MAPPING, OBJECT, SEQUENCE, TREE, VARIABLE, Definition, from_pickle, path_text, to_pickle
 from .differences import described
 from .walk import Place, Walk
 
@@ -28,6 +28,7 @@ __all__ = [
     "call",
     "clone",
     "graphdef",
+    "grouped",
     "listed",
     "map",
     "merge",
@@ -96,10 +97,17 @@ class GraphDef(Generic[Node]):
     def __hash__(self) -> int:
         return hash(self.definition)
 
+    def __reduce__(self) -> Any:
+        return _unpickled, (to_pickle(self.definition),)
+
     def __repr__(self) -> str:
         (_, kind), *parts = described(self.definition)
         lines = [f"\n  {path.removeprefix('.')}: {text}" for path, text in parts]
         return f"GraphDef({kind}, {self.num_leaves} values{''.join([',', *lines, chr(10)]) if lines else ''})"
+
+
+def _unpickled(definition: Definition) -> GraphDef[Any]:
+    return GraphDef(from_pickle(definition))
 
 
 PureState: TypeAlias = tuple[GraphDef[Node], State]
@@ -147,6 +155,26 @@ def listed(node: Any) -> tuple[Definition, list[tuple[Path, Any]]]:
     return walk.define(node, (), ""), walk.pairs
 
 
+def grouped(
+    node: Any, filters: Sequence[Filter], complete: bool = False, where: str = "split"
+) -> tuple[Definition, list[Any]]:
+    """Return the definition of a graph, and for each filter the variables and arrays that go to it, by path.
+
+    Args:
+        node: an object, or a pytree that holds objects.
+        filters: the filters; see `filterlib.group`.
+        complete: whether a value that no filter matches is an error.
+        where: the name of the caller, for errors.
+    """
+    walk = _Listing()
+    definition = walk.define(node, (), "")
+    if not walk.owned:
+        return definition, group(walk.pairs, filters, complete, where)
+    held = dict(walk.pairs)
+    groups = group([(path, walk.seen(value)) for path, value in walk.pairs], filters, complete, where)
+    return definition, [[(path, held[path]) for path, _ in pairs] for pairs in groups]
+
+
 def split(node: Any, *filters: Filter) -> Any:
     """Split a graph into its static part, and states with its variables and arrays.
 
@@ -173,8 +201,8 @@ def split(node: Any, *filters: Filter) -> Any:
         UnmatchedFilterError: if no filter matches a variable.
         LiftArgumentError: if a filter comes after `...`, or asks for a name and matches nothing.
     """
-    definition, pairs = listed(node)
-    return GraphDef(definition), *[_state_of(found) for found in group(pairs, filters or (...,))]
+    definition, groups = grouped(node, filters or (...,), complete=True)
+    return GraphDef(definition), *[_state_of(pairs) for pairs in groups]
 
 
 def _state_of(pairs: list[tuple[Path, Any]]) -> Any:
@@ -203,8 +231,7 @@ def state(node: Any, *filters: Filter) -> Any:
         LiftArgumentError: if a filter asks for a name, and matches nothing. Write `(PathContains("bias"), None)` for
             what may be missing.
     """
-    groups = group(listed(node)[1], filters or (...,), complete=False, where="state")
-    found = [_state_of(pairs) for pairs in groups]
+    found = [_state_of(pairs) for pairs in grouped(node, filters or (...,), where="state")[1]]
     return found[0] if len(found) == 1 else tuple(found)
 
 

@@ -9,6 +9,7 @@ import jax
 
 from liftcore import flatten_static
 from liftcore.leaves import is_array_like, is_array_or_struct, is_number, is_numpy
+from liftcore.owners import is_owner
 from liftcore.statics import Undescribed
 
 from ..errors import AliasError
@@ -16,6 +17,8 @@ from ..objects.flattening import marks_of
 from ..objects.natives import children_with_path, contains_itself, is_dict, is_native
 from ..objects.pytree import Pytree, attributes_of
 from ..variablelib.by_reference import is_object
+from ..variablelib.collection import CONSTANTS
+from ..variablelib.registry import variable_type_from_name
 from ..variablelib.variable import Variable
 from .aliasing import alias_error
 from .definition import (
@@ -106,9 +109,22 @@ class Walk:
         groups: the groups of variables, by index. Within one argument the first path decides, as in states.
         placed: the groups of arrays in attributes, by the identity of the object, list or dict, and the name.
         open: the identities of the pytrees, other than objects and native containers, that it is in.
+        owned: the kinds of variables that filters see in place of the arrays of modules of other styles, by identity.
     """
 
-    __slots__ = ("base", "groups", "index", "leaves", "nodes", "open", "origins", "placed", "unknown", "values")
+    __slots__ = (
+        "base",
+        "groups",
+        "index",
+        "leaves",
+        "nodes",
+        "open",
+        "origins",
+        "owned",
+        "placed",
+        "unknown",
+        "values",
+    )
 
     def __init__(self, unknown: Hashable = None) -> None:
         self.base = ""
@@ -118,6 +134,7 @@ class Walk:
         self.origins: list[Any] = []
         self.groups: dict[int, str] = {}
         self.open: set[int] = set()
+        self.owned: dict[int, type[Variable[Any]]] = {}
         self.placed: dict[tuple[int, Any], str] = {}
         self.leaves: list[Leaf] = []
         self.values: dict[str, dict[str, Any]] = {}
@@ -224,7 +241,7 @@ class Walk:
         return VARIABLE, type(value), index, metadata, form, group, key
 
     def _array(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
-        group = _group_at(value, path, prefix)
+        group = _group_at(self.seen(value), path, prefix)
         if place is not None:
             self.placed[id(place[0]), place[1]] = group
         return ARRAY, *self._array_slot(value, path, group, place)
@@ -235,6 +252,8 @@ class Walk:
             return self._static(value, path)
         if id(value) in self.open:
             raise contains_itself(value, path_text(path, self.base))
+        if is_owner(value):
+            self._own(value)
         pairs, structure = children_with_path(value)
         self.open.add(id(value))
         parts = []
@@ -245,6 +264,17 @@ class Walk:
         if all(part[0] == STATIC for part in parts):
             return self._static(value, path)
         return TREE, fixed(structure, path, self.unknown), tuple(parts)
+
+    def _own(self, value: Any) -> None:
+        """Record the kinds of the arrays of a module of another style."""
+        for leaf, collection in zip(jax.tree.leaves(value), value.__collections__(), strict=True):
+            if collection not in (None, CONSTANTS) and is_array_or_struct(leaf):
+                self.owned[id(leaf)] = variable_type_from_name(collection, allow_register=True)
+
+    def seen(self, value: Any) -> Any:
+        """Return what a filter sees in place of an array: for an array of a module of another style, a variable."""
+        kind = self.owned.get(id(value))
+        return value if kind is None else kind.from_metadata(value, {})
 
     # -- what subclasses override -----------------------------------------------------------------------------------
 
@@ -301,7 +331,7 @@ class Walk:
         if isinstance(value, Variable):
             self._variable(value, path, prefix)
         elif is_array_like(value):
-            if known is not None and not self._may_go(known, now := _group_at(value, path, prefix)):
+            if known is not None and not self._may_go(known, now := _group_at(self.seen(value), path, prefix)):
                 raise self._aliased(value, path, known, now)
         elif id(value) not in seen:
             is_node = isinstance(value, Pytree) or is_native(value)

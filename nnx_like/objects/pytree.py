@@ -10,11 +10,15 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+import jax
+
 from liftcore import trace_state
 from liftcore.errors import check_keywords
+from liftcore.owners import Style, collections_of
 
 from ..errors import StructureError, TraceContextError
 from ..variablelib.by_reference import ByReference
+from ..variablelib.collection import CONSTANTS
 from ..variablelib.variable import Variable
 from . import flattening, printing
 from .markers import MARK, annotation_mark, has_data, is_marked, register_data_type, unmarked
@@ -83,6 +87,8 @@ class Pytree(ByReference, metaclass=PytreeMeta):
     _numbered: ClassVar[bool] = False
     """Whether attributes whose names are digits are the items of a sequence."""
 
+    __style__: ClassVar[Any] = Style("an object", "nnx.bridge.adopt", "rngs", is_changed=True)
+
     def __init_subclass__(cls, *, pytree: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
         _check_slots(cls)
@@ -115,6 +121,10 @@ class Pytree(ByReference, metaclass=PytreeMeta):
         check_live(self, name)
         forget_walks()
         object.__delattr__(self, name)
+
+    def __collections__(self) -> list[str | None]:
+        children = jax.tree.leaves(self, is_leaf=lambda node: node is not self)
+        return collections_of(children, lambda leaf: CONSTANTS)
 
     def __repr__(self) -> str:
         return printing.object_text(self)

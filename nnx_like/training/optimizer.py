@@ -306,7 +306,13 @@ def _values(tree: Any) -> Any:
 def _gradients(grads: Any, wrt: Filter, params: Any) -> Any:
     """Return the gradients as a state of arrays, with the structure of the parameters."""
     leaves = jax.tree.leaves(grads, is_leaf=lambda leaf: isinstance(leaf, Variable))
-    chosen = state(grads, (wrt, None)) if any(isinstance(leaf, Variable) for leaf in leaves) else state(grads)
+    if any(isinstance(leaf, Variable) for leaf in leaves):
+        # The gradient of a module of another style is a plain array, which `wrt` cannot match by kind.
+        known = {path for path, _ in params.flat_state()} if isinstance(params, State) else {()}
+        wanted = to_predicate(wrt)
+        chosen = state(grads, lambda path, value: path in known or wanted(path, value))
+    else:
+        chosen = state(grads)
     values = _values(chosen)
     structures: tuple[Any, Any] = (jax.tree.structure(values), jax.tree.structure(params))
     if structures[0] != structures[1]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import liftcore
 
-from .caching import is_steady
 from .decorating import MISSING
 from .vmap import mapped
 
@@ -48,14 +47,7 @@ def batched_map(
             batched_map, in_axes=in_axes, batch_size=batch_size, transform_metadata=transform_metadata
         )
     options = {"batch_size": batch_size}
-    make = functools.partial(mapped, "batched_map", _lift, f, in_axes, 0, transform_metadata, options)
-    lifted = make()
-
-    @functools.wraps(f)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return (lifted if is_steady(f) else make())(*args, **kwargs)
-
-    return wrapped
+    return mapped("batched_map", _lift, f, in_axes, 0, transform_metadata, options)
 
 
 def _lift(body: Callable[..., Any], in_axes: Any, out_axes: Any, **options: Any) -> Callable[..., Any]:

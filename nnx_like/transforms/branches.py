@@ -19,7 +19,6 @@ from ..crossing.ref import Change, Ref
 from ..errors import StructureError
 from ..graph.definition import AGAIN, Definition, path_text
 from ..graph.differences import difference, path_of
-from .caching import kept
 from .decorating import Plain, checked, named, title
 
 __all__ = ["cond", "switch"]
@@ -108,13 +107,11 @@ def _run(lifted: Callable[..., Any], groups: Groups, choice: Any, operands: tupl
         _traced.reset(before)
 
 
-@kept
 def _cond(true_fun: Callable[..., Any], false_fun: Callable[..., Any]) -> Callable[..., Any]:
     groups = _groups(title("cond", true_fun))
     return liftcore.cond(_branch(groups, true_fun, "true_fun"), _branch(groups, false_fun, "false_fun"))
 
 
-@kept
 def _switch(branches: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
     groups = _groups(title("switch", branches[0]))
     return liftcore.switch([_branch(groups, branch, f"branch {number}") for number, branch in enumerate(branches)])

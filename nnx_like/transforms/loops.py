@@ -10,7 +10,6 @@ import liftcore
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
-from .caching import kept
 from .carrying import carried, check_same_structure
 from .decorating import checked, named
 
@@ -99,7 +98,6 @@ def _run(lifted: Callable[..., Any], outside: Outside, *bounds: Any) -> Any:
         return outside.finish(scope, lifted(scope, *bounds, outside.args))
 
 
-@kept
 def _while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any]) -> Callable[..., Any]:
     where = checked("while_loop", body_fun)
     groups = _groups(where)
@@ -115,7 +113,6 @@ def _while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any]) 
     return liftcore.while_loop(cond, _step(where, groups, body_fun), variable_carry=True)
 
 
-@kept
 def _fori_loop(body_fun: Callable[[Any, Any], Any], unroll: int | bool | None) -> Callable[..., Any]:
     where = checked("fori_loop", body_fun)
     return liftcore.fori_loop(_step(where, _groups(where), body_fun), unroll=unroll, variable_carry=True)

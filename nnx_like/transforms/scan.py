@@ -19,7 +19,6 @@ from ..crossing.places import Name, PositionNames
 from ..errors import StructureError
 from ..filterlib import All, Everything
 from ..variablelib.kinds import RngState
-from .caching import another, is_steady
 from .carrying import carried, check_same_structure
 from .decorating import MISSING, check_axes, checked, named, positional
 from .vmap import differing
@@ -128,8 +127,7 @@ def scan(
         return encoded, (ys, home, change)
 
     axes = (_whole(groups.plain(_without(in_axes, taken))), _whole(groups.plain(_without(out_axes, given_back))))
-    lift = _lift(groups, *axes, options)
-    lifted = lift(body)
+    lifted = _lift(groups, *axes, options)(body)
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -138,9 +136,8 @@ def scan(
         carry = () if taken is None else outside.args[taken]
         xs = [arg for number, arg in enumerate(outside.args) if number != taken]
         with outside.scope([name for name in groups.specs if name != streams]) as scope:
-            run = lifted if is_steady(f) else lift(another(body))
             try:
-                carry, (ys, home, change) = run(scope, carry, *xs)
+                carry, (ys, home, change) = lifted(scope, carry, *xs)
             except LoopInvarianceError as error:
                 if "`out_axes`" not in error.what:
                     raise

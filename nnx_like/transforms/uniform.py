@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import jax
 from jax.experimental import checkify as jax_checkify
 
 import liftcore
@@ -220,6 +219,6 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
             with liftcore.bind(values, creates=False).temporary() as scope:
                 return uniform.body(scope, *args, **kwargs)
 
-        return jax.make_jaxpr(pure)(outside.walk.values, *outside.args)
+        return liftcore.jaxpr_of(pure, outside.walk.values, *outside.args)[0]
 
     return wrapped

@@ -39,8 +39,10 @@ class Described:
                 f"a {kind}",
                 "it is changed under a different JAX trace from the one in which it was created, and would keep a "
                 "traced value.",
-                f"Pass the {kind}, or the object that holds it, as an argument of the transformed function. If "
-                "`nnx.merge` made that object inside, copy what it is given: `nnx.merge(…, copy=True)`.",
+                f"Pass the {kind}, or the object that holds it, as an argument, and use a transformation that writes "
+                "it back: `nnx.jit(fn)(model, x)`, or `nnx.lift(liftcore.jit, fn)(model, x)`. In a model of scopes, "
+                "adopt the object: `nnx.bridge.adopt(scope, lambda rngs: model)(x)`. If `nnx.merge` made that object "
+                "inside, copy what it is given: `nnx.merge(…, copy=True)`.",
             )
 
     def get_metadata(

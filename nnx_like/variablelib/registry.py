@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+import jax
+
 from liftcore.errors import LiftArgumentError
+from liftcore.owners import by_dtype
 
 from .variable import Variable
 
@@ -107,3 +110,11 @@ def variable_name_from_type(typ: type[Variable[Any]], /, *, allow_register: bool
         )
     register_variable_name(typ.__name__, typ)
     return typ.__name__
+
+
+def _collections(variable: Variable[Any]) -> list[str | None]:
+    name = variable_name_from_type(type(variable), allow_register=True)
+    return [name if by_dtype(leaf) else None for leaf in jax.tree.leaves(variable.get_raw_value())]
+
+
+Variable.__collections__ = _collections  # here, since only this file knows the names of kinds

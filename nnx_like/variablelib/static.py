@@ -103,3 +103,6 @@ class StaticMetadata:
 
     def __repr__(self) -> str:
         return repr(self.metadata)
+
+    def __reduce__(self) -> Any:
+        return StaticMetadata, (self.metadata,)

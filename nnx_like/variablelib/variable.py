@@ -13,6 +13,7 @@ import numpy as np
 
 from liftcore import trace_state
 from liftcore.errors import LiftArgumentError
+from liftcore.owners import Style
 
 from .by_reference import ByReference
 from .described import Described, put_metadata, put_trace
@@ -63,6 +64,8 @@ class Variable(Operators, Described, ByReference, Generic[A]):
     """
 
     __slots__ = ("_value",)
+    __style__ = Style("a variable", "nnx.bridge.adopt", "rngs", is_changed=True)
+    __collections__: Any  # see the registry
     __one_variable__ = True  # for filters of liftcore over pytrees, such as `training.mask`
 
     _value: Any

@@ -28,6 +28,7 @@ LEVELS = (
         "traverse_util",
         "frozen_dict",
         "texts",
+        "owners",
         "configurations",
         "elsewhere",
         "cursor",

@@ -14,8 +14,17 @@ import msgpack
 import numpy as np
 import pytest
 
+import equinox_like as eqx
 from liftcore import serialization
-from liftcore.checkpoints import disk, each_holding, layout, load_file, save_file
+from liftcore.checkpoints import (
+    disk,
+    each_holding,
+    layout,
+    load_file,
+    load_safetensors,
+    save_file,
+    save_safetensors,
+)
 from liftcore.errors import CheckpointInUseError, LiftArgumentError, SerializationError
 from liftcore.saving import encoding
 from linen_like import stack_layers
@@ -232,7 +241,7 @@ def test_what_a_killed_writer_left_is_overwritten(path):
 
 def test_a_file_has_one_writer_at_a_time(path):
     lock = disk.FileLock(path.with_name(f".{path.name}.tmp"), "it")
-    with pytest.raises(CheckpointInUseError, match="another writer is writing there"):
+    with pytest.raises(CheckpointInUseError, match="another object or thread of this process is writing there"):
         save_file(path, TREE)
     lock.release()
     save_file(path, TREE)
@@ -271,6 +280,22 @@ def test_arrays_in_pieces_take_no_more_memory(path, monkeypatch):
     tree = tree_of(2)
     assert peak(save_file, path, tree)[0] < SMALL
     assert peak(load_file, path)[0] <= SIZE + SMALL
+
+
+@pytest.mark.parametrize("name", ["msgpack", "safetensors", "npy"])
+@pytest.mark.parametrize("dtype", [np.float32, jnp.float8_e4m3fn])
+def test_loading_takes_at_most_twice_the_file_and_the_target(tmp_path, name, dtype):
+    tree = {str(index): np.ones(SIZE // 4 // np.dtype(dtype).itemsize, dtype) for index in range(4)}
+    path = tmp_path / f"model.{name}"
+    if name == "npy":
+        with open(path, "wb") as file:
+            for leaf in tree.values():
+                np.save(file, leaf)
+    else:
+        (save_safetensors if name == "safetensors" else save_file)(path, tree)
+    load = {"msgpack": load_file, "safetensors": load_safetensors, "npy": eqx.tree_deserialise_leaves}[name]
+    load(path, tree)
+    assert peak(load, path, tree)[0] <= 3 * SIZE + SMALL
 
 
 def test_lengths_that_a_file_claims_take_no_memory(path):

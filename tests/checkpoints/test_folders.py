@@ -135,7 +135,7 @@ def test_position_and_streams_are_part_of_what_is_saved(tmp_path):
 def test_a_second_writer_is_an_error_until_the_first_is_done(tmp_path):
     first, second = Checkpoints(tmp_path), Checkpoints(tmp_path)
     first.save(1, 1)
-    with pytest.raises(CheckpointInUseError, match="another object of this process is writing there"):
+    with pytest.raises(CheckpointInUseError, match="another object or thread of this process is writing there"):
         second.save(2, 2)
     assert second.restore(0) == 1
     first.close()

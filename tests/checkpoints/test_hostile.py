@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import io
 import random
+import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from liftcore.checkpoints import files, layout, match_state
+import equinox_like as eqx
+from liftcore.checkpoints import files, layout, load_file, load_safetensors, match_state, safetensors
 from liftcore.errors import SerializationError
 from liftcore.saving import encoding
-from liftcore.serialization import msgpack_serialize, to_state_dict
+from liftcore.serialization import from_bytes, msgpack_serialize, to_state_dict
 
 TREES: list[Any] = [
     {"params": {f"layer_{i}": {"kernel": np.arange(6.0).reshape(2, 3), "bias": np.ones(3, "f4")} for i in range(3)}},
@@ -102,6 +106,46 @@ def test_mutated_files_are_errors_or_what_was_saved(seed):
     assert 0 < read < CASES[seed]
 
 
+def in_npy(tree: Any) -> bytes:
+    file = io.BytesIO()
+    for leaf in jax.tree.leaves(tree):
+        np.save(file, leaf)
+    return file.getvalue()
+
+
+def in_safetensors(tree: Any) -> bytes:
+    return b"".join(bytes(part) for part in safetensors._parts(tree, {"by": "us"}))
+
+
+ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([True, False]), "c": np.ones(3, jnp.bfloat16)}
+ARRAYS |= {"d": np.ones((), "i4"), "e": np.ones(4, jnp.float8_e4m3fn)}
+FORMATS: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
+    "npy": (in_npy(ARRAYS), lambda path: eqx.tree_deserialise_leaves(path, ARRAYS)),
+    "safetensors": (in_safetensors(ARRAYS), lambda path: load_safetensors(path, ARRAYS)),
+}
+
+
+@pytest.mark.parametrize(("seed", "count"), [(0, 100), *((seed, 300) for seed in range(1, 20))])
+@pytest.mark.parametrize("name", FORMATS)
+def test_mutated_arrays_are_errors_or_other_numbers(tmp_path: Path, name: str, seed: int, count: int) -> None:
+    """In formats without checksums. No class and no warning of another library comes out."""
+    chance, (data, load_arrays), read = random.Random(seed), FORMATS[name], 0
+    texts = list[str]()
+    path = tmp_path / "model.eqx"
+    for _ in range(count):
+        path.write_bytes(chance.choice(MUTATIONS)(data, chance))
+        try:
+            found = load_arrays(path)
+        except SerializationError as error:
+            texts.append(str(error))
+        else:
+            read += 1
+            assert [one.dtype for one in found.values()] == [one.dtype for one in ARRAYS.values()]
+            assert set(found["b"].view(np.uint8).tolist()) <= {0, 1}
+    assert 0 < read < count
+    assert all(len(text) < 2_000 and str(path) in text for text in texts)
+
+
 def test_what_was_not_mutated_is_read():
     for checked, plain in zip(CHECKED, PLAIN, strict=True):
         assert msgpack_serialize(load(checked, True)) == msgpack_serialize(load(plain, False))
@@ -141,6 +185,64 @@ HOSTILE = [
     b"",
     b"\xa2\xff\xff",  # no text
 ]
+
+
+def _many(count: int, one: bytes) -> bytes:
+    return b"\xdd" + count.to_bytes(4, "big") + one * count
+
+
+LARGE = 6_000
+TEXT = b"\xdb" + LARGE.to_bytes(4, "big") + b"k" * LARGE
+NUMEROUS: dict[str, tuple[bytes, int]] = {
+    "None": (_many(LARGE, b"\xc0"), 30),
+    "dicts": (_many(LARGE, b"\x80"), 120),
+    "lists": (_many(LARGE, b"\x90"), 120),
+    "empty bytes": (_many(LARGE, b"\xc4\x00"), 300),
+    "empty arrays": (_many(LARGE // 12, b"\xc7\x0a\x01\x93\x91\x00\xa4int8\xc4\x00"), 120),
+    "names": (
+        b"\xdf" + LARGE.to_bytes(4, "big") + b"".join(b"\xa5%05x\xc0" % number for number in range(LARGE)),
+        40,
+    ),
+    "a long name": (b"\x81" + TEXT + b"\xc0", 10),
+    "a long name twice": (b"\x82" + 2 * (TEXT + b"\xc0"), 10),
+    "long names above damage": (100 * (b"\x81\xda\x03\xe8" + b"k" * 1000) + b"\xc1", 10),
+    "dimensions": (b"\xc9" + (LARGE + 13).to_bytes(4, "big") + b"\x01\x93" + _many(LARGE, b"\x01") + b"\xa4int8", 10),
+    "a long dtype": (b"\xc9" + (LARGE + 9).to_bytes(4, "big") + b"\x01\x93\x90" + TEXT + b"\xc4\x00", 10),
+}
+"""Files with much of something, and how many times its size a file may take."""
+
+
+@pytest.mark.parametrize("name", NUMEROUS)
+@pytest.mark.parametrize("load", [load_file, lambda path, target, **_: from_bytes(target, path.read_bytes())])
+def test_memory_and_texts_are_bounded_by_the_size_of_the_file(
+    tmp_path: Path, name: str, load: Callable[..., Any]
+) -> None:
+    data, times = NUMEROUS[name]
+    path = tmp_path / "model"
+    path.write_bytes(data)
+    tracemalloc.start()
+    with pytest.raises(SerializationError) as caught:
+        load(path, {"w": np.zeros(3)}, checksums=False)
+    text, (_, peak) = str(caught.value), tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(text) < 2_000
+    assert peak < times * len(data) + 300_000
+
+
+def test_the_first_ten_are_named_and_the_others_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(_many(LARGE, b"\xc0"))
+    with pytest.raises(SerializationError) as caught:
+        load_file(path, {"w": np.zeros(3)}, checksums=False)
+    lines = caught.value.what.strip().splitlines()
+    assert (len(lines), lines[0]) == (12, f"{LARGE + 1} entries do not fit the target:")
+    assert lines[-1] == f"  and {LARGE - 9} more"
+
+
+def test_names_that_are_the_same_text_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(b"\x82\x01\xc0\xa11\xc0")
+    with pytest.raises(SerializationError, match="two names are the same text: 1"):
+        load_file(tmp_path / "model", {"1": None}, checksums=False)
 
 
 @pytest.mark.parametrize("data", HOSTILE)

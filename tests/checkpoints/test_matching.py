@@ -93,9 +93,12 @@ def test_boxes_in_one_of_the_two_have_their_own_way_out():
 
 def test_closest_names_are_looked_for_within_limits():
     many = {f"layer_{i:05}": 1 for i in range(3000)}
-    found = problems({name.replace("_", "-"): 1 for name in many}, many)
-    assert len(found) == 6000
-    assert found["layer-00000"].endswith("closest: layer_00000")
+    with pytest.raises(SerializationError) as caught:
+        match_state({name.replace("_", "-"): 1 for name in many}, many)
+    first, *lines, last = caught.value.what.strip().splitlines()
+    assert first.startswith("6000 entries")
+    assert lines[0].endswith("closest: layer_00000")
+    assert (len(lines), last) == (10, "  and 5990 more")
 
 
 # --- what comes back --------------------------------------------------------------------------------------------------

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import errno
+import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +24,7 @@ from liftcore.errors import LiftArgumentError, SerializationError
 from liftcore.meta import Partitioned
 
 optax = pytest.importorskip("optax")
-pytest.importorskip("orbax.checkpoint")
+ocp = pytest.importorskip("orbax.checkpoint")
 
 ROOT = Path(__file__).parents[2]
 
@@ -191,6 +196,93 @@ def test_damage_is_our_error(tmp_path: Path) -> None:
         text.write_text(damage)
         with pytest.raises(SerializationError, match="damaged"):
             OrbaxCheckpoints(tmp_path).restore({"a": np.ones(2), "n": 0})
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "run"
+    with OrbaxCheckpoints(folder) as checkpoints:
+        checkpoints.save(0, TREE)
+    tree = ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False))
+    tree.save(folder.with_name("plain"), {"w": np.ones(3)})
+    return folder
+
+
+TREE = {"w": np.ones(3), "n": 3, "t": "text"}
+
+
+def _rest(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def damage(step: Path) -> None:
+        path = step / "rest/metadata"
+        path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+    return damage
+
+
+def _array(**lies: Any) -> Callable[[Path], None]:
+    """Puts an array in the place of that of the step that says something else of itself."""
+
+    def damage(step: Path) -> None:
+        shutil.rmtree(step / "state")
+        shutil.copytree(step.parent.with_name("plain"), step / "state")
+        path = step / "state/w/.zarray"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "fill_value": 0, **lies}))
+
+    return damage
+
+
+DAMAGED: dict[str, Callable[[Path], Any]] = {
+    "no arrays": lambda step: shutil.rmtree(step / "state"),
+    "no rest": lambda step: shutil.rmtree(step / "rest"),
+    "no array of that name": _rest(lambda rest: {**rest, "arrays": []}),
+    "another number": _rest(lambda rest: {**rest, "leaves": [[["n"], 4], [["t"], "text"]]}),
+    "a leaf less": _rest(lambda rest: {**rest, "leaves": rest["leaves"][:1]}),
+    "no checksum": _rest(lambda rest: {name: rest[name] for name in ("leaves", "arrays")}),
+    "a leaf below an array": _rest(lambda rest: {"leaves": [[["w", "x"], 1]]}),
+    "a leaf that is an array": _rest(lambda rest: {"leaves": [[["w"], 1]]}),
+    "a leaf twice": _rest(lambda rest: {"leaves": [[["n"], 1], [["n"], 2]]}),
+    "no metadata": lambda step: (step / "state/_METADATA").write_text("null"),
+    "large pieces": _array(chunks=[2**40]),
+    "pieces that may fit": _array(chunks=[2**31]),
+    "a large array": _array(shape=[2**50]),
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # threads of orbax
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_step_that_is_damaged_or_hostile_is_our_error(tmp_path: Path, saved: Path, name: str) -> None:
+    shutil.copytree(saved.parent, tmp_path / "all")
+    DAMAGED[name](tmp_path / "all/run/0")
+    for target in (None, TREE):
+        with pytest.raises(SerializationError, match="step 0") as caught:
+            OrbaxCheckpoints(tmp_path / "all/run").restore(target)
+        assert len(str(caught.value)) < 1000
+
+
+def test_a_step_of_an_older_version_has_no_checksum(tmp_path: Path, saved: Path) -> None:
+    shutil.copytree(saved, tmp_path / "run")
+    _rest(lambda rest: {"leaves": rest["leaves"]})(tmp_path / "run/0")
+    same(OrbaxCheckpoints(tmp_path / "run").restore(TREE), TREE)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # threads of orbax
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_full_disk_is_an_error_of_the_system_and_leaves_nothing(tmp_path: Path, asynchronous: bool) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with OrbaxCheckpoints(tmp_path, asynchronous=asynchronous) as checkpoints:
+        checkpoints.save(1, TREE)
+        for large in ({"w": np.random.default_rng(0).normal(size=100_000)}, {"t": "x" * 800_000}):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+            try:
+                with pytest.raises(OSError, match="File too large") as caught:
+                    (checkpoints.save(2, large), checkpoints.wait())
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            assert caught.value.errno == errno.EFBIG
+            assert os.listdir(tmp_path) == ["1"]
+        checkpoints.save(2, TREE)
+        checkpoints.wait()
+        assert checkpoints.steps() == [1, 2]
 
 
 # --- which steps are there --------------------------------------------------------------------------------------------

@@ -363,7 +363,7 @@ def test_arrays_that_no_memory_holds_are_an_error(tmp_path: Path, name: str) -> 
     pytree(use_ocdbt=False)(tmp_path / "tree", {"w": jnp.ones(3)})
     path = tmp_path / "tree/w/.zarray"
     path.write_text(json.dumps({**json.loads(path.read_text()), name: [10**17], "fill_value": 0}))
-    with pytest.raises(SerializationError, match=r'"w" has 10+ elements, which do not fit into memory'):
+    with pytest.raises(SerializationError, match=r'"w" has (10+ elements, which do not fit|3 .* pieces of 10+\.)'):
         load_orbax(tmp_path / "tree")
 
 

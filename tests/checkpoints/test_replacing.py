@@ -89,13 +89,13 @@ def test_errors_of_the_system_name_the_file_and_no_temporary_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     def fails(*args: Any) -> None:
-        names = [os.fspath(arg) for arg in args if isinstance(arg, str | Path)]
-        raise OSError(errno.ENOSPC, "No space", *names[:1])
+        names = [arg for arg in args if isinstance(arg, str | Path)]
+        raise OSError(errno.ENOSPC, "No space", *names[:1], *[None] * bool(names[1:]), *names[1:])
 
     save_file(tmp_path / "model", TREE)
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fails)
-        with pytest.raises(OSError, match=f"No space: '{tmp_path}/model'"):
+        with pytest.raises(OSError, match=f"No space: '{tmp_path}/model'$"):
             save_file(tmp_path / "model", TREE)
     assert load_file(tmp_path / "model")["w"].tolist() == [1, 1]
 

@@ -266,13 +266,23 @@ def test_errors_of_others_are_not_called_damage(
     assert isinstance(error, KeyboardInterrupt) or '"enc/w"' in error.__notes__[-1]
 
 
+def test_a_header_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = {str(index): np.full(2, index, jnp.float8_e4m3fn) for index in range(9)}
+    save_safetensors(tmp_path / "file", tree)
+    calls, real = [], json.loads
+    monkeypatch.setattr(json, "loads", lambda text: (calls.append(text), real(text))[1])
+    found = load_safetensors(tmp_path / "file", tree)
+    assert [float(found[name][1]) for name in tree] == list(range(9))
+    assert len(calls) == 1
+
+
 def test_a_file_that_cannot_be_read_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_safetensors(tmp_path / "file", {"w": np.ones(2, jnp.float8_e4m3fn)})
-    monkeypatch.setattr("liftcore.checkpoints.safetensors._read_bytes", broken_leaf(OSError("no disk")))
+    monkeypatch.setattr("liftcore.checkpoints.safetensors._offsets", broken_leaf(OSError("no disk")))
     with pytest.raises(OSError, match="no disk") as caught:
         load_safetensors(tmp_path / "file")
     assert '"w"' in caught.value.__notes__[0]
-    monkeypatch.setattr("liftcore.checkpoints.safetensors._read_bytes", broken_leaf(ValueError("too short")))
+    monkeypatch.setattr("liftcore.checkpoints.safetensors._offsets", broken_leaf(ValueError("too short")))
     with pytest.raises(SerializationError, match=r'file", w: .* damaged \(too short\)'):
         load_safetensors(tmp_path / "file", {"w": np.ones(2, jnp.float8_e4m3fn)})
 

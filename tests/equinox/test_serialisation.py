@@ -174,6 +174,37 @@ def test_files_of_equinox_are_read(path: Path) -> None:
         assert not file.read()
 
 
+def npy(descr: str, shape: str, size: int = 12) -> bytes:
+    """A file of one array with this header, and some bytes."""
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + b"\7" * size
+
+
+EXTENDED = [jnp.bfloat16, jnp.float8_e5m2, jnp.float8_e4m3fn, jnp.int4]
+NATIVE = [np.float16, np.int16, np.uint16, np.int8, np.uint8, np.bool_, np.dtype("V1"), np.dtype("V2")]
+
+
+@pytest.mark.parametrize("dtype", EXTENDED)
+def test_types_that_numpy_does_not_know_are_not_read_as_others(dtype: Any) -> None:
+    """A header does not tell 8-bit floats from each other, and so those of the target are believed."""
+    ones = np.ones(3, dtype)
+    alike = {np.dtype(other) for other in EXTENDED if np.dtype(other).str == ones.dtype.str}
+    for other in (*EXTENDED, *NATIVE):
+        file = io.BytesIO(of_equinox([ones]))
+        if np.dtype(other) in alike:
+            found = eqx.tree_deserialise_leaves(file, [np.zeros(3, other)])[0]
+            assert found.dtype == other
+            assert found.tobytes() == ones.tobytes()
+        else:
+            with pytest.raises(SerializationError, match=r"not .* as in the target|expected|does not know"):
+                eqx.tree_deserialise_leaves(file, [np.zeros(3, other)])
+
+
+def test_the_order_of_bytes_is_that_of_the_file() -> None:
+    file = io.BytesIO(of_equinox([np.arange(3, dtype=">i4")]))
+    assert eqx.tree_deserialise_leaves(file, [np.zeros(3, np.int32)])[0].tolist() == [0, 1, 2]
+
+
 BAD: dict[str, tuple[bytes, Any, str]] = {
     "shape": (of_equinox([jnp.ones(2)]), [jnp.ones(3)], r"0: shape \(2,\), not \(3,\)"),
     "dtype": (of_equinox([jnp.ones(2)]), [jnp.ones(2, int)], r"0: expected int32\[2\], found float32"),
@@ -182,6 +213,15 @@ BAD: dict[str, tuple[bytes, Any, str]] = {
     "cut": (of_equinox([jnp.ones(2)])[:-1], [jnp.ones(2)], "ends 1 bytes before"),
     "huge": (of_equinox([jnp.ones(2)]).replace(b"(2,), }      ", b"(2000000,), }"), [jnp.ones(2)], "shape"),
     "objects": (of_equinox([jnp.ones(2)]).replace(b"<f4", b"|O "), [jnp.ones(2)], "number 1 cannot be read"),
+    "structured": (npy("[('a', '<i4')]", "(3,)"), [jnp.ones(3)], "its header is not one"),
+    "raw": (npy("'|V4'", "(3,)"), [np.ones(3, "V4")], "a type that NumPy does not know, of 4 bytes"),
+    "negative": (npy("'<f4'", "(-3,)"), [jnp.ones(3)], "its header is not one"),
+    "a code": (npy("'<f4'", "(__import__('os').abort(),)"), [jnp.ones(3)], "its header is not one"),
+    "a size": (npy("'<f4'", f"({2**62},)"), [jnp.ones(3)], rf"before the end of an array of shape \({2**62},\)"),
+    "many sizes": (npy("'<f4'", f"({'1, ' * 70})"), [jnp.ones(3)], "its header is not one"),
+    "bool": (npy("'|b1'", "(3,)", 3), [np.ones(3, bool)], "bytes other than 0 and 1"),
+    "a bool": (npy("'|b1'", "()", 1), [True], "bytes other than 0 and 1"),
+    "a key": (npy("'<f4'", "()", 4), [KEY], r"expected key<fry>\[\], found float32"),
     "version": (of_equinox([jnp.ones(2)]).replace(b"Y\x01", b"Y\x07"), [jnp.ones(2)], "number 1 cannot be read"),
 }
 

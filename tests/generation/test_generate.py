@@ -14,7 +14,8 @@ import linen_like as nn
 from benchmarks.counts import compiled
 from liftcore.errors import LiftArgumentError
 from liftcore.generation import generate, rewind, sample_tokens
-from liftcore.generation.loop import run
+from liftcore.generation.loop import Programs
+from liftcore.generation.models import Model
 from tests.generation.models import LanguageModel, by_hand, variables_of
 
 MODEL = LanguageModel(decode=True)
@@ -167,6 +168,7 @@ def test_one_program_serves_all_prompts_of_a_bucket(variables: Any) -> None:
                 pad_token=length,
             )
 
+    run = Programs.of(Model.of("generate", MODEL)).run
     programs = run._cache_size()
     assert compiled(first) >= 1
     assert run._cache_size() == programs + 1

@@ -42,6 +42,7 @@ def test_layer_is_split_copied_pickled_and_traced_as_itself(name: str) -> None:
     layer = make(rngs())
     others = [
         nnx.merge(*nnx.split(layer), copy=True), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)),
+        nnx.merge(*pickle.loads(pickle.dumps(nnx.split(layer)))),
         jax.tree.map(lambda leaf: leaf, layer), nnx.clone(layer),
     ]  # fmt: skip
     expected = layer(x)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import nnx_like as nnx
@@ -628,3 +629,51 @@ def test_treescope_shows_objects() -> None:
 def test_display_prints_outside_of_notebooks(capsys: pytest.CaptureFixture[str]) -> None:
     nnx.display(nnx.Dict(), 3)
     assert capsys.readouterr().out == "Dict()\n3\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    width: int = 3
+
+
+class WithStatic(nnx.Module):
+    def __init__(self) -> None:
+        self.w = nnx.Param(jnp.ones(2), hook=jax.nn.initializers.zeros)
+        self.shared = nnx.Dict(again=self.w)
+        self.function, self.builtin, self.kind, self.config = jax.nn.initializers.zeros, len, float, Config()
+        self.number, self.nothing, self.rest = 0.5, None, ...
+        self.by_key = {1: nnx.Param(jnp.ones(1)), 2: len}
+
+
+@pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy, copy.copy])
+def test_the_results_of_split_can_be_pickled_and_copied(copied: Any) -> None:
+    model = WithStatic()
+    graphdef, state = nnx.split(model)
+    again, values = copied((graphdef, state))
+    assert again == graphdef
+    assert hash(again) == hash(graphdef)
+    merged = nnx.merge(again, values)
+    assert merged.shared.again is merged.w
+    assert merged.function is model.function
+    assert nnx.graphdef(merged) == graphdef
+    structure = jax.tree.structure(model)
+    assert copied(structure) == structure
+    assert jax.tree.structure(copied(nnx.state(model))) == jax.tree.structure(nnx.state(model))
+
+
+def test_the_hashes_in_a_pickled_definition_are_those_of_the_process_that_loads_it() -> None:
+    graphdef = nnx.graphdef(nnx.Dict(number=0.5))
+    pickled = pickle.dumps(graphdef)
+    number = graphdef.definition[3][0][1][2]
+    number._hash = -number._hash  # as in a process with another seed for hashes of strings
+    assert pickle.dumps(graphdef) == pickled
+    assert hash(pickle.loads(pickled)) == hash(nnx.graphdef(nnx.Dict(number=0.5)))
+
+
+def test_the_state_of_an_optimizer_can_be_pickled() -> None:
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    optimizer, other = (nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param) for _ in range(2))
+    optimizer.update(model, nnx.state(model, nnx.Param))
+    nnx.update(other, pickle.loads(pickle.dumps(nnx.state(optimizer))))
+    assert other.step.value == 1
+    assert all(map(np.array_equal, jax.tree.leaves(other), jax.tree.leaves(optimizer)))

@@ -1,0 +1,101 @@
+"""What a scope offers to code that adopts values of other styles: names with an owner, and changes during `init`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from .. import meta
+from ..typing import Path
+from ..values import shapes
+from . import problems
+
+if TYPE_CHECKING:
+    from .scope import Scope
+
+__all__ = ["Adopting"]
+
+_FIXED = ("params", "constants")
+"""The collections whose variables keep the shape that they are created with."""
+
+_NOTHING: Any = object()
+
+
+class Adopting:
+    """Takes names for an owner, and holds the changes that `init` does not return."""
+
+    __slots__ = ()
+
+    _owners: dict[tuple[str, str | None], Any]
+    _outside: set[tuple[str, str | None]]
+
+    @property
+    def _scope(self) -> Scope:
+        return cast("Scope", self)
+
+    def own(self, owner: Any, values: Mapping[Path, Any]) -> None:
+        """Take the names of variables for one owner, such as an adopted module, and compare shapes as `param` does.
+
+        Args:
+            owner: compared by equality: an equal owner may use the same variables.
+            values: for each `(collection, *modules below this scope, name)` the value or the type that the owner makes.
+
+        Raises:
+            NameInUseError: if something else in this scope uses one of the names.
+            ScopeParamShapeError: if a variable in "params" or "constants" exists with another shape.
+        """
+        for (collection, *names, name), value in values.items():
+            self._own_name(names[0] if names else name, None if names else collection, owner)
+            below = self._scope.below(tuple(names))
+            if collection in _FIXED and below.has_variable(collection, name):
+                stored = meta.unbox(below.get_variable(collection, name))
+                if shapes(stored) != shapes(value):
+                    raise problems.wrong_shape(below, name, stored, value)
+
+    def _own_name(self, name: str, collection: str | None, owner: Any) -> None:
+        """Take a name for an owner, who may take it again; see `Scope.own`.
+
+        Args:
+            name: the name.
+            collection: the collection of the variable; None for a scope.
+            owner: compared by equality.
+
+        Raises:
+            NameInUseError: if the name is taken, or has another owner.
+        """
+        if self._owners.get((name, collection), _NOTHING) != owner:
+            self.check_unowned(name, collection)
+            if (name, collection) not in self._outside:
+                self._scope.check_free(name, collection)
+            self._owners[name, collection] = owner
+
+    def check_unowned(self, name: str, collection: str | None) -> None:
+        """Check that no adopted value uses a name; see `reserve`."""
+        if (name, collection) in self._owners:
+            self._scope.check_valid()
+            raise problems.name_taken(self._scope, name, collection, [collection] if collection else [], False)
+
+    def put_change(self, collection: str, name: str, value: Any) -> None:
+        """Write a change that `init` does not return: there, only later calls in the same body see it.
+
+        Args:
+            collection: the collection of the variable.
+            name: the name of the variable.
+            value: the new value, without its box.
+        """
+        if self._scope.is_initializing():
+            self._scope.check_live("writing", collection, name)
+            self._scope.node.drafts[collection, name] = value
+        else:
+            self._scope.put_unboxed(collection, name, value)
+
+    def current(self, collection: str, name: str) -> Any:
+        """Return the value of a variable without its box, with the changes that `put_change` made.
+
+        Args:
+            collection: the collection of the variable.
+            name: the name of the variable.
+        """
+        if (collection, name) in self._scope.node.drafts:
+            return self._scope.node.drafts[collection, name]
+        return meta.unbox(self._scope.get_variable(collection, name))
