@@ -239,10 +239,7 @@ class Scope(Adopting, Checking, Naming):
         return {name: self.dicts(name) for name in self.tree.variables}
 
     def variables(self) -> Variables:
-        """Return the variables here and below as plain dicts, without empty collections.
-
-        In the rule of a custom derivative, they are those that `has_variable` finds.
-        """
+        """Return the variables here and below that `has_variable` finds as plain dicts, without empty collections."""
         held = self.collections_below()
         if self.tree.redrawn:
             (held,), _ = partition(held, [lambda path, _: not self.tree.must_redraw(path)], self.path)
