@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex
-from jax.interpreters import partial_eval
+from jax.interpreters import batching, partial_eval
 
 try:
     from jax.extend.core import get_opaque_trace_state as _opaque_trace_state
@@ -41,6 +41,7 @@ __all__ = [
     "is_staging",
     "is_tag",
     "jaxpr_as_fun",
+    "keeps_rules",
     "mapped_aval",
     "needs_python",
     "raw_transformation",
@@ -132,13 +133,20 @@ _probe = jex.Primitive("liftcore_probe")
 
 
 @_probe.def_impl  # type: ignore[untyped-decorator]
-def _run_probe() -> bool:
+def _run_probe(*_: Any) -> bool:
     return False
 
 
 @_probe.def_abstract_eval  # type: ignore[untyped-decorator]
-def _stage_probe() -> Any:
+def _stage_probe(*_: Any) -> Any:
     raise _Staged
+
+
+def _batch_probe(values: Any, _: Any) -> Any:
+    return _probe.bind(*values), None  # type: ignore[no-untyped-call]  # no axis
+
+
+batching.primitive_batchers[_probe] = _batch_probe
 
 
 def is_staging() -> bool:
@@ -148,6 +156,19 @@ def is_staging() -> bool:
     except _Staged:
         return True
     return staged
+
+
+def keeps_rules(*values: Any) -> bool:
+    """Whether a computation from some values may use a custom rule: it does not if it only runs, or is only batched.
+
+    Args:
+        *values: the arrays that it reads. `jax.vmap` alone may be between them and the arrays outside.
+    """
+    try:
+        ruled: bool = _probe.bind(*values)  # type: ignore[no-untyped-call]
+    except (_Staged, NotImplementedError, KeyError):  # the last two: a derivative, which has no rule for the probe
+        return True
+    return ruled
 
 
 def tag(value: Any, name: str = TAG) -> Any:

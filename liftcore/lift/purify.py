@@ -21,6 +21,7 @@ from ..scopes.scope import Scope
 from ..scopes.tree import Tree
 from ..texts import path_text
 from ..typing import Filter, Path, PyTree, RNGs, Variables
+from ..values import copied
 
 __all__ = ["purify"]
 
@@ -84,7 +85,7 @@ def purify(
             return result, root.below(base).mutable_variables()
 
     pure_fn.__name__ = name_of(fn)
-    below = (_nested(outer.path[len(base) :], outer.variables()) for outer in outers)
+    below = (_nested(outer.path[len(base) :], copied(outer.collections_below())) for outer in outers)
     return pure_fn, merge(*below)
 
 

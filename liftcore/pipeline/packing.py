@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..cycles import check_finite
 from ..errors import check_function, name_of, raise_interrupt
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
@@ -249,6 +250,7 @@ def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]
     """
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
+        check_finite((scopes, args, kwargs))
         # The stages dedupe and filter: everything that happens before the transformation.
         outers, given, routes, structure = dedupe(scopes)
         if lift.own:

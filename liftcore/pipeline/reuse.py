@@ -8,6 +8,7 @@ The kept traces hold no arrays: those that the functions close over are inputs.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import types
@@ -18,17 +19,22 @@ import jax
 from jax.extend import core as jex
 from jax.extend.core import primitives
 
-from .._compat import as_array, context_of, has_effect, is_eager, is_staging
+from .._compat import as_array, context_of, has_effect, is_staging, keeps_rules
 from ..statics import Undescribed, is_shareable, marked, static_key
 from .equations import evaluate, opened
 
-__all__ = ["once"]
+__all__ = ["once", "run_part"]
 
 _KEPT = 256
 """The number of traces that are kept."""
 
+_CALLABLE_DATA = (type, jax.sharding.Mesh, jax.sharding.AbstractMesh)
+"""Types of values that can be called, but do not run with the equations; a mesh is a decorator."""
+
+_LOOPS = (primitives.scan_p, primitives.while_p, primitives.cond_p)
+"""Primitives that JAX compiles when they run outside `jit`, each by itself."""
+
 _RULED = (primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
-_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 
 
 def once(run: Callable[..., Any], *operands: Any) -> Any:
@@ -41,9 +47,17 @@ def once(run: Callable[..., Any], *operands: Any) -> Any:
     if jax.config.jax_disable_jit or is_staging():  # type: ignore[attr-defined]
         return run(*operands)
     closed, shapes = jax.make_jaxpr(run, return_shape=True)(*operands)
-    inputs = map(as_array, [*closed.consts, *jax.tree.leaves(operands)])
-    outputs = evaluate(_kept(opened(closed), ruled=not is_eager()), *inputs)
+    inputs = list(map(as_array, [*closed.consts, *jax.tree.leaves(operands)]))
+    outputs = evaluate(_kept(opened(closed), ruled=keeps_rules(*inputs)), *inputs)
     return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+
+
+def run_part(jaxpr: jex.Jaxpr, *inputs: Any) -> list[Any]:
+    """Return the outputs of a jaxpr without constants; outside `jit`, equal ones with loops are compiled once."""
+    loops = any(eqn.primitive in _LOOPS for eqn in jaxpr.eqns)
+    if loops and not (jax.config.jax_disable_jit or is_staging()):  # type: ignore[attr-defined]
+        jaxpr = _kept(jaxpr, ruled=keeps_rules(*inputs))
+    return evaluate(jaxpr, *inputs)
 
 
 def _kept(jaxpr: jex.Jaxpr, ruled: bool) -> jex.Jaxpr:
@@ -51,8 +65,8 @@ def _kept(jaxpr: jex.Jaxpr, ruled: bool) -> jex.Jaxpr:
 
     Args:
         jaxpr: a jaxpr without constants.
-        ruled: whether it may be differentiated or batched. If not, custom rules are left out: they would be kept, and
-            no two of them are equal.
+        ruled: whether it may be differentiated. If not, custom rules are left out: they would be kept, and no two of
+            them are equal.
     """
     if has_effect(jaxpr):
         return jaxpr
@@ -99,9 +113,18 @@ def _key_of(value: Any) -> Any:
         return tuple(_parts(value))
     if isinstance(value, tuple | list):
         return type(value), *map(_key_of, value)
-    if (isinstance(value, _FUNCTIONS) and not is_shareable(value)) or hasattr(value, "call_wrapped"):
-        raise Undescribed(value)  # the last one is JAX's type of functions
+    if (callable(value) and not isinstance(value, _CALLABLE_DATA)) or hasattr(value, "call_wrapped"):
+        return _key_of_function(value)  # the last one is JAX's type of functions
     return static_key(marked(value))  # such as JAX's marker for an unspecified sharding
+
+
+def _key_of_function(fn: Any) -> Any:
+    """Return the key of a function that runs with the equations, such as a callback; nothing in it may change."""
+    if dataclasses.is_dataclass(fn):
+        return type(fn), *[_key_of(getattr(fn, field.name)) for field in dataclasses.fields(fn)]
+    if isinstance(fn, types.FunctionType) and is_shareable(fn):
+        return fn
+    raise Undescribed(fn)
 
 
 def _parts(jaxpr: jex.Jaxpr) -> Iterator[Any]:

@@ -29,8 +29,9 @@ from ..errors import LiftArgumentError
 from ..texts import path_text
 from ..typing import PyTree
 from .changes import with_created
-from .equations import Step, batches, cut, evaluate, narrowed, needed, opened, pick, steps_of, variables_of
+from .equations import Step, batches, cut, narrowed, needed, opened, pick, steps_of, variables_of
 from .previews import given_previews, previews_in
+from .reuse import run_part
 
 if TYPE_CHECKING:
     from .use import Use
@@ -177,8 +178,7 @@ class Split:
 
     def remaining(self, picks: Sequence[bool]) -> Part:
         """Return the body as a part that takes the chosen initial values as inputs and computes the others first."""
-        kept = [not chosen for chosen in picks]
-        chosen = pick(self.jaxpr.outvars, picks)
+        kept, chosen = [not one for one in picks], pick(self.jaxpr.outvars, picks)
         outvars = pick(self.outvars, kept) + self.jaxpr.outvars[self._count :]
         made = set(chosen)
         given = {var: self.outvars[number] for var, number in self.previews.items() if picks[number]}
@@ -537,7 +537,7 @@ class Part:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Run the equations and return their outputs."""
-        return evaluate(self._jaxpr, *self._consts, *inputs)
+        return run_part(self._jaxpr, *self._consts, *inputs)
 
     @property
     def can_be_batched(self) -> bool:

@@ -169,6 +169,7 @@ class Use:
         redrawn: frozenset[Path] = frozenset(),
         declared: frozenset[Path] = frozenset(),
         casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({}),
+        sight: Callable[[Path, Any], Any] | None = None,
     ) -> PyTree:
         """Create scopes from groups, in the structure of the scopes that the lifted function received.
 
@@ -184,6 +185,7 @@ class Use:
                 These draw keys, so later draws are the same as in a body that creates the variables.
             declared: the paths of those that a body before this one has declared, so their initializers do not run.
             casts: the dtypes of the leaves of carried variables that begin as weakly typed numbers; see `Tree`.
+            sight: maps the path and the value of a created variable to the value that the body sees; see `Tree`.
         """
         self._levels.append(trace_state())
         check_given(self, variable_groups, rng_groups)
@@ -199,6 +201,8 @@ class Use:
                 root.tree.fold_in_data = fold_in_data(index)
             root.tree.redrawn = (outer.tree.redrawn - outer.tree.made_again - declared) | redrawn
             root.tree.casts = {**outer.tree.casts, **casts} if casts else outer.tree.casts
+            if sight is not None:
+                root.tree.sight = _seen_after(root.tree.sight, sight)
             if not self._live:  # a raw transformation is in between: its scopes may only be read
                 root.tree.trace = outer.tree.trace
         scopes = [roots[index].below(route).rewound() for index, route in self.layout.routes]
@@ -401,6 +405,10 @@ class Body:
         """Return the same body, but with created values marked for a split; `casts` as in `Tree`."""
         return self._with(marked=True, casts=casts)
 
+    def seeing(self, sight: Callable[[Path, Any], Any]) -> Body:
+        """Return the same body, but with other values for created variables; `sight` as in `Tree`."""
+        return self._with(sight=sight)
+
     def redrawing(self, redrawn: Iterable[tuple[int, Path]] = (), declared: Iterable[tuple[int, Path]] = ()) -> Body:
         """Return the same body, which draws again for other variables than the scopes outside; see `Tree.must_redraw`.
 
@@ -435,6 +443,10 @@ class Body:
     def capture(self, sown: Sequence[tuple[Sown, ...]]) -> None:
         """Set the captured values of the last output group, if they are not those of one body."""
         self.use.records.append(Record(sown=tuple(sown)))
+
+
+def _seen_after(first: Callable[[Path, Any], Any] | None, then: Callable[[Path, Any], Any]) -> Any:
+    return then if first is None else lambda path, value: then(path, first(path, value))
 
 
 def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: Any) -> Any:

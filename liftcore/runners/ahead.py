@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from ..cycles import check_finite
 from ..errors import LiftArgumentError
 from ..pipeline.packing import Lifter, keeping_lifter
 from ..pipeline.use import Use
@@ -61,8 +61,13 @@ class Jitted:
         run = self._direct(scopes)
         if run is not None:
             # Without a trace, or if JAX cannot take an argument, the lift gives the better error.
-            with contextlib.suppress(NewTrace, TypeError):
+            try:
                 return run(name_arguments(args, kwargs))
+            except (NewTrace, TypeError):
+                pass
+            except (RecursionError, SystemError):  # not checked before, which takes a fifth of such a call
+                check_finite((args, kwargs))
+                raise
         return self._lifted(scopes, *args, **kwargs)
 
     def lower(self, scopes: PyTree, *args: Any, **kwargs: Any) -> LoweredJit:

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from .._compat import is_eager
+from ..cycles import check_finite
 from ..errors import LiftError, name_of
 from ..leaves import is_array, is_array_like, is_number
 from ..pipeline.packing import keeping_lifter, transformation
@@ -192,6 +193,7 @@ class EagerCall:
         arrays: Arrays = {}
         gone: Arrays = {}
         try:
+            check_finite((args, kwargs))
             given = () if kinds.donated is None else kinds.donated(*args, **made.options)
             for name, value in name_arguments(args, kwargs).items():
                 leaves, treedef = jax.tree.flatten(value)

@@ -107,7 +107,7 @@ def checked_iteration(body: Body, iteration: Callable[..., Any]) -> Callable[...
 
 
 def check_unread(
-    where: str,
+    body: Body,
     iteration: Callable[..., Any],
     shared: PyTree,
     written: PyTree,
@@ -117,19 +117,40 @@ def check_unread(
 ) -> None:
     """Check that a body does not read shared variables before it writes them: the next iteration would read new values.
 
-    For this check, it is traced once more, as a function of these variables too.
+    For this check, it is traced once more, as a function of these variables too. If an inner lift does not separate the
+    initial value of one of them from later computation, what the body sees of it depends on an operand of its own.
     """
     there, treedef = jax.tree.flatten_with_path(select(shared, written))
     given, names = [leaf for _, leaf in there], [path_text(path[1:]) for path, _ in there]
+    unsplit, marks = _unsplit(body, written), dict[Path, Any]()
+
+    def sight(path: Path, value: Any) -> Any:
+        mark = marks.get(path)
+        return value if mark is None else jax.tree.map(lambda leaf: jax.numpy.where(mark, leaf, leaf), value)
 
     def run(state: Any, slices: Any, *leaves: Any) -> Any:
-        return iteration(state, slices, overlay(shared, jax.tree.unflatten(treedef, leaves)))
+        marks.update(zip(unsplit, leaves[len(there) :], strict=True))
+        again = overlay(shared, jax.tree.unflatten(treedef, leaves[: len(there)]))
+        return iteration(body.seeing(sight), state, slices, again)
 
-    traced, begun = trace(run, state, slices, *given), {str(path) for path, _ in jax.tree.leaves_with_path(written)}
+    try:
+        traced = trace(run, state, slices, *given, *[True for _ in unsplit])
+    finally:
+        marks.clear()  # a compiled function may keep `sight`
+    names, begun = [*names, *unsplit.values()], {str(path) for path, _ in jax.tree.leaves_with_path(written)}
     if _read_first(traced, names, begun):
         found = _read_first(traced.narrowed(), names, begun)
         if found:
-            raise _carry_it(where, sorted(found), advice, "the body reads it and then writes it")
+            error = _carry_it(body.where, sorted(found), advice, "the body reads it and then writes it")
+            also = fix_for(body, found, "")
+            raise LoopInvarianceError(error.where, error.what, f"{error.fix} {also}".strip())
+
+
+def _unsplit(body: Body, written: PyTree) -> dict[Path, str]:
+    """Return the paths, from the root, and names of written variables whose initial value is not separate."""
+    trees = [dict(leaves_of(tree)) for tree in written]
+    places = [(index, path) for index, path in sorted(body.use.record.unsplit) if path in trees[index]]
+    return {(path[0], *body.use.outers[index].path, *path[1:]): path_text(path) for index, path in places}
 
 
 def _read_first(traced: Split, names: Sequence[str], begun: Collection[str]) -> set[str]:

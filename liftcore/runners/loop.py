@@ -222,8 +222,7 @@ class Loop(NamedTuple):
             if cast is None:
                 written = traced.created.constant[WRITTEN]
                 if any(written):
-                    again = functools.partial(iteration, body.marked(casts))
-                    check_unread(body.where, again, shared, written, state, slices, self.advice)
+                    check_unread(body.marked(casts), iteration, shared, written, state, slices, self.advice)
                 return traced, state
             state = cast
 

@@ -93,7 +93,7 @@ class Repeat(NamedTuple):
 
     def _run_split(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
         condition, iteration, state = self._trace(LoopState(variables.carried, value), variables.shared)
-        _check_constant(self.body, condition, iteration)
+        condition, iteration = _constant(self.body, condition), _constant(self.body, iteration)
 
         early = self._made(condition, (self._first, state), None)
         known = state.with_created(early.carried)
@@ -172,24 +172,36 @@ class Repeat(NamedTuple):
             raise LoopInvarianceError(f"{names} in {self.body.where}", f"{what}.", fix)
 
 
-def _check_constant(body: Body, condition: Split, iteration: Split) -> None:
-    """Check that values that all iterations share do not depend on one of them."""
-    for traced in (condition, iteration):
-        reads = traced.reads()[1]
-        names = sorted(path_text(path) for tree in reads for path, read in leaves_of(tree) if _depends(read))
-        if names:
-            collection = f'"{names[0].split("/")[0]}"'
-            raise LoopInvarianceError(
-                body.where,
-                f"{names} is shared by all iterations (variable_broadcast), but its initial value depends on the "
-                "carry, on carried variables or on a key that is split.",
-                fix_for(body, names, f"Carry it: `variable_carry={collection}`, or do not split its RNG stream."),
-            )
+def _constant(body: Body, traced: Split) -> Split:
+    """Return the split in which no value that all iterations share depends on one of them; raise if there is none."""
+    if not _differing(traced):
+        return traced
+    traced = traced.narrowed(traced.numbers(_SHARED))
+    names = _differing(traced)
+    if names:
+        collection = f'"{names[0].split("/")[0]}"'
+        raise LoopInvarianceError(
+            body.where,
+            f"{names} is shared by all iterations (variable_broadcast), but its initial value depends on the "
+            "carry, on carried variables or on a key that is split.",
+            fix_for(body, names, f"Carry it: `variable_carry={collection}`, or do not split its RNG stream."),
+        )
+    return traced
+
+
+def _differing(traced: Split) -> list[str]:
+    """Return the names of the shared variables whose initial values depend on an iteration."""
+    return sorted(
+        path_text(path) for tree in traced.reads()[_SHARED] for path, read in leaves_of(tree) if _depends(read)
+    )
 
 
 def _depends(read: PyTree) -> bool:
     return any(_STATE in one for one in jax.tree.leaves(read, is_leaf=lambda leaf: isinstance(leaf, frozenset)))
 
+
+_SHARED = 1
+"""The index of the shared variables among the output groups."""
 
 _STATE = 0
 """The index of the state among the operands of a traced body, as in `Split.reads`."""

@@ -233,7 +233,7 @@ _DICT = "another part of the pytree"
 def _from_scope(scope: Any, path: Path) -> Any:
     collection, *names, name = path
     below = scope.below(tuple(names))
-    if not below.has_variable(collection, name):
+    if name not in below.dicts(collection):
         check_creatable(below, collection, name, made=False)
     return meta.unbox(below.get_variable(collection, name))
 

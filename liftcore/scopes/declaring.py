@@ -46,18 +46,26 @@ class Checking:
         if (tree.thread != get_ident() or tree.reads) and not tree.may_change():
             raise problems.two_threads(cast("Scope", self), f'{act} "{"/".join(names)}"')
 
+    def is_collection_empty(self, collection: str) -> bool:
+        """Whether a collection is empty in the whole tree.
+
+        Args:
+            collection: the name of the collection.
+        """
+        held = self.tree.variables.get(collection)
+        return not (held and self.tree.exists((collection, *self.tree.base), held))
+
     def must_create(self, collection: str, name: str) -> bool:
         """Whether code that creates a variable must run here.
 
-        It must if the variable does not exist. The rule of a custom derivative finds the variables that its function
-        creates, but must draw for each of them once, as the function does; `create_variable` then keeps its value.
+        It must if the variable does not exist, see `has_variable`. In the rule of a custom derivative,
+        `create_variable` then keeps the value that the function created.
 
         Args:
             collection: the collection of the variable.
             name: the name of the variable.
         """
-        found = cast("Scope", self).has_variable(collection, name)
-        return not found or self.tree.must_redraw((collection, *self.path, name))
+        return not cast("Scope", self).has_variable(collection, name)
 
     def redraws(self, collection: str, name: str) -> bool:
         """Whether a variable that exists is declared for the first time, so that its draws count again; record that."""

@@ -239,8 +239,11 @@ class Scope(Adopting, Checking, Naming):
         return {name: self.dicts(name) for name in self.tree.variables}
 
     def variables(self) -> Variables:
-        """Return the variables here and below as plain dicts, without empty collections."""
-        return dict(copied(self.collections_below()))
+        """Return the variables here and below that `has_variable` finds as plain dicts, without empty collections."""
+        held = self.collections_below()
+        if self.tree.redrawn:
+            (held,), _ = partition(held, [lambda path, _: not self.tree.must_redraw(path)], self.path)
+        return dict(copied(held))
 
     def value_at(self, path: Path) -> Any:
         """Return the value at `(collection, *modules below this scope, name)`."""
@@ -262,20 +265,15 @@ class Scope(Adopting, Checking, Naming):
         """
         return self.tree.writable(collection) is not False
 
-    def is_collection_empty(self, collection: str) -> bool:
-        """Whether a collection is empty in the whole tree.
-
-        Args:
-            collection: the name of the collection.
-        """
-        return not self.tree.variables.get(collection)
-
     def is_initializing(self) -> bool:
         """Whether this is an `init`, which creates variables, rather than an `apply`, which receives them."""
         return self.tree.initializing
 
     def has_variable(self, collection: str, name: str) -> bool:
         """Whether a variable exists in this scope.
+
+        The rule of a custom derivative gets the answers that its function gets, so code that creates what does not
+        exist draws the same keys in both: a variable that the function creates exists once the rule has declared it.
 
         Args:
             collection: the collection of the variable.
@@ -285,8 +283,9 @@ class Scope(Adopting, Checking, Naming):
             UnliftedCollectionError: if the variable exists outside a lift that does not pass it in.
         """
         self.check_valid()
-        if name in self.dicts(collection):
-            return True
+        held = self.dicts(collection)
+        if name in held:
+            return self.tree.exists((collection, *self.path, name), held[name])
         check_lifted(self, collection, name)
         return False
 

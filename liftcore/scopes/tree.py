@@ -319,6 +319,17 @@ class Tree:
         """
         return path in self.redrawn and path not in self.made_again
 
+    def exists(self, path: Path, held: Any) -> bool:
+        """Whether a variable, or anything below a module, existed before an equal body created it.
+
+        Args:
+            path: the path of the variable or module.
+            held: its value, or the dict of the module.
+        """
+        if not self.redrawn or not isinstance(held, Mapping):
+            return not self.must_redraw(path)
+        return any(self.exists((*path, name), below) for name, below in held.items())
+
     def surroundings(self, kind: type, at: Path) -> Surroundings:
         """Return all that a lifted body can see of this tree, except its variables.
 

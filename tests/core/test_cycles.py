@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import equinox_like as eqx
+import liftcore
 import nnx_like as nnx
 from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
@@ -239,3 +240,28 @@ def test_threads_check_on_their_own() -> None:
     for thread in threads:
         thread.join()
     assert errors == []
+
+
+def unchanged(scope: Any, x: Any) -> Any:
+    return x
+
+
+LIFTED: dict[str, Callable[..., Any]] = {
+    "jit": liftcore.jit(unchanged),
+    "remat": liftcore.remat(unchanged),
+    "vmap": liftcore.vmap(unchanged),
+    "vjp": liftcore.vjp(unchanged),
+    "scan": lambda scope, x: liftcore.scan(lambda scope, c, x: (c, x))(scope, 0, x),
+    "fori_loop": lambda scope, x: liftcore.fori_loop(lambda scope, i, x: x)(scope, 0, 2, x),
+    "cond": lambda scope, x: liftcore.cond(unchanged, unchanged)(scope, True, x),
+    "scopes": lambda scope, x: liftcore.jit(unchanged)([scope, x], 1.0),
+}
+
+
+@pytest.mark.parametrize("name", LIFTED)
+def test_an_argument_of_a_lift_that_contains_itself_is_an_error(name: str) -> None:
+    run = liftcore.apply(LIFTED[name])
+    if name == "jit":  # a call after the first one takes a shorter way
+        run({}, [jnp.ones(2)])
+    with pytest.raises(LiftArgumentError, match="list > list, so as a pytree it has no end"):
+        run({}, a_list())

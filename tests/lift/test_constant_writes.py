@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -55,17 +56,33 @@ def with_vjp(fn: Fn) -> Fn:
     return lifted
 
 
-def own(fn: Fn) -> Fn:
-    """A lift of a user, which applies JAX's `jit` itself."""
+def packed(raw: Fn) -> Fn:
+    """A lift of a user, which applies a transformation of JAX itself."""
 
-    def transform(scope_fn: Fn, repack_fn: Fn, variable_groups: Any, rng_groups: Any, x: Any) -> Any:
-        def run(variable_groups: Any, x: Any) -> Any:
-            scope = scope_fn(variable_groups, rng_groups)
-            return fn(scope, x), repack_fn(scope)
+    def lift(fn: Fn) -> Fn:
+        def transform(scope_fn: Fn, repack_fn: Fn, variable_groups: Any, rng_groups: Any, x: Any) -> Any:
+            def run(variable_groups: Any, x: Any) -> Any:
+                scope = scope_fn(variable_groups, rng_groups)
+                return fn(scope, x), repack_fn(scope)
 
-        return jax.jit(run)(variable_groups, x)
+            return raw(run)(variable_groups, x)
 
-    return liftcore.pack(transform, [True], [True, liftcore.Captured(all=True)], [True])
+        return liftcore.pack(transform, [True], [True, liftcore.Captured(all=True)], [True])
+
+    return lift
+
+
+def transformed(raw: Fn) -> Fn:
+    """The same with a body that is already pure, which is not split either."""
+
+    def transform(body: Fn, variable_groups: Any, rng_groups: Any, x: Any) -> Any:
+        return raw(lambda variable_groups, x: body(variable_groups, rng_groups, x))(variable_groups, x)
+
+    return liftcore.transformation(transform, [True], [True, liftcore.Captured(all=True)], [True])
+
+
+def first(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
 RULED: dict[str, Fn] = {
@@ -87,7 +104,16 @@ INNER: dict[str, Fn] = {
     "vmap": lambda fn: (
         lambda scope, x: liftcore.vmap(fn, variable_axes={"state": None, "consts": None})(scope, x[None])[0]
     ),
-    "pack": own,
+    "pack": packed(jax.jit),
+}
+RAW: dict[str, Fn] = {
+    "jit": jax.jit,
+    "jit of jit": lambda run: jax.jit(jax.jit(run)),
+    "checkpoint": jax.checkpoint,
+    "vmap": lambda run: lambda groups, x: first(jax.vmap(run, in_axes=(None, 0))(groups, x[None])),
+    "vjp": lambda run: lambda groups, x: jax.vjp(lambda x: run(groups, x), x)[0],
+    "cond": lambda run: lambda groups, x: jax.lax.cond(groups[0][0]["consts"]["flag"], run, run, groups, x),
+    "scan": lambda run: lambda groups, x: first(jax.lax.scan(lambda c, x: (c, run(groups, x)), 0, x[None])[1]),
 }
 SHARED: Any = ("state", "consts")
 OUTER: dict[str, Fn] = {
@@ -140,6 +166,49 @@ def test_what_differs_between_iterations_is_refused_there_too(inner: str) -> Non
                 LoopInvarianceError, match=rf"'state/p'.* is shared by all (iterations|elements).*{what}"
             ):
                 outcome(OUTER["scan"]((INNER | RULED)[inner](fn)), C)
+
+
+def swap(scope: Scope, x: Any) -> Any:
+    q = scope.variable("state", "q", lambda: jnp.ones(3))
+    p(scope).value, q.value = q.value, p(scope.rewound()).value
+    return x * 2
+
+
+def put_after_reading(scope: Scope, x: Any) -> Any:
+    x = x * 2 + p(scope).value.sum()
+    return put(scope.rewound(), x)
+
+
+def read_after_putting(scope: Scope, x: Any) -> Any:
+    return x + (put(scope, x) * p(scope.rewound()).value).sum()
+
+
+@pytest.mark.parametrize("lift", [packed, transformed])
+@pytest.mark.parametrize("state", [{}, {"p": jnp.zeros(3), "q": jnp.ones(3)}], ids=["created", "exists"])
+def test_what_a_raw_transformation_writes_is_accepted_exactly_if_it_is_constant(lift: Fn, state: Any) -> None:
+    loops = (OUTER["scan"], OUTER["fori_loop"], lambda fn: OUTER["scan"](liftcore.remat(fn)))
+    for raw in RAW.values():
+        for fn, outer in zip((add, swap, put_after_reading), loops, strict=True):
+            with pytest.raises(LoopInvarianceError, match="reads it and then writes it"):
+                jax.eval_shape(functools.partial(outcome, outer(lift(raw)(fn)), C, state))
+    for fn in (put, read_after_putting):
+        inner = {name: lift(raw) for name, raw in RAW.items()} | {"nothing": lambda fn: fn}
+        found = compiled(
+            lambda fn=fn, of=inner: {name: outcome(OUTER["scan"](f(fn)), C, state) for name, f in of.items()}
+        )
+        assert_same(found, dict.fromkeys(found, found["nothing"]))
+
+
+def test_a_loop_without_end_shares_what_a_raw_transformation_creates() -> None:
+    def body(scope: Scope, state: Any) -> Any:
+        return state[0] + 1, state[1] + p(scope).value.sum()
+
+    def run(inner: Fn) -> Any:
+        loop = liftcore.while_loop(lambda scope, state: state[0] < 2, inner(body), variable_broadcast="state")
+        return liftcore.init(loop)(jax.random.key(0), (0, 1.0))
+
+    for raw in (jax.jit, jax.checkpoint):
+        assert_same(run(packed(raw)), run(lambda fn: fn))
 
 
 def test_the_gradient_of_what_a_rule_writes_stays_zero_and_others_flow() -> None:

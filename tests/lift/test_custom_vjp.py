@@ -238,8 +238,11 @@ def test_state_and_draws_are_the_same_where_the_rule_runs(differentiated: bool) 
 
 def test_the_rule_finds_the_variables_that_the_function_creates() -> None:
     def forward(scope: Scope, x: Any) -> Any:
+        assert scope.get_variable("params", "w") is not None
+        assert not scope.has_variable("params", "w")  # as in the function, so what asks draws the same keys
+        found = liftcore.vjp(scaled)(scope, x, x)
         assert scope.has_variable("params", "w")
-        return liftcore.vjp(scaled)(scope, x, x)
+        return found
 
     def fn(scope: Scope, x: Any) -> Any:
         return scaled(scope, x, x)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import liftcore
+import linen_like as linen
 from liftcore import Blueprint, Scope
 from tests.lift.quick import assert_same, compiled, key, uniform
 
@@ -31,6 +32,48 @@ def guarded(scope: Scope, x: Any) -> Any:
     if scope.must_create("consts", "g"):
         scope.create_variable("consts", "g", uniform(scope.make_rng("drop")))
     return noise(scope, x * scope.get_variable("consts", "g"))
+
+
+def asking(scope: Scope, x: Any) -> Any:
+    """Draws where a variable, a module or a collection does not exist yet, by each way to ask, before and after."""
+
+    def missing() -> list[bool]:
+        held, inner = scope.variables(), scope.push("inner", reuse=True)
+        return [
+            not scope.has_variable("consts", "g"),
+            not scope.has_variable("params", "inner"),
+            not inner.has_variable("params", "w"),
+            "g" not in held.get("consts", {}),
+            "inner" not in held.get("params", {}),
+            scope.is_collection_empty("consts"),
+            scope.is_initializing() and scope.is_mutable_collection("params"),
+        ]
+
+    before = [uniform(scope.make_rng("drop")) for one in missing() if one]
+    if not scope.has_variable("consts", "g"):
+        scope.create_variable("consts", "g", uniform(scope.make_rng("params")))
+    w = scope.push("inner", reuse=True).param("w", uniform)
+    after = [uniform(scope.make_rng("drop")) for one in missing() if one]
+    return sum([x * w * scope.get_variable("consts", "g"), *before, *after])
+
+
+class Asking(linen.Module):
+    """The same as a module, whose `setup` runs when its first attribute is read."""
+
+    def setup(self) -> None:
+        self.noise = 0 if self.has_variable("params", "w") else uniform(self.make_rng("drop"))
+        self.w = self.param("w", uniform)
+        self.c = self.variable("consts", "c", lambda: uniform(self.make_rng("drop")))
+
+    def __call__(self, x: Any) -> Any:
+        started = self.is_initializing() and not self.has_variable("consts", "c")
+        return self.c.value + x * self.w + self.noise + (uniform(self.make_rng("drop")) if started else 0)
+
+
+class Named(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        return Asking(name="a")(x)
 
 
 def built(scope: Scope, x: Any) -> Any:
@@ -100,6 +143,9 @@ BODIES: dict[str, Callable[..., Any]] = {
     "in a Python loop": lambda scope, x: sum(map(scope.child(layer, "t"), [x, x + 1, x + 2])),
     "create_variable": twice(guarded),
     "a blueprint": twice(built),
+    "what asks": twice(asking),
+    "jit of what asks": twice(liftcore.jit(asking)),
+    "modules that ask": twice(lambda scope, x: Named(parent=scope)(x)),
     "jit": twice(liftcore.jit(layer)),
     "remat": twice(liftcore.remat(layer)),
     "vmap": twice(mapped),

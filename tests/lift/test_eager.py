@@ -442,6 +442,43 @@ def test_a_custom_rule_does_not_hinder_that_and_is_not_kept() -> None:
         np.testing.assert_array_equal(jax.jvp(functools.partial(run, by), (X,), (X,))[1], by * X)
 
 
+@jax.custom_jvp
+def ruled(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+ruled.defjvp(lambda primals, tangents: (ruled(*primals), 7 * tangents[0]))
+DERIVED: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
+    "grad": lambda f: jax.grad(lambda x: f(x).sum()),
+    "vmap of grad": lambda f: jax.vmap(jax.grad(f)),
+    "grad of vmap": lambda f: jax.grad(lambda x: jax.vmap(f)(x).sum()),
+    "vmap of grad of vmap": lambda f: lambda x: jax.vmap(jax.grad(lambda x: jax.vmap(f)(x).sum()))(x[None])[0],
+    "linearize": lambda f: lambda x: jax.linearize(f, x)[1](jnp.ones_like(x)),
+    "linearize of vmap": lambda f: lambda x: jax.linearize(jax.vmap(f), x)[1](jnp.ones_like(x)),
+    "jvp": lambda f: lambda x: jax.jvp(jax.vmap(f), (x,), (jnp.ones_like(x),))[1],
+    "vjp of checkpoint": lambda f: lambda x: jax.vjp(jax.checkpoint(jax.vmap(f)), x)[1](jnp.ones_like(x))[0],
+    "diagonal of jacfwd": lambda f: lambda x: jnp.diagonal(jax.jacfwd(jax.vmap(f))(x)),
+}
+
+
+@pytest.mark.parametrize("derived", DERIVED)
+def test_a_derivative_uses_the_rule_also_after_a_call_without_one(derived: str) -> None:
+    def run(x: Any) -> Any:
+        return liftcore.scan(lambda s, x: (ruled(x), None), 1)((), x)[0]
+
+    run(X), jax.vmap(run)(X)
+    np.testing.assert_allclose(DERIVED[derived](run)(X), 7 * jnp.ones(3))
+
+
+def test_so_does_the_derivative_of_what_a_batched_loop_closes_over() -> None:
+    def run(w: Any) -> Any:
+        loop = lambda x: liftcore.scan(lambda s, x: (ruled(x * w), None), 1)((), x)[0]  # noqa: E731
+        return jax.vmap(loop)(X).sum()
+
+    run(1.0)
+    np.testing.assert_allclose(jax.grad(run)(1.0), 7 * X.sum())
+
+
 def test_equations_with_equal_types_and_other_numbers_or_options_are_told_apart() -> None:
     def run(by: Any, reverse: bool = False, power: int = 2) -> Any:
         return liftcore.scan(lambda s, c, x: (c + by * x**power, c), reverse=reverse)((), 0.0, X)[0].tolist()
@@ -453,6 +490,65 @@ def test_equations_with_equal_types_and_other_numbers_or_options_are_told_apart(
     with jax.default_matmul_precision("highest"):
         precise = liftcore.scan(lambda s, c: (c @ c.T, None), 1)((), jnp.ones((1, 1)))
     assert precise[0] == 1
+
+
+class Times:
+    """Compares by its attributes, which may change."""
+
+    def __init__(self, by: Any) -> None:
+        self.by = by
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Times) and self.by == other.by
+
+    def times(self, x: Any) -> Any:
+        return np.asarray(x) * self.by
+
+
+def times_first(by: Any, x: Any) -> Any:
+    return np.asarray(x) * by[0]
+
+
+def twice(x: Any) -> Any:
+    return 2 * np.asarray(x)
+
+
+def call_back(fn: Callable[[Any], Any]) -> list[float]:
+    back = lambda x: jax.pure_callback(fn, jax.typeof(x), x)  # noqa: E731
+    found: list[float] = liftcore.scan(lambda s, x: (back(x), None), 1)((), X)[0].tolist()
+    return found
+
+
+def test_a_callback_that_can_change_is_the_one_that_was_given() -> None:
+    changing = [2.0], np.float32([2.0]), Times(2.0)
+    equal = [2.0], np.float32([2.0]), Times(2.0)
+
+    def function(by: Any) -> Callable[[Any], Any]:
+        return by.times if isinstance(by, Times) else functools.partial(times_first, by)
+
+    def change(by: Any) -> None:
+        if isinstance(by, Times):
+            by.by = np.float32(3)
+        else:
+            by[0] = 3.0
+
+    for by, other in zip(changing, equal, strict=True):
+        assert call_back(function(by)) == [2, 4, 6]
+        change(by)
+        assert (call_back(function(other)), call_back(function(by))) == ([2, 4, 6], [3, 6, 9])
+
+
+def test_a_callback_that_cannot_change_is_compiled_once_and_others_keep_nothing_alive() -> None:
+    call_back(twice), COMPILED.clear()
+    assert (call_back(twice), compilations()) == ([2, 4, 6], 0)
+
+    def call(held: Any) -> Any:
+        call_back(lambda x: held * np.asarray(x))
+        return weakref.ref(held)
+
+    seen = call(np.float32([2.0]))
+    jax.clear_caches(), gc.collect()
+    assert seen() is None
 
 
 def test_calls_of_new_functions_keep_no_memory() -> None:

@@ -17,7 +17,8 @@ import nnx_like as nnx
 from tests.lift.test_eager import COMPILED, compilations
 
 KEY, X = jax.random.key(0), jnp.ones((3, 4))
-SHARED: dict[str, Any] = {"variable_broadcast": "params", "split_rngs": {"params": False, "dropout": True}}
+SPLIT: dict[str, Any] = {"split_rngs": {"params": False, "dropout": True}}
+SHARED: dict[str, Any] = {"variable_broadcast": "params", **SPLIT}
 
 
 class Step(nn.Module):
@@ -69,6 +70,12 @@ LOOPS: dict[str, Callable[..., Any]] = {
     "cond": lambda mdl, x, by: nn.cond(True, lambda m, c: by * Step(name="step")(c), lambda m, c: c, mdl, x),
     "switch": lambda mdl, x, by: nn.switch(1, [lambda m, c: c, lambda m, c: by * Step(name="step")(c)], mdl, x),
     "remat_scan": lambda mdl, x, by: nn.remat_scan(Step, lengths=(2,))()(by * x),
+    "map_variables of scan": lambda mdl, x, by: nn.map_variables(
+        nn.scan(Step, length=2, **SHARED), "params", lambda held: held, lambda held: held, init=True
+    )()(by * x, None)[0],
+    "vmap of scan": lambda mdl, x, by: nn.vmap(
+        nn.scan(Step, length=2, **SHARED), variable_axes={"params": None}, in_axes=(0, None), **SPLIT
+    )()(by * x[None], None)[0],
     "remat of scan": lambda mdl, x, by: nn.remat(nn.scan(Step, length=2, **SHARED))()(by * x, None)[0],
 }
 
@@ -88,6 +95,7 @@ def test_calls_outside_jit_compile_once(kind: str) -> None:
         lambda x: model.apply(variables, x),
         lambda x: bound(x),
         lambda x: Loop(kind, 3.0).apply(variables, x),
+        lambda x: jax.vmap(functools.partial(model.apply, variables))(x[None]),
     ]
     if kind != "while_loop":
         calls.append(lambda x: model.apply(variables, x, rngs=rngs(1), mutable=["seen"]))
@@ -131,6 +139,12 @@ OBJECTS: dict[str, Callable[[Any, Any], Any]] = {
     "fori_loop": lambda dense, x: nnx.fori_loop(0, 2, lambda i, state: (state[0], state[0](state[1])), (dense, x))[1],
     "cond": lambda dense, x: nnx.cond(True, lambda dense, x: dense(x), lambda dense, x: x, dense, x),
     "switch": lambda dense, x: nnx.switch(0, [lambda dense, x: dense(x), lambda dense, x: x], dense, x),
+    "cond of a rule without graph": lambda dense, x: nnx.cond(
+        True, lambda dense, x: nnx.relu(dense(x)), lambda dense, x: x, dense, x, graph=False
+    ),
+    "fori_loop of a rule under vmap": lambda dense, x: jax.vmap(
+        lambda x: nnx.fori_loop(0, 2, lambda i, state: (state[0], nnx.relu(state[0](state[1]))), (dense, x))[1]
+    )(x),
 }
 
 
