@@ -6,6 +6,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import LiftArgumentError, UnmatchedFilterError, shown
+from ..texts import path_text
 from ..typing import Filter, Path, Predicate, PyTree, Variables
 from ..values import unwrapped
 from .predicates import decide, short_form, to_predicate
@@ -139,8 +140,6 @@ def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
 
 def names_of(group: PyTree) -> list[str]:
     """Return the names of the variables of a group, a sequence of trees."""
-    from ..texts import path_text  # imported here: a model that runs needs no texts
-
     return sorted({path_text(path) for tree in group for path, _ in leaves_of(tree)})
 
 
