@@ -107,7 +107,7 @@ def collections_of(tree: Any, default: Callable[[Any], str | None]) -> list[str 
     Example:
         >>> import pax_like as pax
         >>> collections_of([jnp.ones(2), pax.BatchNorm(3)], by_dtype)
-        ['params', 'params', 'state', 'params', 'state']
+        ['params', 'state', 'state', 'params', 'params']
 
     Args:
         tree: the pytree.

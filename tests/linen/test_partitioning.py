@@ -127,7 +127,7 @@ def test_the_module_may_be_given() -> None:
 
 
 def test_a_function_without_a_module_is_told_to_have_one() -> None:
-    with pytest.raises(LiftArgumentError, match=r'param_with_axes\("w"\): no method of a module is running.*module=…'):
+    with pytest.raises(LiftArgumentError, match=r'param_with_axes\("w"\): no method of a module is running.*`setup`'):
         partitioning.param_with_axes("w", nn.initializers.ones, (2,))
 
 

@@ -190,6 +190,13 @@ MUTANTS = (
         ("core/test_scope.py", "core/test_entry.py", "core/test_filters.py"),
     ),
     Mutant(
+        "scopes/adopting.py",
+        "if shapes(stored) != shapes(value):",
+        "if not stored:",
+        "a stored value of another shape is adopted",
+        ("test_styles.py",),
+    ),
+    Mutant(
         "scopes/naming.py",
         "self._numbers[prefix] = max(number, self._numbers.get(prefix, 0))",
         "self._numbers[prefix] = number",
