@@ -22,7 +22,7 @@ TESTS = 0.5
 CASES = 0.02
 """The part of the cases beyond the first that is in the sample."""
 
-MOST = 8
+MOST = 4
 """How many more cases of one test CI runs, more or less."""
 
 

@@ -46,8 +46,14 @@ def once(run: Callable[..., Any], *operands: Any) -> Any:
     """
     if jax.config.jax_disable_jit or is_staging():  # type: ignore[attr-defined]
         return run(*operands)
-    closed, shapes = jax.make_jaxpr(run, return_shape=True)(*operands)
-    inputs = list(map(as_array, [*closed.consts, *jax.tree.leaves(operands)]))
+    leaves, treedef = jax.tree.flatten(operands)
+
+    def run_flat(*leaves: Any) -> Any:
+        return run(*jax.tree.unflatten(treedef, leaves))
+
+    # JAX gets leaves alone: it would compare the static parts of a pytree, which may be arrays, with earlier ones.
+    closed, shapes = jax.make_jaxpr(run_flat, return_shape=True)(*leaves)
+    inputs = list(map(as_array, [*closed.consts, *leaves]))
     outputs = evaluate(_kept(opened(closed), ruled=keeps_rules(*inputs)), *inputs)
     return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
 

@@ -217,7 +217,7 @@ class Use:
         result = _call(lambda: self.where, fn, scopes, args, kwargs)
         for leaf in jax.tree.leaves(result):
             if is_scoped(leaf):
-                raise problems.returned(self.where, fn, type(leaf).__name__)
+                raise problems.returned(self.where, fn, "Scope" if isinstance(leaf, Scope) else type(leaf).__name__)
         return result
 
     def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:

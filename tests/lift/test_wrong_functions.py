@@ -43,7 +43,7 @@ def test_a_function_without_a_scope_is_told_how_it_is_called(name: str) -> None:
         (lambda fn: liftcore.remat_scan(fn, (2, 3)), "scan(of_jax) at /a/scan(of_jax)/remat(of_jax)"),
         (
             lambda fn: liftcore.remat(liftcore.swap_collection(fn, "a", "b")),
-            "map_variables(of_jax) at /a/remat(map_variables(of_jax))",
+            "map_variables(of_jax) at /a/remat(of_jax)",
         ),
     ],
 )

@@ -104,7 +104,7 @@ def test_containers_and_keys_come_back_from_bytes() -> None:
     ("given", "text"),
     [
         (SimpleNamespace(params={}), r"given a SimpleNamespace\. Pass .*state\.params"),
-        ("model.msgpack", r'given a str\. Read the bytes .*open\(path, "rb"\)'),
+        ("model.msgpack", r"given a str\. Read the bytes .*Path\(path\)\.read_bytes\(\)"),
         ([], "given a list"),
     ],
 )

@@ -95,14 +95,6 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
         "Take no arguments, `lambda: value`; to use a key, draw one: `lambda: init_fn(scope.make_rng())`.",
         "Take no arguments, `lambda: value`; to use a key, draw one: `lambda: init_fn(self.make_rng())`.",
     ),
-    "fewer names than axes": (
-        lambda scope, x: scope.param("w", liftcore.meta.with_partitioning(jax.nn.initializers.ones, ("a",)), (2, 3)),
-        lambda mdl, x: mdl.param("w", nn.with_partitioning(jax.nn.initializers.ones, ("a",)), (2, 3)),
-        "Give one name for each axis, and None for an unsplit axis: `with_partitioning(init_fn, ('a', None))`; "
-        "a lift names the axes that it adds itself.",
-        "Give one name for each axis, and None for an unsplit axis: `nn.with_partitioning(init_fn, ('a', None))`; "
-        "a lift names the axes that it adds itself.",
-    ),
     "a variable that a branch alone writes": (
         lambda scope, x: liftcore.cond(in_one_branch, lambda scope, x: x)(scope, True, x),
         lambda mdl, x: nn.cond(True, in_one_branch, lambda mdl, x: x, mdl, x),

@@ -175,7 +175,11 @@ EINSUMS = {"qk_attn_weights_einsum": jnp.einsum, "attn_weights_value_einsum": jn
         ([(5, 3, 4), (3, 2, 4), (3, 2, 4)], {}, "3 heads of queries cannot share 2 heads of keys evenly"),
         ([(5, 2, 4), (3, 4, 4), (3, 4, 4)], {}, "2 heads of queries cannot share 4 heads of keys evenly"),
         (None, {"mask": np.ones((2, 5, 3))}, "the mask has shape (2, 5, 3), which does not broadcast to the shape of"),
-        (None, {"mask": np.ones((2, 1, 5, 2))}, "(*batch, heads, queries, keys) = (2, 4, 5, 3). Give the mask an axis"),
+        (
+            None,
+            {"mask": np.ones((2, 1, 5, 2))},
+            "heads, queries, keys) = (2, 4, 5, 3). Give the mask these sizes",
+        ),
         (None, {"mask": np.ones((3, 2, 1, 5, 3))}, "the mask has shape (3, 2, 1, 5, 3)"),
         (None, {"bias": np.ones((5, 5))}, "the bias has shape (5, 5), which does not"),
         (None, {"bias": np.ones((5, 5)), "implementation": "xla"}, "the bias has shape (5, 5), which does not"),

@@ -109,7 +109,7 @@ def test_einsum_adds_a_bias_where_the_kernel_reaches_the_result() -> None:
         ("...b,...bc->...c", (2, 4, 5), "a dimension of `...` has sizes 3 and 2"),
         ("ab,bc->ad", (4, 5), 'the result of "ab,bc->ad" has a letter twice, or one that no operand has'),
         ("ab,bc->aa", (4, 5), 'the result of "ab,bc->aa" has a letter twice'),
-        ("a......b,bc->ac", (4, 5), '"a......b" is not a term of an equation. Use letters, and `...` at most once'),
+        ("a......b,bc->ac", (4, 5), '"a......b" is not a term of an equation. Use letters, and at most one ellipsis'),
         ("a1,bc->ac", (4, 5), '"a1" is not a term of an equation'),
     ],
 )

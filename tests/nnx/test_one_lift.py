@@ -87,7 +87,7 @@ def of_object_in_scope(lift: Any, x: Any) -> Any:
     lifted = lift(nnx.object_in_scope(lambda rngs: Scale()))
     variables = liftcore.init(nnx.object_in_scope(lambda rngs: Scale()))(KEY, x)[1]
     y, changed = liftcore.apply(lifted, mutable="batch_stats")(variables, x)
-    return y, changed["batch_stats"]["calls"]
+    return y, changed["batch_stats"]["calls"] - variables["batch_stats"]["calls"]  # the first call is in `init`
 
 
 def of_pytree_with_kinds(lift: Any, x: Any) -> Any:
