@@ -31,8 +31,8 @@ def adopt(
     it, and `init` creates it in any lift. If the variables exist, `make` is only traced, to find the structure.
 
     Example:
-        >>> import jax, liftcore, equinox_like as eqx
-        >>>         >>> def affine(key, size):
+        >>> import jax, jax.numpy as jnp, liftcore, equinox_like as eqx
+        >>> def affine(key, size):
         ...     return {"w": jax.random.normal(key, (size,)), "act": jax.nn.relu}
         >>> def model(scope, x):
         ...     layer = eqx.adopt(scope.push("layer"), affine, 3)

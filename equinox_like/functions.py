@@ -58,8 +58,8 @@ class FilteredFunction:
         return name_of(self.fun)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("__qualname__", "__annotations__"):
-            return getattr(self.fun, name)
+        if name == "__qualname__":
+            return self.fun.__qualname__
         raise AttributeError(name)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import types
@@ -14,18 +13,19 @@ import jax
 __all__ = ["BoundMethod", "BoundMethods", "described_by_function"]
 
 
-class _DocOfFunction:
-    """The docstring of a callable object is that of its function; the class keeps its own.
+class _OfFunction:
+    """An attribute of a callable object that is the one of its function; the class keeps its own.
 
     Args:
-        own: the docstring of the class.
+        name: the name of the attribute.
+        own: the value for the class.
     """
 
-    def __init__(self, own: str | None) -> None:
-        self._own = own
+    def __init__(self, name: str, own: Any) -> None:
+        self._name, self._own = name, own
 
-    def __get__(self, instance: Any, cls: Any = None) -> str | None:
-        return self._own if instance is None else getattr(instance.__wrapped__, "__doc__", None)
+    def __get__(self, instance: Any, cls: Any = None) -> Any:
+        return self._own if instance is None else getattr(instance.__wrapped__, self._name, None)
 
 
 def described_by_function(cls: Any) -> Any:
@@ -34,11 +34,10 @@ def described_by_function(cls: Any) -> Any:
     JAX makes such objects without their constructor, so nothing can be kept in them.
 
     Args:
-        cls: the class. Its `__getattr__` returns the annotations of the function.
+        cls: the class. Its attribute `__wrapped__` is the function.
     """
-    with contextlib.suppress(AttributeError):
-        del cls.__annotations__
-    cls.__doc__ = _DocOfFunction(cls.__doc__)
+    for name in ("__annotations__", "__doc__"):
+        setattr(cls, name, _OfFunction(name, getattr(cls, name)))
     return cls
 
 
@@ -95,6 +94,6 @@ class BoundMethod:
         return self.__func__.__name__
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("__qualname__", "__annotations__"):
-            return getattr(self.__func__, name)
+        if name == "__qualname__":
+            return self.__func__.__qualname__
         raise AttributeError(name)

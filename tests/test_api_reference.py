@@ -105,6 +105,7 @@ def test_every_error_has_a_section_in_the_catalogue() -> None:
         "misfit",
         "name_of",
         "no_function",
+        "raise_interrupt",
         "rewords",
         "shown",
     }
