@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 __all__ = ["CASES", "MOST", "TESTS", "parts", "tree_seed"]
 
-TESTS = 0.5
+TESTS = 0.4
 """The part of the tests whose first case is in the sample."""
 
 CASES = 0.02
