@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 import jax
@@ -342,8 +341,8 @@ def _stream(value: Any, name: str) -> RngStream:
 
 def _keys(value: Any, tag: str) -> jax.Array:
     """Return the keys that a seed gives."""
-    if isinstance(value, Integral):
-        return jax.random.key(int(value))
+    if isinstance(value, int):
+        return jax.random.key(value)
     if isinstance(value, jax.Array):
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             return value
