@@ -27,4 +27,4 @@ import jax  # noqa: F401 - here, since two threads that load it at their first u
 
 from .lazy import from_stub
 
-__getattr__, __dir__, __all__ = from_stub(__name__, __file__, ".elsewhere")
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__, ".elsewhere", {"Use": ("Body", "0.4")})

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, check_function, name_of, shown
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..runners.carry import overlay
 from ..runners.custom import Operands, RuleArguments, Ruled, WithRule, pair
 from ..runners.derivative import TreesByScope, zero_tangent
@@ -78,7 +78,7 @@ class custom_vjp(WithRule):
         arguments = RuleArguments(where, args, self._nondiff)
         ruled = Ruled(body, variable_groups, rng_groups, arguments)
         rule = ruled.rule(self.identity, pair(where, self._forward, "result, residuals"), lambda args: args)
-        scoped = TreesByScope.of(body.use.layout)
+        scoped = TreesByScope.of(body.layout)
         types = jax.tree.map(jax.typeof, ruled.operands.wrt)
         held, seen = arguments.held, len(arguments.seen)
         run = jax.custom_vjp(ruled.function)

@@ -15,9 +15,9 @@ import jax
 from ..errors import LiftArgumentError, LiftError, check_function, name_of
 from ..filters import Nothing, merge
 from ..filters.trees import names_of
+from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
-from ..pipeline.use import Body, Use
 from ..runners.custom import bind
 from ..runners.whole import AS_IT_IS
 from ..scopes.lifts import Captured
@@ -108,19 +108,19 @@ class custom_vmap:
 
         converted, consts, _ = closure_convert(rest, created, *operands)
         call = jax.custom_batching.custom_vmap(converted)
-        call.def_vmap(Rule(self._rule, converted, body.use, body.where))
+        call.def_vmap(Rule(self._rule, converted, body, body.where))
         result, captured = call(consts, created, *operands)
-        nothing: tuple[PyTree, ...] = tuple({} for _ in body.use.outers)
+        nothing: tuple[PyTree, ...] = tuple({} for _ in body.outers)
         return parts.join(created, result, [nothing, captured])
 
 
 class Rule:
     """A user's rule in the form that JAX calls. It must not refer to the lift, which has ended by then."""
 
-    def __init__(self, rule: Callable[..., tuple[Any, Any]], run: Callable[..., Any], use: Use, where: str) -> None:
+    def __init__(self, rule: Callable[..., tuple[Any, Any]], run: Callable[..., Any], body: Body, where: str) -> None:
         functools.update_wrapper(self, rule)
-        self._rule, self._run, self._where, self._layout = rule, run, where, use.layout
-        self._places = [(outer.path, outer.tree.initializing) for outer in use.outers]
+        self._rule, self._run, self._where, self._layout = rule, run, where, body.layout
+        self._places = [(outer.path, outer.tree.initializing) for outer in body.outers]
 
     def __call__(self, axis_size: int, in_batched: Sequence[Any], *operands: Any) -> tuple[Any, Any]:
         """Return the result of the rule, together with the values that the function itself sows."""

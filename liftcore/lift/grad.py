@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..runners.derivative import TreesByScope, by_argument, check_wrt, derivative, differentiable, positive, with_aux
 from ..typing import Filter
 
@@ -131,7 +131,7 @@ def _lifted(
             check_wrt(body, trees, options["allow_int"])
         run = jax.value_and_grad(with_aux(body.where, call, has_aux), nums, has_aux=True, **options)
         (value, (aux, groups)), grads = run(trees, *args)
-        grads = by_argument(TreesByScope.of(body.use.layout), argnums, nums, grads)
+        grads = by_argument(TreesByScope.of(body.layout), argnums, nums, grads)
         return ((value, aux) if has_aux else value, grads), finish(groups)
 
     return derivative(transform, name, *rules)(fn)

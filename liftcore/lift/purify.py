@@ -12,9 +12,9 @@ from .. import rng
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError, name_of
 from ..filters import merge
+from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
-from ..pipeline.use import Body, Use
 from ..runners.axes import split_arrays
 from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
@@ -67,10 +67,10 @@ def purify(
     """
     transform = _create if example_args or example_kwargs else _leave
     lifted = transformation(transform, [True], [True, Captured()], [True], "purify", advice=_ADVICE)(fn)
-    use: Use = lifted(scope, *example_args, **example_kwargs)
-    outers, structure = use.outers, use.layout.scopes
+    body: Body = lifted(scope, *example_args, **example_kwargs)
+    outers, structure = body.outers, body.layout.scopes
     base = _common([outer.path for outer in outers])
-    places = [(one.path, one.names()) for one in use.given]
+    places = [(one.path, one.names()) for one in body.given]
 
     def pure_fn(
         variables: Variables, *args: Any, rngs: RNGs | None = None, mutable: Filter = False, **kwargs: Any
@@ -89,25 +89,25 @@ def purify(
     return pure_fn, merge(*below)
 
 
-def _leave(body: Body, variable_groups: Any, rng_groups: Any) -> tuple[Use, tuple[Any, ...]]:
+def _leave(body: Body, variable_groups: Any, rng_groups: Any) -> tuple[Body, tuple[Any, ...]]:
     """Find the scopes and do nothing else."""
-    outers = body.use.outers
+    outers = body.outers
     if len({id(outer.tree) for outer in outers}) > 1:
         raise LiftArgumentError(
             body.where,
             f"the scopes belong to different trees of variables: {[outer.path_text for outer in outers]}.",
             "Pass scopes of one `init`, `apply` or lift.",
         )
-    return body.use, body.unchanged
+    return body, body.unchanged
 
 
 def _create(
     body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any
-) -> tuple[Use, tuple[Any, ...]]:
+) -> tuple[Body, tuple[Any, ...]]:
     """Create the variables that a function creates, and drop its other effects."""
-    use, (unchanged, captured) = _leave(body, variable_groups, rng_groups)
+    body, (unchanged, captured) = _leave(body, variable_groups, rng_groups)
     if not body.writes:
-        return use, (unchanged, captured)
+        return body, (unchanged, captured)
     arrays, join = split_arrays((args, kwargs))
     numbers = {at: array for at, array in enumerate(arrays) if isinstance(array, jax.Array)}
     shapes = {at: array for at, array in enumerate(arrays) if at not in numbers}
@@ -125,10 +125,10 @@ def _create(
                 "Pass an array for that example.",
             )
     created = parts.prologue(numbers, None)
-    names = tuple(scope.names() for scope in use.given)
-    record = use.take_record()
-    use.replay(dataclasses.replace(record, names=names, sown=tuple(() for _ in record.sown)))
-    return use, (Changes(unchanged.values, created[0]), captured)
+    names = tuple(scope.names() for scope in body.given)
+    record = body.take_record()
+    body.replay(dataclasses.replace(record, names=names, sown=tuple(() for _ in record.sown)))
+    return body, (Changes(unchanged.values, created[0]), captured)
 
 
 def _common(paths: Sequence[Path]) -> Path:

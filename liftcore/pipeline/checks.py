@@ -17,7 +17,7 @@ from ..typing import Predicate, PyTree
 from .changes import Changes
 
 if TYPE_CHECKING:
-    from .use import Use
+    from .body import Body
 
 __all__ = ["check_call", "check_filters", "check_given", "check_stream_names", "checked_output", "missing_arguments"]
 
@@ -89,13 +89,13 @@ class _StreamPath(tuple[str, ...]):
         return super().__getitem__(place)
 
 
-def check_given(use: Use, variable_groups: Any, rng_groups: Any) -> None:
+def check_given(body: Body, variable_groups: Any, rng_groups: Any) -> None:
     """Check that a body is called with groups, and with as many groups of streams as the lift has filters for them."""
-    each, streams = len(use.outers), len(use.layout.lift.rngs)
+    each, streams = len(body.outers), len(body.layout.lift.rngs)
     if not _are_groups(variable_groups, each):
-        raise _no_groups(use, f"groups of variables, given {_shape(variable_groups)}")
+        raise _no_groups(body, f"groups of variables, given {_shape(variable_groups)}")
     if not _are_groups(rng_groups, each) or len(rng_groups) != streams:
-        raise _no_groups(use, f"the {streams} groups of RNG streams, given {_shape(rng_groups)}")
+        raise _no_groups(body, f"the {streams} groups of RNG streams, given {_shape(rng_groups)}")
 
 
 def _are_groups(groups: Any, each: int) -> bool:
@@ -105,9 +105,9 @@ def _are_groups(groups: Any, each: int) -> bool:
     return False not in [isinstance(group, tuple | list) and len(group) == each for group in groups]
 
 
-def _no_groups(use: Use, what: str) -> LiftArgumentError:
+def _no_groups(body: Body, what: str) -> LiftArgumentError:
     return LiftArgumentError(
-        use.where,
+        body.where,
         f"the body was called with {what}.",
         "Write `body(variable_groups, rng_groups, …)`, with groups that have the structure of the given ones.",
     )
@@ -115,7 +115,7 @@ def _no_groups(use: Use, what: str) -> LiftArgumentError:
 
 def check_call(
     error: TypeError,
-    use: Use,
+    body: Body,
     transform: Callable[..., Any],
     given: Sequence[Any],
     args: Sequence[Any],
@@ -125,7 +125,7 @@ def check_call(
 
     Args:
         error: Python's error.
-        use: the use of the lift in which it was raised.
+        body: the body that the transformation was given.
         transform: the transformation.
         given: the arguments before those of the lifted function.
         args: the positional arguments of the lifted function.
@@ -134,7 +134,7 @@ def check_call(
     taken = misfit(error, transform, (*given, *args), kwargs)
     if taken is None:
         if needs_python(error) and (transform.__module__ or "").partition(".")[0] != __name__.partition(".")[0]:
-            _advise_filtered(error, use, {**dict(enumerate(args, 1)), **kwargs})
+            _advise_filtered(error, body, {**dict(enumerate(args, 1)), **kwargs})
         return
     name, names, passed_on = name_of(transform), *_CALLS[len(given)]
     listed = ", ".join([names, *map(shown, args), *(f"{key}={shown(value)}" for key, value in kwargs.items())])
@@ -147,15 +147,15 @@ def check_call(
         missing = missing_arguments(parameters, known)
         fix = f"Pass a value for `{missing[0]}` in the call of the lifted function, after the scope."
     what = f"`{name}` takes `{taken}`, but is called as `{name}({listed})`."
-    raise LiftArgumentError(use.where, what, fix) from error
+    raise LiftArgumentError(body.where, what, fix) from error
 
 
-def _advise_filtered(error: TypeError, use: Use, arguments: Mapping[Any, Any]) -> None:
+def _advise_filtered(error: TypeError, body: Body, arguments: Mapping[Any, Any]) -> None:
     """Add to an error of JAX how a lift of one's own takes Python values."""
     flags = [name for name, value in arguments.items() if isinstance(value, bool | str)]
     if flags and not any("`liftcore.filtered" in note for note in getattr(error, "__notes__", ())):
         error.add_note(
-            f"{use.where} was called with Python values as the arguments {flags}, and JAX traces all arguments. To "
+            f"{body.where} was called with Python values as the arguments {flags}, and JAX traces all arguments. To "
             "keep Python values as they are, lift the function with `liftcore.filtered(lift, fn)`."
         )
 
@@ -178,17 +178,17 @@ _CALLS = {
 """The names of the leading arguments, and how to pass on the others, by the number of leading arguments."""
 
 
-def checked_output(use: Use, output: Any, fix: str) -> tuple[Any, Sequence[PyTree]]:
+def checked_output(body: Body, output: Any, fix: str) -> tuple[Any, Sequence[PyTree]]:
     """Return the result and the output groups that a transformation returned, or raise if they have another form."""
     result, groups = output if isinstance(output, tuple) and len(output) == 2 else (None, None)
-    if groups is use.unchanged:
+    if groups is body.unchanged:
         return result, groups
-    wanted, captures = len(use.layout.lift.out), use.layout.lift.captures is not None
+    wanted, captures = len(body.layout.lift.out), body.layout.lift.captures is not None
     right = isinstance(groups, tuple | list) and len(groups) == wanted + captures
     if groups is not None and right and all(isinstance(group, Changes) for group in groups[:wanted]):
         return result, groups
     raise LiftArgumentError(
-        use.where,
+        body.where,
         f"a transformation must return the result and the output groups, one `Changes` for each of its {wanted} output "
         f"filters{' and the captured values' if captures else ''}; given {jax.tree.structure(output)}.",
         fix,

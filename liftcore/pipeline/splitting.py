@@ -18,6 +18,7 @@ import copy
 import functools
 import itertools
 import operator
+import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from .previews import given_previews, previews_in
 from .reuse import run_part
 
 if TYPE_CHECKING:
-    from .use import Use
+    from .body import Body
 
 __all__ = ["Part", "Prologue", "Split", "closure_convert", "trace"]
 
@@ -52,7 +53,7 @@ class Split:
         closed: the jaxpr.
         sizes: the number of leaves of each operand.
         outputs: a pytree with the structure of the return value of `fn`.
-        use: the use of a lift that it belongs to; the scopes outside will hold the initial values.
+        body: the body that it is of; the scopes outside will hold the initial values.
 
     Attributes:
         jaxpr: the jaxpr, with its constants as its first inputs.
@@ -64,15 +65,15 @@ class Split:
     """
 
     def __init__(
-        self, closed: jex.ClosedJaxpr, sizes: Sequence[int], outputs: tuple[PyTree, PyTree], use: Use | None = None
+        self, closed: jex.ClosedJaxpr, sizes: Sequence[int], outputs: tuple[PyTree, PyTree], body: Body | None = None
     ) -> None:
-        self.jaxpr, self._consts, self._sizes, self.use = opened(closed), list(closed.consts), sizes, use
+        self.jaxpr, self._consts, self._sizes, self.body = opened(closed), list(closed.consts), sizes, body
         avals = [atom.aval for atom in closed.jaxpr.outvars]
         self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
         self._treedef: Any = jax.tree.structure(self.created)
         self._count = len(jax.tree.leaves(self.created))
         self.steps = steps_of(self.jaxpr)
-        places = [] if use is None else [outer.path for outer in use.outers]
+        places = [] if body is None else [outer.path for outer in body.outers]
         self.previews = previews_in(self.steps, self.created, places)
         self._sources, self.earlier = self._read_by()
 
@@ -87,15 +88,15 @@ class Split:
         return self.jaxpr.outvars[: self._count]
 
     def closed_over(self, consts: Sequence[Any]) -> Split:
-        """Return the same function, outside any use of a lift, with other closed-over arrays of the same types."""
+        """Return the same function, of no body, with other closed-over arrays of the same types."""
         other = self.within(None)
         other._consts = list(consts)
         return other
 
-    def within(self, use: Use | None) -> Split:
-        """Return the same split for another use of the lift, or for none: a split that is kept must not keep scopes."""
+    def within(self, body: Body | None) -> Split:
+        """Return the same split for another body, or for none: a split that is kept must not keep scopes."""
         other = copy.copy(self)
-        other.use = use
+        other.body = body
         return other
 
     @property
@@ -238,8 +239,8 @@ class Split:
     ) -> list[PyTree]:
         prologue.make(None, axes, form)
         created: list[PyTree] = prologue.tree()
-        if self.use is not None:
-            self.use.made(created[: len(self.values)])
+        if self.body is not None:
+            self.body.made(created[: len(self.values)])
         return created
 
     def remainder(self, created: Sequence[PyTree], *operands: PyTree) -> tuple[PyTree, list[PyTree]]:
@@ -442,16 +443,16 @@ class Prologue:
             axes: for each of them, the axis along which the values of a batch are stacked; None for a shared value.
             form: maps the number of an initial value and the value to the value that is held outside.
         """
-        split, use = self.split, self.split.use
+        split, body = self.split, self.split.body
         picks = split.all(picks)
-        nested = use is not None and use.nested
+        nested = body is not None and body.nested
         if not nested and not split.mixes(axes):
             self.evaluate(picks, axes, form)
             return
 
         def bind(number: int, value: Any) -> Any:
             value = value if form is None else form(number, value)
-            return value if use is None else use.bind(value)
+            return value if body is None else body.bind(value)
 
         # An outer split sees equations. If one equation, such as a `vmap` of a call, computed two initial values, both
         # would seem to depend on all that it reads. So values that depend on different operands are computed
@@ -549,7 +550,8 @@ def trace(
     fn: Callable[..., tuple[PyTree, PyTree]],
     *operands: PyTree,
     axes: Sequence[tuple[Any, int]] = (),
-    use: Use | None = None,
+    body: Body | None = None,
+    use: Body | None = None,
 ) -> Split:
     """Trace `fn(*operands) -> (created, outputs)` once, without computing anything.
 
@@ -557,22 +559,26 @@ def trace(
         fn: a pure function.
         *operands: pytrees of arrays or of their types.
         axes: the names and sizes of the mapped axes that `fn` may use.
-        use: the use of a lift that it belongs to; the scopes outside will hold the initial values.
+        body: the body that it is of; the scopes outside will hold the initial values.
+        use: deprecated; the former name of `body`.
     """
-    with contextlib.nullcontext() if use is None else use.being_split():
-        closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
     if use is not None:
-        _check_marked(closed.jaxpr, len(jax.tree.leaves(shapes[0])), use)
-    return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes, use)
+        warnings.warn("`use` is now named `body`, and leaves in 0.4. Write `trace(…, body=…)`.", DeprecationWarning, 2)
+        body = use
+    with contextlib.nullcontext() if body is None else body.being_split():
+        closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
+    if body is not None:
+        _check_marked(closed.jaxpr, len(jax.tree.leaves(shapes[0])), body)
+    return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes, body)
 
 
-def _check_marked(jaxpr: jex.Jaxpr, count: int, use: Use) -> None:
+def _check_marked(jaxpr: jex.Jaxpr, count: int, body: Body) -> None:
     """Check that initial values are marked; only then can they be separated from what is computed from them."""
     marks = {var for eqn in jaxpr.eqns if is_tag(eqn) for var in eqn.outvars}
     if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):
         return
     raise LiftArgumentError(
-        use.where,
+        body.where,
         "a transformation ran a body other than the one that it received, so initial values are not marked.",
         "In `iteration(body, …)` and `via(body, …)`, call that `body`.",
     )

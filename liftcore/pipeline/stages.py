@@ -1,4 +1,4 @@
-"""The stages of a use of a lift. Four of the six are here, each a function of plain values.
+"""The stages of a call of a lifted function. Four of the six are here, each a function of plain values.
 
     dedupe       the given scopes -> the outermost distinct scopes, and the route from these to each given scope
     filter_      their variables and RNG streams -> groups; the first filter that matches takes a variable or stream
@@ -35,7 +35,7 @@ __all__ = ["Layout", "dedupe", "filter_", "is_scope", "reconstruct", "repack"]
 
 
 class Layout(NamedTuple):
-    """Everything that is static about one use of a lift, except the paths of its scopes and the draws.
+    """Everything that is static about one call of a lifted function, except the paths of its scopes and the draws.
 
     Equal layouts give equal traces.
 

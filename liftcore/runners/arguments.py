@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from .._compat import needs_python
 from ..errors import LiftArgumentError, shown
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 
 __all__ = [
     "advised",

@@ -21,9 +21,9 @@ import jax
 from ..errors import LiftArgumentError, misfit, name_of, shown
 from ..filters import leaves_of, merge
 from ..leaves import is_array_like
+from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.splitting import Split, trace
-from ..pipeline.use import Body
 from ..scopes.problems import wrong_function
 from ..texts import path_text, types_text
 from ..typing import Filter, PyTree
@@ -174,7 +174,7 @@ class Ruled:
 
     def _is_same(self, outer: Ruled) -> bool:
         """Whether this is the very call, with equal arguments, for which the rule of an outer one is being traced."""
-        here, there = self._function.use.outers, outer._function.use.outers
+        here, there = self._function.outers, outer._function.outers
         if [one.path for one in here] != [one.path for one in there]:
             return False
         held = zip(self._arguments.held, outer._arguments.held, strict=True)
@@ -183,7 +183,7 @@ class Ruled:
 
     def _counts_of_draws(self) -> list[int]:
         """Return the counts from which the draws of the function continue."""
-        outers, draws = self._function.use.outers, self._function.use.record.draws
+        outers, draws = self._function.outers, self._function.record.draws
         return [outers[index].below(path).node.counts.get(name, 0) for (index, path, name), _ in draws]
 
     def _check_draws(self, rule: Callable[..., Any], outer: Ruled) -> None:
@@ -214,7 +214,7 @@ class Ruled:
         return body([operands.wrt, operands.others], operands.rngs, *args)
 
     def _note(self, values: Sequence[Any]) -> set[str]:
-        self._slots.add(self._function.use.record.sown, values[-1])
+        self._slots.add(self._function.record.sown, values[-1])
         return _names(values[:-1])
 
     def _check_same(self, rule: Callable[..., Any], does: str, given: set[str], expected: set[str]) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..errors import AxisSizeError, LiftArgumentError, LoopInvarianceError, name_of, shown
 from ..filters import leaves_of
+from ..pipeline.body import Body
 from ..pipeline.splitting import Split, trace
-from ..pipeline.use import Body
 from ..texts import path_text
 from ..typing import Path, PyTree
 from .carry import fix_for, overlay, select
@@ -64,7 +64,7 @@ def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None
         LiftArgumentError: if the output groups or the state do not have the form that a loop needs.
         AxisSizeError: if the number of slices differs from the number of iterations.
     """
-    lift = body.use.layout.lift
+    lift = body.layout.lift
     if len(lift.out) != 2 + axes or lift.captures is None:
         given = f"{len(lift.out)}{'' if lift.captures is None else ' and `Captured()`'}"
         raise LiftArgumentError(
@@ -149,8 +149,8 @@ def check_unread(
 def _unsplit(body: Body, written: PyTree) -> dict[Path, str]:
     """Return the paths, from the root, and names of written variables whose initial value is not separate."""
     trees = [dict(leaves_of(tree)) for tree in written]
-    places = [(index, path) for index, path in sorted(body.use.record.unsplit) if path in trees[index]]
-    return {(path[0], *body.use.outers[index].path, *path[1:]): path_text(path) for index, path in places}
+    places = [(index, path) for index, path in sorted(body.record.unsplit) if path in trees[index]]
+    return {(path[0], *body.outers[index].path, *path[1:]): path_text(path) for index, path in places}
 
 
 def _read_first(traced: Split, names: Sequence[str], begun: Collection[str]) -> set[str]:
@@ -185,8 +185,8 @@ def share_the_rest(body: Body, differing: Sequence[Path], group: int) -> str:
         differing: the paths of new variables whose initial values differ.
         group: the number of the output group whose variables are the same for all.
     """
-    lift = body.use.layout.lift
-    for outer in body.use.outers:
+    lift = body.layout.lift
+    for outer in body.outers:
         for (collection, *names), value in leaves_of(outer.collections_below()):
             path = (collection, *outer.path, *names)
             taken = next((number for number, takes in enumerate(lift.out) if takes(path, value)), None)

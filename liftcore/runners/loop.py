@@ -24,10 +24,10 @@ import jax
 
 from .._compat import tag
 from ..errors import AxisSizeError
+from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Part, Prologue, Split, trace
-from ..pipeline.use import Body
 from ..typing import Axis, InOutAxes, Path, PyTree
 from ..values import overlaid
 from .axes import check_group_axes, check_out_axes, flatten_axes, slice_type, to_axis, to_front
@@ -192,10 +192,10 @@ class Loop(NamedTuple):
         if body.nested and not all(made_before):
             # The outer lift must find these values as created and bound. So this run only computes them, and the run
             # below receives them. A carried variable that reads one of them is not bound yet, but may already exist.
-            previews = body.use.preview(once.tree(kinds.late).carried)
+            previews = body.preview(once.tree(kinds.late).carried)
             _, (late, _) = loop(made._replace(carried=overlaid(made.carried, previews)), made_before)
-            late = jax.tree.map(body.use.bind, self._moved(to_axis, late))
-            body.use.made([(), (), *late])
+            late = jax.tree.map(body.bind, self._moved(to_axis, late))
+            body.made([(), (), *late])
             stacked = _either(stacked, late)
             made = self._made_late(body, once, kinds, stacked)
             made_before = [True for _ in made_before]
@@ -217,7 +217,7 @@ class Loop(NamedTuple):
         """Trace a body, and trace it again if a weakly typed carry must be cast, as in `jax.lax.scan`."""
         casts: dict[Path, tuple[Any, ...]] = {}
         while True:  # it ends, since a leaf that was cast is no longer weakly typed
-            traced = trace(functools.partial(iteration, body.marked(casts)), state, slices, use=body.use)
+            traced = trace(functools.partial(iteration, body.marked(casts)), state, slices, body=body)
             cast = state.cast(body, traced.created.carried, traced.outputs[0], casts)
             if cast is None:
                 written = traced.created.constant[WRITTEN]
@@ -252,7 +252,7 @@ class Loop(NamedTuple):
                     many.know(number, once.values[number])
         values = [one if one is not None else other for one, other in zip(once.values, many.values, strict=True)]
         made: Created = traced.tree(None, values)
-        body.use.made([made.shared, made.carried, *made.stacked])
+        body.made([made.shared, made.carried, *made.stacked])
         return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
 
     def _made_late(self, body: Body, once: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from .._compat import vary as add_axes
 from .._compat import varying_axes
 from ..errors import name_of
-from ..pipeline.use import call_inside
+from ..pipeline.body import call_inside
 from ..scopes.scope import Scope
 from ..typing import Path, Predicate, PyTree
 

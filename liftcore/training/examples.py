@@ -12,8 +12,8 @@ from .. import meta
 from ..errors import check_function
 from ..lift.grad import value_and_grad
 from ..lift.vmap import vmap
+from ..pipeline.body import Body
 from ..pipeline.packing import transformation
-from ..pipeline.use import Body
 from ..scopes.lifts import Captured
 from ..typing import Filter, InOutAxes, PyTree
 from .dynamic_scale import DynamicScale, paired, scaled, unscaled
