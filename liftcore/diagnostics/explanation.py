@@ -203,7 +203,7 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
     name = name_of(fn)
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        watch = Watch(f"/{body.use.layout.lift.name}")
+        watch = Watch(f"/{body.layout.lift.name}")
         _trace(body.of(functools.partial(_run, fn, watch)), variable_groups, rng_groups, args, kwargs)
         body.forget()
         nothing: tuple[Any, ...] = tuple({} for _ in body.outers)
@@ -304,13 +304,13 @@ class Watched:
 
     def __init__(self, outside: Watch, where: str, places: Sequence[Path]) -> None:
         self._outside, self._where, self._places = outside, where, places
-        self._bodies: list[Watch] = []
+        self._runs: list[Watch] = []
         self._hoisted: set[Path] = set()
 
     def body(self) -> Watch:
-        """Return the observer of one body; a lift may have several."""
-        self._bodies.append(Watch(self._outside.above))
-        return self._bodies[-1]
+        """Return the observer of one run of a body; a lift may have several."""
+        self._runs.append(Watch(self._outside.above))
+        return self._runs[-1]
 
     def made(self, created: Sequence[PyTree]) -> None:
         """Record the initial values that were made outside the lift; the others are None."""
@@ -322,12 +322,12 @@ class Watched:
     def close(self, body: Body) -> None:
         """Add the lift to the records of the body outside, after its outputs were written to the scopes there."""
         total = Watch("")
-        for body in self._bodies:
-            total.read |= body.read
-            total.created |= body.created
-            total.written |= body.written
-            total.drawn |= body.drawn
-            total.lifts += [one for one in body.lifts if one not in total.lifts]
+        for run in self._runs:
+            total.read |= run.read
+            total.created |= run.created
+            total.written |= run.written
+            total.drawn |= run.drawn
+            total.lifts += [one for one in run.lifts if one not in total.lifts]
         self._outside.drawn += total.drawn
         variables = {row.path: row for row in self._variables(body, total)}
         for path in _captured(body):

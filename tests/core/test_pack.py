@@ -22,9 +22,9 @@ from liftcore.errors import (
     UnliftedStreamError,
 )
 from liftcore.filters import All, PathContains, to_predicate
+from liftcore.pipeline.body import Body
 from liftcore.pipeline.committing import commit
 from liftcore.pipeline.stages import dedupe, filter_, reconstruct, repack
-from liftcore.pipeline.body import Body
 
 KEY, OTHER = jax.random.key(0), jax.random.key(1)
 
