@@ -65,7 +65,6 @@ BY_HAND = {
     "liftcore.meta.PARTITION_NAME": "The key in `metadata_params` for the name of the axis that a lift adds.",
     "liftcore.nn.PaddingLike": "Type: what `padding` may be.",
     "liftcore.nn.PromoteDtypeFn": "Type: a function like `promote_dtype`.",
-    "liftcore.pipeline.Lifter": "Type: a lifted transformation, from a function of scopes to the lifted one.",
     "liftcore.pipeline.Transform": "Type: `(body, variable_groups, rng_groups, *args) -> (result, output groups)`.",
     "liftcore.pipeline.Via": "Type: `(body, *operands) -> (result, output groups)`.",
     "liftcore.rng.word": "The former name of `fold_in_data`.",

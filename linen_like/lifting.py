@@ -142,8 +142,8 @@ def _run(lift: Lift, functions: Sequence[Callable[..., Any]], name: str, compare
 
     def run(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], lifts: Iterable[Any] = ()) -> Any:
         with as_in_a_method():
-            use = on_scopes(name, module, functions, args, kwargs, lifts, compared)
-            return lift_call(*use.calls)(use.scopes, *use.args, **use.kwargs)
+            inputs = on_scopes(name, module, functions, args, kwargs, lifts, compared)
+            return lift_call(*inputs.calls)(inputs.scopes, *inputs.args, **inputs.kwargs)
 
     return run
 

@@ -173,7 +173,7 @@ def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> C
 
 
 class Lifter:
-    """A lifted transformation with its options: from a function of scopes, it makes the lifted function.
+    """A lifted transformation with its options; `lifter(fn)` returns the lifted function.
 
     Args:
         transform: the transformation.

@@ -1,4 +1,4 @@
-"""Turns functions of modules into functions of scopes, for one use of a lift.
+"""Turns functions of modules into functions of scopes, for one call of a lift.
 
 A function of a module becomes a `Call`, a function of scopes. Inside the lift it makes the module again, and runs the
 function on it. Other modules and variables that the call uses, as arguments or in closures, are also made again, each
@@ -33,7 +33,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class OnScopes(NamedTuple):
-    """The inputs of a lift in one use, with scopes in place of modules.
+    """The inputs of one call of a lift, with scopes in place of modules.
 
     Attributes:
         calls: the functions of the module, as functions of scopes.
@@ -68,7 +68,7 @@ class ClassLift:
 
 
 class RebuildPlan(NamedTuple):
-    """A plan to make modules again inside a lift, the same for all functions of one use.
+    """A plan to make modules again inside a lift, the same for all functions of one call.
 
     Attributes:
         parts: the parts to make the modules from.

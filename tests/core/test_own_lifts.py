@@ -121,6 +121,25 @@ def test_an_iteration_that_runs_another_body_than_its_own_is_an_error(both: bool
         liftcore.init(lift(transform)(layer))(KEY, X)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_two_functions_of_a_body_do_what_its_call_does(nested: bool) -> None:
+    def by_hand(body: Any, variables: Any, rngs: Any, x: Any) -> Any:
+        scope = body.scope_fn(variables, rngs)
+        return body.fn(scope, x), body.repack_fn(scope)
+
+    def transform(body: Any, variables: Any, rngs: Any, x: Any) -> Any:
+        return liftcore.outline(jax.checkpoint, body, variables, rngs, x, via=by_hand)
+
+    def twice(scope: Scope, x: Any) -> Any:
+        return scope.child(lift(transform)(layer), "inner")(layer(scope, x))
+
+    outer = liftcore.remat if nested else lambda fn: fn
+    y, variables = liftcore.init(outer(twice))(KEY, X)
+    np.testing.assert_array_equal(y, 4 * X)
+    np.testing.assert_array_equal(variables["state"]["inner"]["n"], 2 * X)
+    assert variables["params"] == {"w": 2.0, "inner": {"w": 2.0}}
+
+
 def direct(act: Callable[..., Any]) -> Callable[..., Any]:
     """A lift of `act(body, variable_groups, rng_groups, x)`, that has one group to hand out."""
     return lambda: lift(act, out=GROUPS)
