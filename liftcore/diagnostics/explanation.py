@@ -227,7 +227,7 @@ def _trace(body: Body, variable_groups: Any, rng_groups: Any, args: Any, kwargs:
 def _run(fn: Callable[..., Any], watch: Watch, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
     def watching(scope: Scope) -> Watching:
         scope.tree.watch = watch
-        watching = Watching.at(scope.tree, scope.node, scope.path, scope.parent)
+        watching = Watching.over(scope)
         watching.stand_for(scope)
         return watching
 

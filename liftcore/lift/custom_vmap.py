@@ -150,7 +150,7 @@ class Rule:
         path, initializing = place
         tree = Tree({name: _above(below, path) for name, below in variables.items()}, {}, Nothing())
         tree.initializing = initializing
-        return Scope.at(tree, tree.root, (), None)
+        return Scope.at(tree)
 
     def _mapped(self, axis_size: int, in_batched: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, Any]:
         """Return the result of the function as `jax.vmap` maps it, and bools that tell what is batched."""

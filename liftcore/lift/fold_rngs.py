@@ -74,13 +74,13 @@ def _fold(outer: Scope, roots: dict[str, Any]) -> tuple[dict[str, Any], Counter[
     They are drawn as in a child scope, so no other draw has their fold-in data. They are not counted yet, since the
     body may raise.
     """
-    before = outer.node.child(_PLACE)
+    before = outer.counter.child(_PLACE)
     drawn: Counter[str] = Counter()
     folded = {}
     for name, root in roots.items():
         counted = name if name in outer.tree.rngs else rng.DEFAULT
         drawn[counted] += 1
-        count, rewound = before.counts.get(counted, 0) + drawn[counted], before.times_rewound(counted)
-        fold_in_data = outer.tree.fold_in_data((*outer.path, _PLACE), counted, count, rewound)
+        count = before.counts.get(counted, 0) + drawn[counted]
+        fold_in_data = outer.tree.fold_in_data((*outer.path, _PLACE), counted, count, before.origin)
         folded[name] = jax.random.fold_in(root, fold_in_data)
     return folded, drawn

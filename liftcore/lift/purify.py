@@ -142,11 +142,11 @@ def _root(base: Path, variables: Variables, rngs: RNGs | None, mutable: Filter) 
     """Return a root scope above the variables, so that paths are absolute; keys depend on the path below `base`."""
     checked = bind(variables, rngs, mutable).tree
 
-    def fold_in_data(path: Path, name: str, count: int, rewound: int) -> Any:
+    def fold_in_data(path: Path, name: str, count: int, origin: object) -> Any:
         return rng.fold_in_data((*path[len(base) :], count))
 
     tree = Tree(_nested(base, variables), checked.rngs, checked.mutable, fold_in_data=fold_in_data)
-    return Scope.at(tree, tree.root, (), None)
+    return Scope.at(tree)
 
 
 def _nested(path: Path, variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -144,10 +144,7 @@ def _write(scope: Scope, collection: str, tree: Mapping[str, Any]) -> None:
 
 
 def _go_on(body: Body) -> None:
-    """Take over the names of the body, and count its draws; of several bodies, the highest counts apply.
-
-    If one of several bodies rewinds, all counts start again, so that they do not depend on draws before the lift.
-    """
+    """Take over the names of the body, and count its draws; of several bodies, the highest counts apply."""
     draws: dict[tuple[int, Path, str], int] = {}
     for record in body.records:
         draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}
@@ -159,11 +156,6 @@ def _go_on(body: Body) -> None:
         for index, path in record.redrawn:
             outer = body.outers[index]
             outer.tree.made_again.add((path[0], *outer.path, *path[1:]))
-        for index, path, each in record.rewound:
-            outer = body.outers[index]
-            outer.tree.rewound = True
-            for kept in each:
-                outer.below(path).node.rewind(kept)
     for (index, path, name), count in draws.items():
-        counts = body.outers[index].below(path).node.counts
+        counts = body.outers[index].below(path).counter.counts
         counts[name] = counts.get(name, 0) + count

@@ -93,6 +93,13 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
         index = next(same, len(outers))
         if index == len(outers):
             outers.append(outermost)
+        if scope.counter.origin is not outers[index].counter.origin:
+            raise LiftArgumentError(
+                f"the scope at {scope.path_text}, given to a lifted function",
+                f"it counts its draws apart from the scope at {outers[index].path_text}, which is given too: one of the "
+                "two was rewound with `rewind_rngs=True`.",
+                "Rewind in the function instead: `scope = scope.rewound(rewind_rngs=True)`.",
+            )
         routes.append((index, scope.path[len(outers[index].path) :]))
     return outers, given, tuple(routes), structure
 
@@ -139,7 +146,7 @@ def reconstruct(
             rngs,
             writable if mutable is True else filters.intersect(writable, mutable),
             base=outer.path,
-            root=outer.node.copy_counts(restarted),
+            counter=outer.counter.copy(restarted),
             fallbacks=fallbacks,
             initializing=outer.tree.initializing,
             lift=layout.lift,
@@ -148,7 +155,7 @@ def reconstruct(
             unlifted=(*layout.unlifted[index], *outer.tree.unlifted),
             fold_in_data=functools.partial(_restarted_data, outer, restarted) if restarted else outer.tree.fold_in_data,
         )
-        roots.append(outer.at(tree, tree.root, outer.path, None))
+        roots.append(outer.at(tree))
     return roots
 
 
@@ -238,8 +245,8 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
     return parts
 
 
-def _restarted_data(outer: Scope, restarted: Container[str], path: Path, name: str, count: int, rewound: int) -> Any:
+def _restarted_data(outer: Scope, restarted: Container[str], path: Path, name: str, count: int, origin: object) -> Any:
     """Return the fold-in data of a draw; for a restarted stream, it depends only on the path below that scope."""
     if name in restarted:
         return rng.fold_in_data((*path[len(outer.path) :], count))
-    return outer.tree.fold_in_data(path, name, count, rewound)
+    return outer.tree.fold_in_data(path, name, count, origin)

@@ -75,20 +75,22 @@ _calls: contextvars.ContextVar[CompiledCall] = contextvars.ContextVar("calls of 
 class Draw:
     """One draw of a body: its place below the lifted scopes, and its number among the draws there.
 
-    After the body has rewound the place (`rewound` times), draws outside no longer count for it.
+    Draws outside do not count for one from a scope that the body has rewound.
     """
 
     index: int
     path: Path
     name: str
     count: int
-    rewound: int
+    rewound: bool
 
     def fold_in_data(self, body: Body) -> Any:
         """Return the fold-in data of this draw in another call; an array if that call is itself traced."""
         scope = body.outers[self.index].below(self.path)
-        count = self.count if self.rewound else scope.node.counts.get(self.name, 0) + self.count
-        return scope.tree.fold_in_data(scope.path, self.name, count, scope.node.times_rewound(self.name) + self.rewound)
+        if self.rewound:
+            return scope.tree.fold_in_data(scope.path, self.name, self.count, None)
+        count = scope.counter.counts.get(self.name, 0) + self.count
+        return scope.tree.fold_in_data(scope.path, self.name, count, scope.counter.origin)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,15 +140,14 @@ class FoldInData:
         self._fold_in_data, self._outers = fold_in_data, body.outers
         self.draws: list[Draw] = []
 
-    def to(self, index: int) -> Callable[[Path, str, int, int], Any]:
+    def to(self, index: int) -> Callable[[Path, str, int, object], Any]:
         """Return the function that makes fold-in data for the scopes below one of the outermost scopes."""
         outer = self._outers[index]
 
-        def deal(path: Path, name: str, count: int, rewound: int) -> Any:
+        def deal(path: Path, name: str, count: int, origin: object) -> Any:
             below = path[len(outer.path) :]
-            node = outer.below(below).node
-            rewound -= node.times_rewound(name)
-            before = 0 if rewound else node.counts.get(name, 0)
+            rewound = origin is not outer.counter.origin
+            before = 0 if rewound else outer.below(below).counter.counts.get(name, 0)
             self.draws.append(Draw(index, below, name, count - before, rewound))
             if len(self.draws) > self._fold_in_data.size:
                 raise TooManyDraws

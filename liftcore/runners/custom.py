@@ -184,7 +184,7 @@ class Ruled:
     def _counts_of_draws(self) -> list[int]:
         """Return the counts from which the draws of the function continue."""
         outers, draws = self._function.outers, self._function.record.draws
-        return [outers[index].below(path).node.counts.get(name, 0) for (index, path, name), _ in draws]
+        return [outers[index].below(path).counter.counts.get(name, 0) for (index, path, name), _ in draws]
 
     def _check_draws(self, rule: Callable[..., Any], outer: Ruled) -> None:
         if self._begins != outer._begins:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..statics import Undescribed
 from . import problems
-from .tree import Names, Node
+from .tree import Counter, Names
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -29,7 +29,7 @@ class Naming:
     _owners: dict[tuple[str, str | None], Any]  # the names that adopted values use, with the owner of each
     _numbers: dict[str, int]
     _shared: bool
-    node: Node  # the node of the scope
+    counter: Counter  # the counter of the scope
     _first_free: dict[str, int] | None  # by prefix of `default_name`: a number below which all are taken
 
     def __static_fields__(self) -> dict[str, Any]:
@@ -137,8 +137,8 @@ class Naming:
         """
         self._unpack()
         taken, self._reserved, self._first_free = self._reserved, {}, None
-        counts = dict(self.node.counts)
-        self.node.counts.update({name: counts[name] - number for name, number in drawn.items()})
+        counts = dict(self.counter.counts)
+        self.counter.counts.update({name: counts[name] - number for name, number in drawn.items()})
         try:
             yield
         finally:
@@ -147,7 +147,7 @@ class Naming:
             for name, held in taken.items():
                 self._reserved.setdefault(name, set()).update(held)
             for name, count in counts.items():
-                self.node.counts[name] = max(count, self.node.counts.get(name, 0))
+                self.counter.counts[name] = max(count, self.counter.counts.get(name, 0))
 
     def enter_names(self, names: Names) -> None:
         """Begin inside a lift, with the names of the scope outside.

@@ -24,7 +24,7 @@ from .adopting import Adopting
 from .child import Child
 from .declaring import Checking, check_creatable, check_known, check_lifted, check_one, check_shape, names_checked
 from .naming import Naming
-from .tree import Node, Sown, Tree
+from .tree import Counter, Node, Sown, Tree
 from .variable import Variable
 
 __all__ = ["PERTURBATIONS", "Scope"]
@@ -63,27 +63,33 @@ class Scope(Adopting, Checking, Naming):
         path: the names from the root to this scope, without the names of lifts.
         name: the last name of the path, or None at a root.
         parent: the scope that this one was pushed on, or None at a root and at the entry of a lift.
-        node: the state that this scope shares with other scopes at the same path.
+        node: the variables, which this scope shares with all other scopes at the same path.
+        counter: the counts of draws, which it shares with those that were not rewound.
     """
 
-    __slots__ = ("_ended", "name", "node", "parent", "path", "tree")
+    __slots__ = ("_ended", "counter", "name", "node", "parent", "path", "tree")
 
     def __init__(
         self, variables: Variables, rngs: RNGs | None = None, mutable: Filter = False, *, initializing: bool = False
     ) -> None:
         problems.check_variables(variables)
         tree = Tree(dict(variables), rng.streams(rngs), to_predicate(mutable), initializing=initializing).open()
-        self._place(tree, tree.root, (), None)
+        self._place(tree, tree.root, tree.counter, (), None)
 
     @classmethod
-    def at(cls, tree: Tree, node: Node, path: Path, parent: Scope | None) -> Self:
-        """Return a scope of an existing tree; lifts use this to create theirs."""
-        return _new(cls)._place(tree, node, path, parent)
+    def at(cls, tree: Tree) -> Self:
+        """Return the outermost scope of an existing tree; lifts use this to create theirs."""
+        return _new(cls)._place(tree, tree.root, tree.counter, tree.base, None)
 
-    def _place(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> Self:
+    @classmethod
+    def over(cls, scope: Scope) -> Self:
+        """Return a scope at the place of another, with all names free."""
+        return _new(cls)._place(scope.tree, scope.node, scope.counter, scope.path, scope.parent)
+
+    def _place(self, tree: Tree, node: Node, counter: Counter, path: Path, parent: Scope | None) -> Self:
         self._adopted, self._reserved, self._numbers, self._first_free, self._shared = (), {}, {}, None, False
         self._outside, self._owners = set(), {}
-        self.tree, self.node, self.path, self.parent = tree, node, path, parent
+        self.tree, self.node, self.counter, self.path, self.parent = tree, node, counter, path, parent
         self.name, self._ended = path[-1] if path else None, False
         return self
 
@@ -174,14 +180,14 @@ class Scope(Adopting, Checking, Naming):
         """Return a scope at the same place with all names free.
 
         Args:
-            rewind_rngs: whether to count draws from zero too, so that the same keys are drawn again. If one branch of a
-                conditional does this, draws after the conditional count from zero.
+            rewind_rngs: whether draws from the new scope, and from scopes pushed on it, count from zero too, so that
+                the same keys are drawn again. Draws from other scopes do not count these.
         """
         self.check_valid()
+        scope = self.over(self)
         if rewind_rngs:
-            self.node.rewind()
-            self.tree.rewound = True
-        return _new(type(self))._place(self.tree, self.node, self.path, self.parent)
+            scope.counter = Counter(object())
+        return scope
 
     def beside(self) -> Scope:
         """Return a scope at the same place for another owner: taken names stay taken, and `number` begins from 0."""
@@ -199,7 +205,8 @@ class Scope(Adopting, Checking, Naming):
         return scope
 
     def _inner(self, name: str) -> Scope:
-        return _new(type(self))._place(self.tree, self.node.child(name), (*self.path, name), self)
+        node, counter = self.node.child(name), self.counter.child(name)
+        return _new(type(self))._place(self.tree, node, counter, (*self.path, name), self)
 
     def _take_name(self, name: str | None, prefix: str, reuse: bool = False) -> str:
         if self._ended or not self.tree.alive:
@@ -527,8 +534,7 @@ class Scope(Adopting, Checking, Naming):
             JaxTransformError: under a raw JAX transformation.
         """
         root, counted, count = self.count_draw(name)
-        rewound = self.node.times_rewound(counted) if self.node.rewinds else 0
-        return rng.fold_in(root, self.tree.fold_in_data(self.path, counted, count, rewound))
+        return rng.fold_in(root, self.tree.fold_in_data(self.path, counted, count, self.counter.origin))
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:
         """Count a draw without making its key; return the root key, the name it is counted under, and its number."""
@@ -537,7 +543,7 @@ class Scope(Adopting, Checking, Naming):
         if found is None:
             raise problems.no_stream(self, name)
         counted, root = found
-        counts = self.node.counts
+        counts = self.counter.counts
         count = counts[counted] = counts.get(counted, 0) + 1
         return root, counted, count
 

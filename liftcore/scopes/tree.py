@@ -1,4 +1,4 @@
-"""The state that scopes share: a `Node` for each path, and a `Tree` for each `init`, `apply` or lift."""
+"""The state that scopes share: a `Node` and a `Counter` for each path, a `Tree` for each `init`, `apply` or lift."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .observers import BodyObserver
     from .scope import Scope
 
-__all__ = ["Lift", "Names", "Node", "Sown", "Surroundings", "Tree", "plain_data"]
+__all__ = ["Counter", "Lift", "Names", "Node", "Sown", "Surroundings", "Tree", "plain_data"]
 
 _ANYBODY = 0
 """The thread of a tree that no thread owns; no thread has this identifier."""
@@ -28,56 +28,29 @@ _LOCK = threading.Lock()
 
 
 class Node:
-    """The state that all scopes at one path of a tree share: their dicts and their draw counts.
+    """The variables that all scopes at one path of a tree share.
 
     Attributes:
         children: the nodes below, by name.
-        counts: how many keys were drawn from each stream since it was last rewound.
-        rewinds: for each time that this node was rewound, the streams that were not.
-        began: `counts` and `rewinds` when the node was created. A node inside a lift is a copy of one outside, and
-            cannot read them there later: another thread may have drawn in the meantime.
         dicts: the variables of each collection that was used.
+        drafts: see `Scope.put_change`.
         owned: the collections whose dict is a copy that may be written.
     """
 
-    __slots__ = ("began", "children", "counts", "dicts", "drafts", "owned", "rewinds")
+    __slots__ = ("children", "dicts", "drafts", "owned")
 
-    def __init__(self, counts: dict[str, int] | None = None, rewinds: tuple[frozenset[str], ...] = ()) -> None:
+    def __init__(self) -> None:
         self.children: dict[str, Node] = {}
-        self.counts = {} if counts is None else counts
-        self.rewinds = rewinds
-        self.began: tuple[Mapping[str, int], tuple[frozenset[str], ...]] = (dict(self.counts), rewinds)
         self.dicts: dict[str, Mapping[str, Any]] = {}
-        self.drafts: dict[tuple[str, str], Any] = {}  # see `Scope.put_change`
+        self.drafts: dict[tuple[str, str], Any] = {}
         self.owned: tuple[str, ...] = ()
 
     def child(self, name: str) -> Node:
         """Return a child node; create it if there is none."""
         found = self.children.get(name)
         if found is None:
-            found = self.children[name] = Node(rewinds=self.rewinds)
+            found = self.children[name] = Node()
         return found
-
-    def rewind(self, kept: frozenset[str] = frozenset()) -> None:
-        """Count draws here and below from zero again, except those from the streams in `kept`."""
-        self.rewinds = (*self.rewinds, kept)
-        for name in [name for name in self.counts if name not in kept]:
-            del self.counts[name]
-        for child in self.children.values():
-            child.rewind(kept)
-
-    def times_rewound(self, name: str) -> int:
-        """Return how often the count of draws from a stream was reset."""
-        return sum(name not in kept for kept in self.rewinds)
-
-    def copy_counts(self, restarted: Container[str] = ()) -> Node:
-        """Return a copy of this node and the nodes below, with their counts; those of `restarted` streams begin anew.
-
-        Another thread may draw in the meantime, so each dict is copied in one step before it is iterated.
-        """
-        copy = Node({name: count for name, count in dict(self.counts).items() if name not in restarted}, self.rewinds)
-        copy.children = {name: child.copy_counts(restarted) for name, child in dict(self.children).items()}
-        return copy
 
     def forget(self, collection: str | None = None) -> None:
         """Drop the dicts here and below, or those of one collection."""
@@ -90,6 +63,56 @@ class Node:
                 node.dicts.pop(collection, None)
                 node.owned = tuple(name for name in node.owned if name != collection)
             left.extend(node.children.values())
+
+
+class Counter:
+    """Counts the keys that were drawn at one path of a tree. A scope that is rewound begins with a counter of its own.
+
+    Attributes:
+        children: the counters below, by name.
+        counts: how many keys were drawn from each stream.
+        began: `counts` when the counter was created. A counter inside a lift is a copy of one outside, and cannot read
+            that later: another thread may have drawn in the meantime.
+        origin: an object that identifies where counting began: the counters below and the copies in lifts have the
+            same, a counter after a rewind has another.
+    """
+
+    __slots__ = ("began", "children", "counts", "origin")
+
+    def __init__(self, origin: object, counts: dict[str, int] | None = None) -> None:
+        self.children: dict[str, Counter] = {}
+        self.counts = {} if counts is None else counts
+        self.began: Mapping[str, int] = dict(self.counts)
+        self.origin = origin
+
+    def child(self, name: str) -> Counter:
+        """Return a child counter; create it if there is none."""
+        found = self.children.get(name)
+        if found is None:
+            found = self.children[name] = Counter(self.origin)
+        return found
+
+    def copy(self, restarted: Container[str] = ()) -> Counter:
+        """Return a copy of this counter and those below; the counts of `restarted` streams begin anew.
+
+        Another thread may draw in the meantime, so each dict is copied in one step before it is iterated.
+        """
+        counts = {name: count for name, count in dict(self.counts).items() if name not in restarted}
+        copy = Counter(self.origin, counts)
+        copy.children = {name: child.copy(restarted) for name, child in dict(self.children).items()}
+        return copy
+
+    def drawn(self, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
+        """Yield how many keys were drawn here and below since the counters were created.
+
+        Args:
+            path: the path of this counter.
+        """
+        for name, count in self.counts.items():
+            if count > self.began.get(name, 0):
+                yield path, name, count - self.began.get(name, 0)
+        for name, child in self.children.items():
+            yield from child.drawn((*path, name))
 
 
 class Names(NamedTuple):
@@ -142,8 +165,8 @@ class Surroundings(NamedTuple):
     empty: tuple[str, ...]
 
 
-def plain_data(path: Path, name: str, count: int, rewound: int) -> Any:
-    """Return the fold-in data of a draw from its path and count; how often the stream was rewound does not matter."""
+def plain_data(path: Path, name: str, count: int, origin: object) -> Any:
+    """Return the fold-in data of a draw from its path and count; it does not matter where counting began."""
     return rng.fold_in_data((*path, count))
 
 
@@ -160,8 +183,7 @@ class Tree:
     keeps the value as created.
     `redrawn` has the paths of variables that exist, but that an equal body created before: this body counts their draws
     like that one. `made_again` has the paths of those among them that this body has declared; see `must_redraw`.
-    `rewound` tells whether any scope was rewound together with its draws.
-    `fold_in_data` makes the fold-in data of a draw from its path, stream, count and `Node.times_rewound`.
+    `fold_in_data` makes the fold-in data of a draw from its path, stream, count and `Counter.origin`.
 
     `thread` is the thread that owns the tree: the one that runs the `init`, `apply` or lift. No thread owns a bound
     tree, except while a method of a module runs (`claim`). Without modules, the first thread that changes a scope is
@@ -176,20 +198,20 @@ class Tree:
     _: KW_ONLY
     base: Path = ()
     root: Node = field(default_factory=Node)
+    counter: Counter = field(default_factory=lambda: Counter(object()))
     fallbacks: Sequence[tuple[Predicate, Any]] = ()
     initializing: bool = False
     lift: Lift | None = None
     outer: Scope | None = None
     marks: bool = False
     unlifted: tuple[Path, ...] = ()
-    fold_in_data: Callable[[Path, str, int, int], Any] = plain_data
+    fold_in_data: Callable[[Path, str, int, object], Any] = plain_data
     given: tuple[str, ...] = ()
     watch: BodyObserver | None = None
     redrawn: frozenset[Path] = frozenset()
     made_again: set[Path] = field(default_factory=set)
     casts: Mapping[Path, tuple[Any, ...]] = field(default_factory=dict)
     sight: Callable[[Path, Any], Any] | None = None
-    rewound: bool = False
     trace: Any = field(default_factory=trace_state)
     alive: bool = True
     created: dict[Path, Any] = field(default_factory=dict)
@@ -283,7 +305,8 @@ class Tree:
     def reader(self) -> Tree:
         """Return a tree of the same variables that another thread may read but not change."""
         tree = copy.copy(self)
-        tree.thread, tree.reads, tree.root = threading.get_ident(), True, Node()
+        tree.thread, tree.reads = threading.get_ident(), True
+        tree.root, tree.counter = Node(), Counter(object())
         tree.variables, tree.lifts, tree.created, tree.written = dict(self.variables), {}, {}, {}
         tree.sown, tree.unsplit, tree.made_again = [], set(), set(self.made_again)
         return tree
