@@ -96,8 +96,8 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
         if scope.counter.origin is not outers[index].counter.origin:
             raise LiftArgumentError(
                 f"the scope at {scope.path_text}, given to a lifted function",
-                f"it counts its draws apart from the scope at {outers[index].path_text}, which is given too: one of the "
-                "two was rewound with `rewind_rngs=True`.",
+                f"it counts its draws apart from the scope at {outers[index].path_text}, which is given too: one of "
+                "them was rewound with `rewind_rngs=True`.",
                 "Rewind in the function instead: `scope = scope.rewound(rewind_rngs=True)`.",
             )
         routes.append((index, scope.path[len(outers[index].path) :]))

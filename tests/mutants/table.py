@@ -44,9 +44,9 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/stages.py",
-        "root=outer.node.copy_counts(restarted),",
-        "root=outer.node,",
-        "scopes inside count draws in the nodes of those outside",
+        "counter=outer.counter.copy(restarted),",
+        "counter=outer.counter,",
+        "scopes inside count draws in the counters of those outside",
         (*PACK, "lift/test_remat.py", "lift/test_cond.py"),
     ),
     Mutant(
@@ -310,8 +310,8 @@ MUTANTS = (
     ),
     Mutant(
         "runners/compiled.py",
-        "self.count if self.rewound else scope.node.counts.get(self.name, 0) + self.count",
-        "self.count",
+        "count = scope.counter.counts.get(self.name, 0) + self.count",
+        "count = self.count",
         "a compiled body begins to count anew in each call",
         ("lift/test_jit.py",),
     ),
