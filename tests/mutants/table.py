@@ -530,8 +530,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/splitting.py",
-        "kept = [not chosen for chosen in picks]\n",
-        "kept = [False for chosen in picks]\n",
+        "kept, chosen = [not one for one in picks],",
+        "kept, chosen = [False for one in picks],",
         "initial values that were not chosen are lost",
         (
             "core/test_splitting.py",
