@@ -131,7 +131,7 @@ def _kept(made: Made, kinds: Treatment) -> Callable[..., Any]:
         if body.observer is not None:
             raise AsItIs
         paths = tuple(outer.path for outer in body.outers)  # filters may depend on them
-        program = Program(body.fn, body.fn.key, body.layout, (), paths, None)  # type: ignore[attr-defined]
+        program = Program(body.fn, body.fn.key, body.layout, (), paths, None)
         found = _KEPT.find(program, (("donate_argnames", DONATED),) if gone else ())
         if found.program.fn.needs_values:  # type: ignore[attr-defined]
             raise AsItIs
