@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+from jax.extend import core as jex
 
-from .._compat import needs_python
+from .._compat import is_tag, needs_python
 from ..errors import LiftArgumentError, misfit, name_of, shown
 from ..filters import asking_further, short_form
 from ..scopes.lifts import Captured, Lift
@@ -19,7 +20,15 @@ from .changes import Changes
 if TYPE_CHECKING:
     from .body import Body
 
-__all__ = ["check_call", "check_filters", "check_given", "check_stream_names", "checked_output", "missing_arguments"]
+__all__ = [
+    "check_call",
+    "check_filters",
+    "check_given",
+    "check_marked",
+    "check_stream_names",
+    "checked_output",
+    "missing_arguments",
+]
 
 
 def check_filters(name: str, **filters: Sequence[Any]) -> None:
@@ -110,6 +119,18 @@ def _no_groups(body: Body, what: str) -> LiftArgumentError:
         body.where,
         f"the body was called with {what}.",
         "Write `body(variable_groups, rng_groups, …)`, with groups that have the structure of the given ones.",
+    )
+
+
+def check_marked(jaxpr: jex.Jaxpr, count: int, body: Body) -> None:
+    """Check that initial values are marked; only then can they be separated from what is computed from them."""
+    marks = {var for eqn in jaxpr.eqns if is_tag(eqn) for var in eqn.outvars}
+    if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):
+        return
+    raise LiftArgumentError(
+        body.where,
+        "a transformation ran a body other than the one that it received, so initial values are not marked.",
+        "In `iteration(body, …)` and `via(body, …)`, call that `body`.",
     )
 
 

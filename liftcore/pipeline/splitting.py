@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.extend import core as jex
 
-from .._compat import has_effect, is_tag
-from ..errors import LiftArgumentError
+from .._compat import has_effect
 from ..texts import path_text
 from ..typing import PyTree
 from .changes import with_created
+from .checks import check_marked
 from .equations import Step, batches, cut, narrowed, needed, opened, pick, steps_of, variables_of
 from .previews import given_previews, previews_in
 from .reuse import run_part
@@ -568,20 +568,8 @@ def trace(
     with contextlib.nullcontext() if body is None else body.being_split():
         closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
     if body is not None:
-        _check_marked(closed.jaxpr, len(jax.tree.leaves(shapes[0])), body)
+        check_marked(closed.jaxpr, len(jax.tree.leaves(shapes[0])), body)
     return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes, body)
-
-
-def _check_marked(jaxpr: jex.Jaxpr, count: int, body: Body) -> None:
-    """Check that initial values are marked; only then can they be separated from what is computed from them."""
-    marks = {var for eqn in jaxpr.eqns if is_tag(eqn) for var in eqn.outvars}
-    if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):
-        return
-    raise LiftArgumentError(
-        body.where,
-        "a transformation ran a body other than the one that it received, so initial values are not marked.",
-        "In `iteration(body, …)` and `via(body, …)`, call that `body`.",
-    )
 
 
 def closure_convert(

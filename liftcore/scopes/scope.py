@@ -63,8 +63,8 @@ class Scope(Adopting, Checking, Naming):
         path: the names from the root to this scope, without the names of lifts.
         name: the last name of the path, or None at a root.
         parent: the scope that this one was pushed on, or None at a root and at the entry of a lift.
-        node: the variables, which this scope shares with all other scopes at the same path.
-        counter: the counts of draws, which it shares with those that were not rewound.
+        node: the variables, which it shares with other scopes at the same path.
+        counter: the counts of draws; a scope that is rewound has its own.
     """
 
     __slots__ = ("_ended", "counter", "name", "node", "parent", "path", "tree")
@@ -88,9 +88,8 @@ class Scope(Adopting, Checking, Naming):
 
     def _place(self, tree: Tree, node: Node, counter: Counter, path: Path, parent: Scope | None) -> Self:
         self._adopted, self._reserved, self._numbers, self._first_free, self._shared = (), {}, {}, None, False
-        self._outside, self._owners = set(), {}
         self.tree, self.node, self.counter, self.path, self.parent = tree, node, counter, path, parent
-        self.name, self._ended = path[-1] if path else None, False
+        self.name, self._ended, self._outside, self._owners = path[-1] if path else None, False, set(), {}
         return self
 
     # -- places ------------------------------------------------------------------------------------------------------
@@ -185,8 +184,7 @@ class Scope(Adopting, Checking, Naming):
         """
         self.check_valid()
         scope = self.over(self)
-        if rewind_rngs:
-            scope.counter = Counter(object())
+        scope.counter = Counter(object()) if rewind_rngs else self.counter
         return scope
 
     def beside(self) -> Scope:
@@ -205,8 +203,8 @@ class Scope(Adopting, Checking, Naming):
         return scope
 
     def _inner(self, name: str) -> Scope:
-        node, counter = self.node.child(name), self.counter.child(name)
-        return _new(type(self))._place(self.tree, node, counter, (*self.path, name), self)
+        below = self.node.child(name), self.counter.child(name)
+        return _new(type(self))._place(self.tree, *below, (*self.path, name), self)
 
     def _take_name(self, name: str | None, prefix: str, reuse: bool = False) -> str:
         if self._ended or not self.tree.alive:
@@ -585,10 +583,8 @@ class Scope(Adopting, Checking, Naming):
         node = self.node
         if collection not in node.owned:
             mine = dict(self.dicts(collection))
-            if self.parent is None:
-                self.tree.variables[collection] = mine
-            else:
-                self.parent._own(collection)[self.path[-1]] = mine
+            above = self.tree.variables if self.parent is None else self.parent._own(collection)
+            above[collection if self.parent is None else self.path[-1]] = mine
             node.dicts[collection] = mine
             node.owned = (*node.owned, collection)
         return node.dicts[collection]  # type: ignore[return-value]
