@@ -92,7 +92,7 @@ def jit(
 
     Raises:
         LiftArgumentError: if a static argument is not hashable, or shardings do not fit their arguments, results or
-    variables.
+            variables.
     """
     placement = Placement.of(in_shardings, out_shardings, variable_shardings)
     options = _options(
