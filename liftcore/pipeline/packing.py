@@ -175,6 +175,14 @@ def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> C
 class Lifter:
     """A lifted transformation with its options; `lifter(fn)` returns the lifted function.
 
+    Example:
+        >>> import liftcore
+        >>> def run(body, variable_groups, rng_groups, x):
+        ...     return body(variable_groups, rng_groups, x)
+        >>> lifter = liftcore.transformation(run, [True], [True], [True])
+        >>> liftcore.apply(lifter(lambda scope, x: x + 1))({}, 2)
+        3
+
     Args:
         transform: the transformation.
         lift: its name and filters.
