@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, check_function, name_of
 
 from .filters import is_array_like
 from .parts import SplitResult, SplitTree
@@ -66,6 +66,7 @@ class filter_custom_jvp:
         """
         return self.def_jvp(fn_jvp)
 
+    @boundary
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         where, rule = f"filter_custom_jvp({name_of(self.fn)})", self._rule

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, check_function, name_of
 
 from .filters import is_inexact_array
 from .parts import SplitResult, SplitTree
@@ -97,6 +97,7 @@ class filter_custom_vjp:
 
         self._fwd, self._bwd, self._takes_zeros = forward, backward, True
 
+    @boundary
     def __call__(self, vjp_arg: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         where = f"filter_custom_vjp({name_of(self.fn)})"

@@ -15,7 +15,7 @@ import jax
 
 import liftcore
 from liftcore import Rest, is_array
-from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.errors import LiftArgumentError, boundary, name_of, shown
 from liftcore.statics import Undescribed, kept_with, warn_not_shared
 
 from .calls import OLDER, UNSET, answered_call, given_options
@@ -99,6 +99,7 @@ def filter_jit(
 class JittedFunction(FilteredFunction):
     """A function under `filter_jit`."""
 
+    @boundary
     def lower(self, /, *args: Any, **kwargs: Any) -> LoweredFunction:
         """Return the program of a call, to inspect it or to compile it ahead of time.
 
@@ -140,6 +141,7 @@ class CompiledFunction:
     def __init__(self, function: JittedFunction, compiled: Any) -> None:
         self._function, self.compiled = function, compiled
 
+    @boundary
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the program.
 

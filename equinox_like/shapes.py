@@ -9,7 +9,7 @@ import jax
 
 import liftcore
 from liftcore import is_traceable
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, check_function, name_of
 
 from .functions import FilteredFunction
 from .parts import SplitResult, SplitTree
@@ -17,6 +17,7 @@ from .parts import SplitResult, SplitTree
 __all__ = ["filter_eval_shape", "filter_make_jaxpr", "is_typed"]
 
 
+@boundary
 def filter_eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Apply `jax.eval_shape` to a function of any Python objects.
 

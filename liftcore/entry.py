@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from .errors import InvalidRngError, LazyInitError, check_function
+from .errors import InvalidRngError, LazyInitError, boundary, check_function
 from .pipeline.splitting import Prologue, trace
 from .scopes.observers import observers
 from .scopes.scope import Scope
@@ -76,6 +76,7 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
     check_function("liftcore.apply", fn)
 
     @functools.wraps(fn)
+    @boundary
     def applied(variables: Variables, *args: Any, rngs: RNGs | None = None, **kwargs: Any) -> Any:
         with bind(variables, rngs, mutable).temporary() as root:
             for observer in observers():
@@ -110,6 +111,7 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
     check_function("liftcore.init", fn)
 
     @functools.wraps(fn)
+    @boundary
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> tuple[Any, Variables]:
         if rngs is None:
             raise InvalidRngError("init", "expected a PRNG key, given None.", "Pass one: `jax.random.key(0)`.")
@@ -147,6 +149,7 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
     """
     check_function("liftcore.lazy_init", fn)
 
+    @boundary
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> Variables:
         given = args, kwargs
         arrays, shapes = only(given, jax.Array), only(given, jax.ShapeDtypeStruct)

@@ -25,7 +25,12 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
+
+import jax
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def shown(value: Any) -> str:
@@ -366,3 +371,77 @@ def common_size(
         fix = fix or "Make them equal, or give None as the axis of a value that is the same for all."
         raise AxisSizeError(where, what, fix)
     return sizes[0][1] if sizes else None
+
+
+_OURS = frozenset({"liftcore", "linen_like", "nnx_like", "equinox_like", "pax_like"})
+_BETWEEN = frozenset({"jax", "contextlib", "functools"})
+"""The packages that call functions for ours."""
+
+
+def boundary(fn: F) -> F:
+    """Decorate a function that users call, and that calls functions of theirs: its errors show the users' lines only.
+
+    Where a `try` is in place already, write `hide_frames` in it instead, which saves a call.
+
+    Example:
+        >>> @boundary
+        ... def twice(fn, x):
+        ...     return fn(fn(x))
+        >>> twice(lambda x: x + 1, 40)
+        42
+
+    Args:
+        fn: the function.
+    """
+
+    @functools.wraps(fn)
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
+
+    return entered  # type: ignore[return-value]
+
+
+def hide_frames(error: BaseException) -> None:
+    """Remove the frames of this library and of JAX from the traceback of an error that is about to leave the library.
+
+    Write `except Exception as error: hide_frames(error); raise`. A bare `raise` takes the traceback that the error has
+    by then, so the frame that it is in is hidden too.
+
+    If the error was raised by the library, and is not one that says what to do, the last frame of the library stays.
+    The option of JAX shows everything: `jax.config.update("jax_traceback_filtering", "off")`.
+
+    Args:
+        error: the error; its causes are treated alike.
+    """
+    shows = jax.config.jax_traceback_filtering  # type: ignore[attr-defined]
+    seen: set[int] = set()
+    one: BaseException | None = None if shows == "off" else error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        one.__traceback__ = _of_users(one)
+        one = (one.__cause__ or one.__context__) if shows != "remove_frames" else None  # there, JAX keeps all frames
+
+
+def _of_users(error: BaseException) -> TracebackType | None:
+    """Return the part of a traceback that users see."""
+    kept: list[TracebackType] = []
+    entry, last, inside = error.__traceback__, None, False
+    while entry is not None:
+        package = entry.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+        inside = package in _OURS or package == "jax" or (inside and package in _BETWEEN)
+        if not inside:
+            kept.append(entry)
+            last = None
+        elif package in _OURS and entry.tb_frame.f_globals is not globals():  # frames of this file pass on a call only
+            last = entry
+        entry = entry.tb_next
+    if last is not None and not isinstance(error, LiftError):
+        kept.append(last)
+    found = None
+    for entry in reversed(kept):
+        found = TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return found

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
+from liftcore.errors import boundary
 from liftcore.statics import Undescribed, static_key
 
 from .lifecycle.context import context
@@ -57,6 +58,7 @@ class _BoundMethod:
         self.__func__, self.__self__ = fun, module
         self._value: tuple[Hashable, ...] | None = None
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__func__(self.__self__, *args, **kwargs)
 

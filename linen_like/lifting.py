@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, get_origin
 
 import liftcore
-from liftcore.errors import AxisSizeError, LiftArgumentError, check_function, name_of, shown
+from liftcore.errors import AxisSizeError, LiftArgumentError, boundary, check_function, hide_frames, name_of, shown
 from liftcore.statics import static_key
 
 from .errors import TransformTargetError
@@ -124,6 +124,7 @@ def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compar
     run = _run(lift, functions, name, compared)
 
     @functools.wraps(functions[0])
+    @boundary
     def function(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         if isinstance(module, Module) and module.scope is not None and module.scope.tree.thread != get_ident():
             with entered(module) as module:
@@ -302,9 +303,10 @@ def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, na
             return method.__wrapped__(self, *args, **kwargs)
         try:
             return lifted(self, args, kwargs, (class_lift,))
-        except AxisSizeError as error:
-            if error.has_variables:
+        except Exception as error:
+            if isinstance(error, AxisSizeError) and error.has_variables:
                 add_to_fix(error, getattr(type(self), "_methods_advice", ""))
+            hide_frames(error)
             raise
 
     vars(method)["lifted"] = _run(lift, [fn], name), class_lift

@@ -12,6 +12,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from liftcore.errors import boundary
+
 from . import spmd
 from .errors import StructureError
 from .graph import flattening, functions
@@ -119,6 +121,7 @@ def _with_modes(fn: Any, modes: tuple[str, ...]) -> Any:
     place = len(params) - (bool(params) and params[-1].kind is inspect.Parameter.VAR_KEYWORD)
 
     @functools.wraps(fn)
+    @boundary
     def moded(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             return fn(*args)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import liftcore
 from liftcore import Blueprint, Scope
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, check_function, name_of
 
 from .purity import check_first
 from .structure import is_module
@@ -67,6 +67,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
         return cast(Callable[..., Any], transformation(*_bodies(fns, places.blueprint), **options))
 
     @functools.wraps(named[0])
+    @boundary
     def call(module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         changed, result, _ = run(where, lifted, module, args, kwargs)
         return changed, result

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, LiftError, check_function, name_of
+from ..errors import LiftArgumentError, LiftError, boundary, check_function, name_of
 from ..filters import Nothing, merge
 from ..filters.trees import names_of
 from ..pipeline.packing import transformation
@@ -83,6 +83,7 @@ class custom_vmap:
         self._rule = rule
         return rule
 
+    @boundary
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         return self._lifted(scopes, *args, **kwargs)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, check_function, name_of
+from ..errors import LiftArgumentError, boundary, check_function, name_of
 from ..leaves import is_traceable
 from ..rest import Rest, split_static
 from ..scopes.scope import Scope
@@ -60,6 +60,7 @@ def filtered(
     lifted = lift(*[_body(fn, is_traced) for fn in fns])
 
     @functools.wraps(fns[0])
+    @boundary
     def call(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         hidden = [_hidden(arg, is_traced, fns[0], f"argument {number}") for number, arg in enumerate(args, 1)]
         named = {name: _hidden(arg, is_traced, fns[0], f'argument "{name}"') for name, arg in kwargs.items()}

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from ..errors import boundary
 from ..pipeline.use import Body
 from ..runners.derivative import TreesByScope, by_argument, check_wrt, derivative, differentiable, positive, with_aux
 from ..typing import Filter
@@ -109,6 +110,7 @@ def grad(
     both = _lifted("grad", fn, argnums, has_aux, options, (wrt, variables, rngs))
 
     @functools.wraps(fn)
+    @boundary
     def lifted(scopes: Any, *args: Any, **kwargs: Any) -> Any:
         value, grads = both(scopes, *args, **kwargs)
         return (grads, value[1]) if has_aux else grads

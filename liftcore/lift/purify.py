@@ -10,7 +10,7 @@ import jax
 
 from .. import rng
 from ..entry import bind
-from ..errors import LazyInitError, LiftArgumentError, name_of
+from ..errors import LazyInitError, LiftArgumentError, boundary, name_of
 from ..filters import merge
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
@@ -30,6 +30,7 @@ _ADVICE = Advice(
 )
 
 
+@boundary
 def purify(
     fn: Callable[..., Any], scope: PyTree, *example_args: Any, **example_kwargs: Any
 ) -> tuple[Callable[..., Any], Variables]:
@@ -72,6 +73,7 @@ def purify(
     base = _common([outer.path for outer in outers])
     places = [(one.path, one.names()) for one in use.given]
 
+    @boundary
     def pure_fn(
         variables: Variables, *args: Any, rngs: RNGs | None = None, mutable: Filter = False, **kwargs: Any
     ) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..cycles import check_finite
-from ..errors import check_function, name_of, raise_interrupt
+from ..errors import check_function, hide_frames, name_of, raise_interrupt
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
 from .checks import check_call, check_filters, check_stream_names, checked_output
@@ -267,6 +267,7 @@ def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]
         except BaseException as error:
             use.release()
             raise_interrupt(error)
+            hide_frames(error)
             raise
         finally:
             use.leave()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from ..cycles import check_finite
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, boundary
 from ..pipeline.packing import Lifter, keeping_lifter
 from ..pipeline.use import Use
 from ..typing import PyTree
@@ -50,6 +50,7 @@ class Jitted:
         keeping_lifter(self, lifted)
         self._fn, self._lift, self._lifted, self._direct = fn, lift, lifted, direct
 
+    @boundary
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         """Call the function.
 
@@ -70,6 +71,7 @@ class Jitted:
                 raise
         return self._lifted(scopes, *args, **kwargs)
 
+    @boundary
     def lower(self, scopes: PyTree, *args: Any, **kwargs: Any) -> LoweredJit:
         """Trace and lower the function for the types of these arguments, without running it.
 
@@ -160,6 +162,7 @@ class CompiledJit:
     def __init__(self, stage: Any, lifted: Callable[..., Any]) -> None:
         self.stage, self._lifted = stage, lifted
 
+    @boundary
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         """Call the function.
 

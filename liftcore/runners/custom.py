@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import LiftArgumentError, misfit, name_of, shown
+from ..errors import LiftArgumentError, boundary, misfit, name_of, shown
 from ..filters import leaves_of, merge
 from ..leaves import is_array_like
 from ..pipeline.changes import without_created
@@ -57,6 +57,7 @@ class WithRule:
         self._lifted = derivative(self._transform, type(self).__name__, wrt, variables, rngs)(fn)
         functools.update_wrapper(self, fn, updated=())
 
+    @boundary
     def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the function; if it is differentiated, its rule runs instead."""
         return self._lifted(scopes, *with_defaults(self._where, self._fn, self._nondiff, args, kwargs))

@@ -17,7 +17,7 @@ import numpy as np
 
 from .._compat import is_eager
 from ..cycles import check_finite
-from ..errors import LiftError, name_of
+from ..errors import LiftError, boundary, name_of
 from ..leaves import is_array, is_array_like, is_number
 from ..pipeline.packing import keeping_lifter, transformation
 from ..pipeline.use import Body
@@ -140,6 +140,7 @@ def _kept(made: Made, kinds: Treatment) -> Callable[..., Any]:
     run = transformation(transform, [True], [True, Captured(all=True)], [True], made.lift.__name__, shown=False)
 
     @functools.wraps(made.lifted)
+    @boundary
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         call = EagerCall.of(made, kinds, args, kwargs) if is_eager() else None
         if call is None:

@@ -15,7 +15,7 @@ import jax
 
 from .. import meta, rng
 from .._compat import tag, trace_state
-from ..errors import misfit, no_function
+from ..errors import hide_frames, misfit, no_function
 from ..filters import partition, to_predicate
 from ..typing import Collection, Filter, Path, RNGs, Variables
 from ..values import cast, copied, unwrapped, wrapped
@@ -385,7 +385,11 @@ class Scope(Adopting, Checking, Naming):
         value = (self.dicts("params") if found is None else found).get(name, _MISSING)
         if value is _MISSING:
             check_creatable(self, "params", name)
-            value = self._make("params", name, init_fn, True, *init_args, **init_kwargs)
+            try:
+                value = self._make("params", name, init_fn, True, *init_args, **init_kwargs)
+            except Exception as error:
+                hide_frames(error)
+                raise
             if value is None or isinstance(value, FunctionType):
                 raise problems.made_no_value(self, name, init_fn, value)
             self.create_variable("params", name, value)
@@ -431,7 +435,11 @@ class Scope(Adopting, Checking, Naming):
         if name not in self.dicts(collection):
             check_creatable(self, collection, name, made=init_fn is not None)
             if init_fn is not None:
-                value = self._make(collection, name, init_fn, False, *init_args, **init_kwargs)
+                try:
+                    value = self._make(collection, name, init_fn, False, *init_args, **init_kwargs)
+                except Exception as error:
+                    hide_frames(error)
+                    raise
                 self.create_variable(collection, name, value)
         else:
             if isinstance(self.dicts(collection)[name], Mapping):
@@ -498,7 +506,11 @@ class Scope(Adopting, Checking, Naming):
             self.tree.sown.append((Sown(self.relative_path, collection, name, init_fn, reduce_fn), value))
             return True
         current = unwrapped(self.dicts(collection).get(name, _MISSING))
-        new = reduce_fn(init_fn() if current is _MISSING else current, value)  # first: if it raises, nothing changes
+        try:  # first: if it raises, nothing changes
+            new = reduce_fn(init_fn() if current is _MISSING else current, value)
+        except Exception as error:
+            hide_frames(error)
+            raise
         if current is _MISSING:
             self.reserve(name, collection)
         self.check_put(collection, name, new)

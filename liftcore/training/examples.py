@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import meta
-from ..errors import check_function
+from ..errors import boundary, check_function
 from ..lift.grad import value_and_grad
 from ..lift.vmap import vmap
 from ..pipeline.packing import transformation
@@ -81,6 +81,7 @@ def per_example_gradients(
         split_rngs={"params": False, ...: True},
     )
 
+    @boundary
     def lifted(scopes: Any, *args: Any, **kwargs: Any) -> Any:
         out, grads = over_batch(scopes, *args, **kwargs)
         grads = meta.add_axis(grads, 0, {})

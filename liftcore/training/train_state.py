@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import jax
 
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, boundary, shown
 from ..filters import Any as AnyOf
 from ..filters import intersect
 from ..struct import PyTreeNode, check_fields, field
@@ -160,6 +160,7 @@ class TrainState(PyTreeNode):
         where = "TrainState.value_and_grad"
         differentiated = using(paired(where, of_part) if has_aux else of_part, has_aux=has_aux)
 
+        @boundary
         def call(*args: Any, **kwargs: Any) -> Any:
             if args and args[0] is self.params:
                 what = "the parameters were passed, but they come from the state."

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import liftcore
-from liftcore.errors import LiftArgumentError, LiftError, shown
+from liftcore.errors import LiftArgumentError, LiftError, boundary, shown
 from liftcore.filters import DenyList, union
 from liftcore.typing import Filter
 
@@ -92,6 +92,7 @@ def init(
     initialized = init_with_output(fn, module, mutable, capture_intermediates)
 
     @functools.wraps(fn)
+    @boundary
     def variables(*args: Any, **kwargs: Any) -> Any:
         return initialized(*args, **kwargs)[1]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import liftcore
-from liftcore.errors import check_function
+from liftcore.errors import boundary, check_function
 from liftcore.typing import Filter
 
 from ..lifting import mark_lifted
@@ -64,6 +64,7 @@ def custom_vjp(
     check_function("nn.custom_vjp", backward_fn)
 
     @functools.wraps(fn)
+    @boundary
     def custom(mdl: Any, *args: Any) -> Any:
         def lift(trees: Trees, call: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(backward_fn)
@@ -129,6 +130,7 @@ def custom_jvp(
     """
 
     @functools.wraps(fn)
+    @boundary
     def custom(mdl: Any, *args: Any) -> Any:
         def lift(trees: Trees, call: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(rule, updated=())
@@ -179,6 +181,7 @@ def custom_vmap(
         return rule(axis_size, in_batched, mdl, *args)
 
     @functools.wraps(fn)
+    @boundary
     def custom(mdl: Any, *args: Any) -> Any:
         # JAX keeps the rule, which must not keep the arguments alive.
         def lift(trees: Trees, call: Callable[..., Any], on_module: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, check_function, name_of
 
 from ..crossing.groups import Choose, Groups
 from ..crossing.inside import Inside
@@ -108,6 +108,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     lifted = transformation(*bodies, **options)
 
     @functools.wraps(each[0])
+    @boundary
     def call(*args: Any, **kwargs: Any) -> Any:
         given = {id(leaf) for leaf in jax.tree.leaves((args, kwargs), is_leaf=is_object) if is_object(leaf)}
         outside = Outside(groups, (args, kwargs), _ByCollection(len(given) > 1), name=in_call)

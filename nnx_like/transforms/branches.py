@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, boundary
 from liftcore.leaves import is_array_like
 
 from ..crossing.groups import Groups
@@ -26,6 +26,7 @@ __all__ = ["cond", "switch"]
 _OPERANDS = "operands"
 
 
+@boundary
 def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
     """`jax.lax.cond` for functions of objects: only the branch that runs changes them.
 
@@ -58,6 +59,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     return _run(_cond(true_fun, false_fun), groups, pred, operands)
 
 
+@boundary
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
     """`jax.lax.switch` for functions of objects: only the branch that runs changes them.
 

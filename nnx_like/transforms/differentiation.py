@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 import liftcore
 from liftcore.cycles import check_finite
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, shown
 from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
 
@@ -323,6 +323,7 @@ def differentiated(
     lifted = {True: lift(body, (0, *numbers)), False: lift(body, numbers)}
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = bound(f, args, kwargs)
         prefix = arguments.prefix(len(args)), dict.fromkeys(kwargs, REST)

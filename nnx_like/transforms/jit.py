@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, shown
 from liftcore.leaves import is_array_like
 
 from ..crossing.groups import ByFilter, Groups, alike, is_spec
@@ -197,6 +197,7 @@ class JitFunction:
         """Bind the function to an object, like a method."""
         return self if instance is None else types.MethodType(self, instance)
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         form, outside = self._crossed(args, kwargs)
@@ -221,6 +222,7 @@ class JitFunction:
                         f"Make it static: `static_argn{'ums' if isinstance(name, int) else 'ames'}={name!r}`.",
                     ) from None
 
+    @boundary
     def lower(self, *args: Any, **kwargs: Any) -> LoweredFunction:
         """Lower the function for some arguments, without running it: `lower(…).compile()`, as in `jax.jit`.
 
@@ -399,6 +401,7 @@ class CompiledFunction:
         self._jitted, self._compiled = jitted, compiled
         self.stage = compiled.stage
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the compiled program."""
         form, outside = self._jitted._crossed(args, kwargs)

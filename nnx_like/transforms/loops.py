@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import liftcore
+from liftcore.errors import boundary
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
@@ -16,6 +17,7 @@ from .decorating import checked, named
 __all__ = ["fori_loop", "while_loop"]
 
 
+@boundary
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
     """`jax.lax.while_loop` for a value that holds objects: the loop carries their variables.
 
@@ -48,6 +50,7 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
     return _run(_while_loop(cond_fun, body_fun), Outside(groups, init_val, groups.name(_CARRIED), name="value"))
 
 
+@boundary
 def fori_loop(
     lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool | None = None
 ) -> Any:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.errors import LiftArgumentError, name_of
+from liftcore.errors import LiftArgumentError, boundary, name_of
 from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups
@@ -80,6 +80,7 @@ class RuledFunction:
         """Bind the function to an object, like a method."""
         return self if instance is None else types.MethodType(self, instance)
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         if not self._defined:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, LoopInvarianceError
+from liftcore.errors import LiftArgumentError, LoopInvarianceError, boundary
 
 from ..crossing.groups import Choose, Groups, in_axis_words, parts_of
 from ..crossing.inside import Inside
@@ -130,6 +130,7 @@ def scan(
     lifted = _lift(groups, *axes, options)(body)
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args = positional("scan", f, args, kwargs)
         outside = Outside(groups, args, in_prefix)

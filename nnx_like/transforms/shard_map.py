@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, shown
 
 from ..crossing.groups import ByFilter, Groups, is_spec
 from ..crossing.inside import Inside
@@ -92,6 +92,7 @@ def shard_map(
     )
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         outside = Outside(groups, positional("shard_map", f, args, kwargs), in_prefix, "in_specs")
         outside.place(placed)

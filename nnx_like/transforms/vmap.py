@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LoopInvarianceError
+from liftcore.errors import LoopInvarianceError, boundary
 
 from ..crossing.groups import ByFilter, Groups, in_axis_words, is_spec, parts_of
 from ..crossing.inside import Inside, holds_objects
@@ -139,6 +139,7 @@ def mapped(
     )
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args = positional(name, f, args, kwargs)
         if static:
