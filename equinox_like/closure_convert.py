@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 from liftcore import Rest, jaxpr_of, static_key
-from liftcore.errors import LiftArgumentError, boundary, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 from liftcore.statics import Undescribed
 
 from .formatting import tree_pformat
@@ -64,7 +64,7 @@ def filter_closure_convert(fn: Callable[..., Any], *args: Any, **kwargs: Any) ->
 
     def run(*arrays: Any) -> list[Any]:
         now_args, now_kwargs = parts.rest.unflatten(arrays)
-        return result.arrays(fn(*now_args, **now_kwargs))
+        return result.arrays(call_user(where, fn, *now_args, **now_kwargs))
 
     closed, shapes = jaxpr_of(run, *parts.arrays)
     types = tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in closed.in_avals)

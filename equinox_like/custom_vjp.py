@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError, boundary, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
 from .filters import is_inexact_array
 from .parts import SplitResult, SplitTree
@@ -89,11 +89,13 @@ class filter_custom_vjp:
         check_function("filter_custom_vjp.defvjp", fn_fwd)
         check_function("filter_custom_vjp.defvjp", fn_bwd)
 
+        where = f"the rule of filter_custom_vjp({name_of(self.fn)})"
+
         def forward(perturbed: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return fn_fwd(*args, **kwargs)
+            return call_user(where, fn_fwd, *args, **kwargs)
 
         def backward(residuals: Any, cotangent: Any, perturbed: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return fn_bwd(residuals, cotangent, *args, **kwargs)
+            return call_user(where, fn_bwd, residuals, cotangent, *args, **kwargs)
 
         self._fwd, self._bwd, self._takes_zeros = forward, backward, True
 
@@ -146,7 +148,7 @@ class _Call:
     def run(self, first: list[Any], others: list[Any]) -> list[Any]:
         """Call the function, and return the arrays of its result."""
         args, kwargs = self.others.join(others)
-        return traced(self.result, self._fn(self.first.join(first), *args, **kwargs))
+        return traced(self.result, call_user(self._where, self._fn, self.first.join(first), *args, **kwargs))
 
     def forward(self, first: list[Any], others: list[Any]) -> Any:
         """Call the forward rule, and return the arrays of its result and the values for the backward rule."""
@@ -160,7 +162,9 @@ class _Call:
         first, others = as_arrays(one.value for one in first), as_arrays(one.value for one in others)
         args, kwargs = self.others.join(others)
         perturbed = self.first.fill(self._perturbed, False)
-        result, residuals = self._fwd(perturbed, self.first.join(first), *args, **kwargs)
+        result, residuals = call_user(
+            f"the rule of {self._where}", self._fwd, perturbed, self.first.join(first), *args, **kwargs
+        )
         return traced(self.result, result), (self._residuals.arrays(residuals), first, others)
 
     def backward(self, kept: Any, cotangents: list[Any]) -> Any:
@@ -170,7 +174,16 @@ class _Call:
         cotangent = self.result.parts.fill([self._zero(one) if is_zero(one) else one for one in cotangents])
         perturbed = self.first.fill(self._perturbed, False)
         residuals = self._residuals.join(residuals)
-        found = self._bwd(residuals, cotangent, perturbed, self.first.join(first), *args, **kwargs)
+        found = call_user(
+            f"the rule of {self._where}",
+            self._bwd,
+            residuals,
+            cotangent,
+            perturbed,
+            self.first.join(first),
+            *args,
+            **kwargs,
+        )
         ways = taken(self._where, self.first, found, "a cotangent")
         ways = [None if way is None else along(self._where, one, way) for one, way in zip(first, ways, strict=True)]
         return ways, None

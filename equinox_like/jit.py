@@ -15,7 +15,7 @@ import jax
 
 import liftcore
 from liftcore import Rest, is_array
-from liftcore.errors import LiftArgumentError, boundary, name_of, shown
+from liftcore.errors import LiftArgumentError, boundary, call_user, name_of, shown
 from liftcore.statics import Undescribed, kept_with, warn_not_shared
 
 from .calls import OLDER, UNSET, answered_call, given_options
@@ -241,7 +241,9 @@ def _jitted(name: str, options: tuple[tuple[str, Any], ...], out: Rest | None, d
         if donates:
             arrays = [one if other is None else other for one, other in zip(arrays, gone, strict=True)]
         fun, args, kwargs = join(rest, arrays, scopes)
-        return split_result(f"filter_jit({name})", _strongly(fun)(*args, **kwargs), None if out is None else out.value)
+        where = f"filter_jit({name})"
+        result = call_user(where, _strongly(fun), *args, **kwargs)
+        return split_result(where, result, None if out is None else out.value)
 
     body.__name__ = body.__qualname__ = name
     return liftcore.jit(body, donate_argnames="gone" if donates else (), **dict(options))

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from .errors import InvalidRngError, LazyInitError, boundary, check_function
+from .errors import InvalidRngError, LazyInitError, boundary, check_function, note_call
 from .pipeline.splitting import Prologue, trace
 from .scopes.observers import observers
 from .scopes.scope import Scope
@@ -81,7 +81,11 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
         with bind(variables, rngs, mutable).temporary() as root:
             for observer in observers():
                 observer.applied(fn, root, mutable, args, kwargs)
-            result = fn(root, *args, **kwargs)
+            try:
+                result = fn(root, *args, **kwargs)
+            except TypeError as error:
+                note_call(error, "liftcore.apply", fn, (root, *args), kwargs)
+                raise
             return result if mutable is False or mutable is None else (result, root.mutable_variables())
 
     return applied
@@ -118,7 +122,11 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
         with bind({}, rngs, mutable, initializing=True).temporary() as root:
             for observer in observers():
                 observer.applied(fn, root, True, args, kwargs)
-            result = fn(root, *args, **kwargs)
+            try:
+                result = fn(root, *args, **kwargs)
+            except TypeError as error:
+                note_call(error, "liftcore.init", fn, (root, *args), kwargs)
+                raise
             return result, {name: found for name, found in root.mutable_variables().items() if found}
 
     return initialized

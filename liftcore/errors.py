@@ -21,16 +21,19 @@ Names that `flax.errors` has too mean the same there.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
+import string
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 import jax
 
-F = TypeVar("F", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def shown(value: Any) -> str:
@@ -68,34 +71,84 @@ def name_of(fn: Any) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def misfit(error: TypeError, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the signature of a function if an error says that it cannot take its arguments; otherwise None.
+def note_call(
+    error: TypeError, where: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Add to Python's error about a wrong call how a function of a user was called, and what it takes.
+
+    Call this in the `except` around the call. If the function began to run, nothing is added: the error is its own.
 
     Example:
+        >>> def of_jax(x):
+        ...     return x
         >>> try:
-        ...     (lambda x: x)(1, 2)
+        ...     of_jax("the scope", 2)
         ... except TypeError as error:
-        ...     misfit(error, lambda x: x, (1, 2), {})
-        '(x)'
+        ...     note_call(error, "remat at /", of_jax, ("the scope", 2), {})
+        ...     print(*error.__notes__)
+        remat at /: the call is `of_jax('the scope', 2)`, but `of_jax` takes `(x)`. Call it with what it takes, or ...
 
     Args:
         error: Python's error.
-        fn: the function that was called.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
+        where: the place that the note names.
+        fn: the function.
+        args: the positional arguments that it was called with.
+        kwargs: the keyword arguments.
     """
-    if "argument" not in str(error):
-        return None
+    if error.__traceback__ is None or error.__traceback__.tb_next is None:
+        _add_call(error, where, fn, args, kwargs)
+
+
+def call_user(where: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of a user. If it does not take these arguments, Python's error gets a note; see `note_call`.
+
+    Args:
+        where: the place that the note names.
+        fn: the function.
+        *args: its positional arguments.
+        **kwargs: its keyword arguments.
+    """
     try:
-        signature = inspect.signature(fn, follow_wrapped=False)  # a decorator may supply arguments of its function
+        return fn(*args, **kwargs)
+    except TypeError as error:
+        note_call(error, where, fn, args, kwargs)
+        raise
+
+
+def bind_user(where: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+    """Bind arguments to the parameters of a function of a user; a wrong call gets a note, as in `call_user`.
+
+    Args:
+        where: the place that the note names.
+        fn: the function.
+        *args: its positional arguments.
+        **kwargs: its keyword arguments.
+    """
+    try:
+        return inspect.signature(fn).bind(*args, **kwargs)
+    except TypeError as error:
+        _add_call(error, where, fn, args, kwargs)
+        raise
+
+
+def _add_call(
+    error: TypeError, where: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    try:  # not of what it wraps: a decorator may supply arguments of its function
+        signature = inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
-        return None
-    try:
+        return
+    with contextlib.suppress(TypeError):
         signature.bind(*args, **kwargs)
-    except TypeError:
-        plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
-        return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
-    return None
+        return  # It takes them, so JAX has hidden that it began to run.
+    name, given = name_of(fn), ", ".join([*map(shown, args), *(f"{key}={shown(one)}" for key, one in kwargs.items())])
+    plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+    places = [one.name for one in plain[:1] if one.name == "self"]
+    places += string.ascii_lowercase[: len(args) - len(places)]
+    names = ", ".join([*places, *(["*"] if kwargs else []), *kwargs])
+    line = f"def {name}({names}): …" if name.isidentifier() else f"lambda {names}: …"
+    what = f"the call is `{name}({given})`, but `{name}` takes `{inspect.Signature(plain)}`."
+    error.add_note(f"{where}: {what} Call it with what it takes, or write `{line}`.")
 
 
 def raise_interrupt(error: BaseException) -> None:
@@ -374,11 +427,11 @@ def common_size(
 
 
 _OURS = frozenset({"liftcore", "linen_like", "nnx_like", "equinox_like", "pax_like"})
-_BETWEEN = frozenset({"jax", "contextlib", "functools"})
+_BETWEEN = sys.stdlib_module_names | {"jax"}
 """The packages that call functions for ours."""
 
 
-def boundary(fn: F) -> F:
+def boundary(fn: _F) -> _F:
     """Decorate a function that users call, and that calls functions of theirs: its errors show the users' lines only.
 
     Where a `try` is in place already, write `hide_frames` in it instead, which saves a call.

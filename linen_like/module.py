@@ -316,8 +316,7 @@ class Module(fields.Base):
             LazyInitError: if an initial value depends on an argument that is only a shape.
         """
         _check_instance(self, "lazy_init")
-        made = entry.lazy_init(entry.resolve_method(self, method), self, mutable)
-        return made(rngs, *args, **kwargs)
+        return entry.lazy_init(entry.resolve_method(self, method), self, mutable)(rngs, *args, **kwargs)
 
     @cached_method
     def apply(
@@ -373,12 +372,7 @@ class Module(fields.Base):
 
     @boundary
     def module_paths(
-        self,
-        rngs: RNGs,
-        *args: Any,
-        show_repeated: bool = False,
-        mutable: Filter = NO_INTERMEDIATES,
-        **kwargs: Any,
+        self, rngs: RNGs, *args: Any, show_repeated: bool = False, mutable: Filter = NO_INTERMEDIATES, **kwargs: Any
     ) -> dict[str, Module]:
         """Return unbound copies of the modules that `init` calls, by their paths; see `nn.module_paths`."""
         _check_instance(self, "module_paths")

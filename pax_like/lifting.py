@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import liftcore
 from liftcore import Blueprint, Scope
-from liftcore.errors import LiftArgumentError, boundary, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
 from .purity import check_first
 from .structure import is_module
@@ -128,7 +128,7 @@ class OnScope:
     def __call__(self, scope: Scope, *args: Any, **kwargs: Any) -> Any:
         """Call the function, and write the arrays that it changed."""
         module = self.blueprint.read(scope)
-        result = self.fn(module, *args, **kwargs)
+        result = call_user(name_of(self.fn), self.fn, module, *args, **kwargs)
         write(name_of(self.fn), self.blueprint, scope, module)
         return result
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, check_function, name_of, shown
+from ..errors import LiftArgumentError, call_user, check_function, name_of, shown
 from ..pipeline.use import Body
 from ..runners.carry import overlay
 from ..runners.custom import Operands, RuleArguments, Ruled, WithRule, pair
@@ -88,7 +88,7 @@ class custom_vjp(WithRule):
             return (result, values), residuals
 
         def backward(residuals: Any, cotangents: Any) -> tuple[Operands]:
-            given = bwd(*held, residuals, cotangents[0])
+            given = call_user(f"the rule of {where}", bwd, *held, residuals, cotangents[0])
             if not isinstance(given, tuple | list) or len(given) != 1 + seen:
                 raise LiftArgumentError(
                     f"{name_of(bwd)}, the rule of {where}",

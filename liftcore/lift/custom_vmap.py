@@ -12,13 +12,12 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, LiftError, boundary, check_function, name_of
+from ..errors import LiftArgumentError, LiftError, bind_user, boundary, call_user, check_function, name_of
 from ..filters import Nothing, merge
 from ..filters.trees import names_of
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
 from ..pipeline.use import Body, Use
-from ..runners.custom import bind
 from ..runners.whole import AS_IT_IS
 from ..scopes.lifts import Captured
 from ..scopes.scope import Scope
@@ -137,7 +136,9 @@ class Rule:
         if any(jax.tree.leaves(in_batched)) and not any(jax.tree.leaves((seen, is_arg))):
             return (result, sown), batched  # the rule sees no keys
         try:
-            result, is_result = self._rule(axis_size, (seen, *is_arg), given, *args)
+            result, is_result = call_user(
+                f"the rule of {self._where}", self._rule, axis_size, (seen, *is_arg), given, *args
+            )
         except LiftError as error:
             error.add_note(f"This is the rule of {self._where}: it may read variables, but not use scopes otherwise.")
             raise
@@ -181,7 +182,7 @@ def _below(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _positional(body: Body, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return all arguments by position, including defaults, as a rule receives them."""
-    bound = bind(body.where, body.fn, tuple(args), dict(kwargs))
+    bound = bind_user(body.where, body.fn, next(iter(body.use.given), None), *args, **kwargs)
     bound.apply_defaults()
     named = sorted(set(bound.kwargs) & set(kwargs))
     if named:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, boundary, check_function, name_of
+from ..errors import LiftArgumentError, boundary, call_user, check_function, name_of
 from ..leaves import is_traceable
 from ..rest import Rest, split_static
 from ..scopes.scope import Scope
@@ -77,7 +77,8 @@ class _Body:
     is_traced: Callable[[Any], bool]
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        result = self.fn(scopes, *map(_shown, args), **{name: _shown(arg) for name, arg in kwargs.items()})
+        named = {name: _shown(arg) for name, arg in kwargs.items()}
+        result = call_user(f"filtered({name_of(self.fn)})", self.fn, scopes, *map(_shown, args), **named)
         return _hidden(result, self.is_traced, self.fn, "the result")
 
 

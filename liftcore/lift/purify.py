@@ -10,7 +10,7 @@ import jax
 
 from .. import rng
 from ..entry import bind
-from ..errors import LazyInitError, LiftArgumentError, boundary, name_of
+from ..errors import LazyInitError, LiftArgumentError, boundary, call_user, name_of
 from ..filters import merge
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
@@ -81,7 +81,7 @@ def purify(
             scopes = [root.below(path) for path, _ in places]
             for one, (_, names) in zip(scopes, places, strict=True):
                 one.enter_names(names)
-            result = fn(jax.tree.unflatten(structure, scopes), *args, **kwargs)
+            result = call_user(f"purify({name_of(fn)})", fn, jax.tree.unflatten(structure, scopes), *args, **kwargs)
             if mutable is False or mutable is None:
                 return result
             return result, root.below(base).mutable_variables()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from .._compat import needs_python
-from ..errors import LiftArgumentError, misfit, name_of, shown
+from ..errors import LiftArgumentError, note_call, shown
 from ..filters import asking_further, short_form
 from ..scopes.lifts import Captured, Lift
 from ..scopes.scope import Scope
@@ -19,7 +18,7 @@ from .changes import Changes
 if TYPE_CHECKING:
     from .use import Use
 
-__all__ = ["check_call", "check_filters", "check_given", "check_stream_names", "checked_output", "missing_arguments"]
+__all__ = ["check_call", "check_filters", "check_given", "check_stream_names", "checked_output"]
 
 
 def check_filters(name: str, **filters: Sequence[Any]) -> None:
@@ -113,41 +112,19 @@ def _no_groups(use: Use, what: str) -> LiftArgumentError:
     )
 
 
-def check_call(
-    error: TypeError,
-    use: Use,
-    transform: Callable[..., Any],
-    given: Sequence[Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> None:
-    """Replace Python's error by a clearer one if a transformation does not take the arguments of its call.
+def check_call(error: TypeError, use: Use, transform: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> None:
+    """Add a note to an error of a transformation, if it did not take its arguments or JAX did not take theirs.
 
     Args:
-        error: Python's error.
+        error: the error.
         use: the use of the lift in which it was raised.
         transform: the transformation.
-        given: the arguments before those of the lifted function.
-        args: the positional arguments of the lifted function.
+        args: its positional arguments.
         kwargs: its keyword arguments.
     """
-    taken = misfit(error, transform, (*given, *args), kwargs)
-    if taken is None:
-        if needs_python(error) and (transform.__module__ or "").partition(".")[0] != __name__.partition(".")[0]:
-            _advise_filtered(error, use, {**dict(enumerate(args, 1)), **kwargs})
-        return
-    name, names, passed_on = name_of(transform), *_CALLS[len(given)]
-    listed = ", ".join([names, *map(shown, args), *(f"{key}={shown(value)}" for key, value in kwargs.items())])
-    parameters = inspect.signature(transform, follow_wrapped=False)
-    try:
-        known = parameters.bind_partial(*given, *args, **kwargs).arguments
-    except TypeError:
-        fix = f"Write `def {name}({names}, *args, **kwargs)`, and pass the arguments on: `{passed_on}`."
-    else:
-        missing = missing_arguments(parameters, known)
-        fix = f"Pass a value for `{missing[0]}` in the call of the lifted function, after the scope."
-    what = f"`{name}` takes `{taken}`, but is called as `{name}({listed})`."
-    raise LiftArgumentError(use.where, what, fix) from error
+    note_call(error, use.where, transform, args, kwargs)
+    if needs_python(error) and (transform.__module__ or "").partition(".")[0] != __name__.partition(".")[0]:
+        _advise_filtered(error, use, {**dict(enumerate(args[3:], 1)), **kwargs})
 
 
 def _advise_filtered(error: TypeError, use: Use, arguments: Mapping[Any, Any]) -> None:
@@ -158,24 +135,6 @@ def _advise_filtered(error: TypeError, use: Use, arguments: Mapping[Any, Any]) -
             f"{use.where} was called with Python values as the arguments {flags}, and JAX traces all arguments. To "
             "keep Python values as they are, lift the function with `liftcore.filtered(lift, fn)`."
         )
-
-
-def missing_arguments(signature: inspect.Signature, given: Collection[str]) -> list[str]:
-    """Return the names of the parameters that have no default and are not given.
-
-    Args:
-        signature: the signature of the function that was called.
-        given: the names of the parameters that have values, such as `signature.bind_partial(…).arguments`.
-    """
-    absent = [one for name, one in signature.parameters.items() if name not in given and one.default is one.empty]
-    return [one.name for one in absent if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-
-
-_CALLS = {
-    3: ("body, variable_groups, rng_groups", "body(variable_groups, rng_groups, *args, **kwargs)"),
-    4: ("scope_fn, repack_fn, variable_groups, rng_groups", "fn(scope, *args, **kwargs)"),
-}
-"""The names of the leading arguments, and how to pass on the others, by the number of leading arguments."""
 
 
 def checked_output(use: Use, output: Any, fix: str) -> tuple[Any, Sequence[PyTree]]:

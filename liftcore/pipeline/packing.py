@@ -87,7 +87,7 @@ def transformation(
             try:
                 return transform(*given, *args, **kwargs)
             except TypeError as error:
-                check_call(error, use, transform, given, args, kwargs)
+                check_call(error, use, transform, (*given, *args), kwargs)
                 raise
 
         lifted = _lifted(run, lift._replace(name=f"{name}({_told_apart(name, fn)})"), _FROM_BODY)
@@ -164,7 +164,7 @@ def pack(
         try:
             return fn(*given, *args, **kwargs)
         except TypeError as error:
-            check_call(error, use, fn, given, args, kwargs)
+            check_call(error, use, fn, (*given, *args), kwargs)
             raise
 
     name = name or name_of(fn)

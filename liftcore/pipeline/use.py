@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .._compat import release, tag, trace_state
-from ..errors import LiftArgumentError, misfit, no_function
+from ..errors import LiftArgumentError, no_function, note_call
 from ..filters import leaves_of
 from ..scopes import problems
 from ..scopes.scope import Scope
@@ -214,7 +214,11 @@ class Use:
 
     def run(self, fn: Callable[..., Any], scopes: PyTree, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a user's function for scopes that `scope_fn` created."""
-        result = _call(lambda: self.where, fn, scopes, args, kwargs)
+        try:
+            result = fn(scopes, *args, **kwargs)
+        except TypeError as error:
+            note_call(error, self.where, fn, (scopes, *args), kwargs)
+            raise
         for leaf in jax.tree.leaves(result):
             if is_scoped(leaf):
                 raise problems.returned(self.where, fn, "Scope" if isinstance(leaf, Scope) else type(leaf).__name__)
@@ -457,25 +461,11 @@ def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: An
         scopes: the scopes inside.
         *args: positional arguments of the function.
         **kwargs: keyword arguments of the function.
-
-    Raises:
-        LiftArgumentError: if the function cannot be called with these arguments.
     """
-
-    def where() -> str:
-        scope = next(leaf for leaf in jax.tree.leaves(scopes, is_leaf=is_scope) if is_scope(leaf))
-        return f"{scope.tree.lift.name} at {scope.tree.outer.path_text}"
-
-    return _call(where, fn, scopes, args, kwargs)
-
-
-def _call(
-    where: Callable[[], str], fn: Callable[..., Any], scopes: PyTree, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
     try:
         return fn(scopes, *args, **kwargs)
     except TypeError as error:
-        taken = misfit(error, fn, (scopes, *args), kwargs)
-        if taken is None:
-            raise
-        raise problems.wrong_function(where(), fn, taken, args, kwargs) from error
+        scope = next(leaf for leaf in jax.tree.leaves(scopes, is_leaf=is_scope) if is_scope(leaf))
+        where = f"{scope.tree.lift.name} at {scope.tree.outer.path_text}"
+        note_call(error, where, fn, (scopes, *args), kwargs)
+        raise

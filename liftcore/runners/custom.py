@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import LiftArgumentError, boundary, misfit, name_of, shown
+from ..errors import LiftArgumentError, bind_user, boundary, call_user, name_of, shown
 from ..filters import leaves_of, merge
 from ..leaves import is_array_like
 from ..pipeline.changes import without_created
 from ..pipeline.splitting import Split, trace
 from ..pipeline.use import Body
-from ..scopes.problems import wrong_function
 from ..texts import path_text, types_text
 from ..typing import Filter, PyTree
 from .arguments import parameter_names
@@ -32,7 +30,7 @@ from .branches import Slots
 from .carry import select
 from .derivative import derivative, positive
 
-__all__ = ["Operands", "RuleArguments", "Ruled", "WithRule", "bind", "by_number", "pair", "with_defaults"]
+__all__ = ["Operands", "RuleArguments", "Ruled", "WithRule", "by_number", "pair", "with_defaults"]
 
 
 class WithRule:
@@ -60,7 +58,7 @@ class WithRule:
     @boundary
     def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the function; if it is differentiated, its rule runs instead."""
-        return self._lifted(scopes, *with_defaults(self._where, self._fn, self._nondiff, args, kwargs))
+        return self._lifted(scopes, *with_defaults(self._where, self._fn, self._nondiff, (scopes, *args), kwargs))
 
     @property
     def _where(self) -> str:
@@ -301,7 +299,7 @@ def with_defaults(
     Raises:
         LiftArgumentError: if an argument can be passed only by name.
     """
-    bound = bind(where, fn, args, kwargs)
+    bound = bind_user(where, fn, *args, **kwargs)
     given = len(bound.args) - 1
     bound.apply_defaults()
     if bound.kwargs:
@@ -319,21 +317,6 @@ def with_defaults(
     return full[: next(ends, len(full))]
 
 
-def bind(where: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-    """Bind the arguments of a function of scopes, without the scopes, to its parameters.
-
-    Raises:
-        LiftArgumentError: if the function cannot be called with them.
-    """
-    try:
-        return inspect.signature(fn).bind(None, *args, **kwargs)
-    except TypeError as error:
-        taken = misfit(error, fn, (None, *args), kwargs)
-        if taken is None:
-            raise
-        raise wrong_function(where, fn, taken, args, kwargs) from error
-
-
 def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., Any]:
     """Return a rule that raises if the given rule does not return a pair.
 
@@ -345,7 +328,7 @@ def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., A
 
     @functools.wraps(rule)
     def checked(*args: Any) -> Any:
-        given = rule(*args)
+        given = call_user(f"the rule of {where}", rule, *args)
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise LiftArgumentError(
                 f"{name_of(rule)}, the rule of {where}",

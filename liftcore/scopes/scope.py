@@ -15,14 +15,23 @@ import jax
 
 from .. import meta, rng
 from .._compat import tag, trace_state
-from ..errors import hide_frames, misfit, no_function
+from ..errors import hide_frames, no_function
 from ..filters import partition, to_predicate
 from ..typing import Collection, Filter, Path, RNGs, Variables
 from ..values import cast, copied, unwrapped, wrapped
 from . import problems
 from .adopting import Adopting
 from .child import Child
-from .declaring import Checking, check_creatable, check_known, check_lifted, check_one, check_shape, names_checked
+from .declaring import (
+    Checking,
+    check_creatable,
+    check_known,
+    check_lifted,
+    check_one,
+    check_shape,
+    initial_value,
+    key_for,
+)
 from .naming import Naming
 from .tree import Node, Sown, Tree
 from .variable import Variable
@@ -386,7 +395,7 @@ class Scope(Adopting, Checking, Naming):
         if value is _MISSING:
             check_creatable(self, "params", name)
             try:
-                value = self._make("params", name, init_fn, True, *init_args, **init_kwargs)
+                value = initial_value(self, "params", name, init_fn, True, *init_args, **init_kwargs)
             except Exception as error:
                 hide_frames(error)
                 raise
@@ -398,7 +407,7 @@ class Scope(Adopting, Checking, Naming):
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
         if self.redraws("params", name) and init_fn is not None:
-            init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
+            init_fn(key_for(self, init_fn), *init_args, **init_kwargs)
         if not meta.is_array_type(type(value)):
             if isinstance(value, Mapping):
                 check_one(self, "params", name)
@@ -436,7 +445,7 @@ class Scope(Adopting, Checking, Naming):
             check_creatable(self, collection, name, made=init_fn is not None)
             if init_fn is not None:
                 try:
-                    value = self._make(collection, name, init_fn, False, *init_args, **init_kwargs)
+                    value = initial_value(self, collection, name, init_fn, False, *init_args, **init_kwargs)
                 except Exception as error:
                     hide_frames(error)
                     raise
@@ -552,26 +561,6 @@ class Scope(Adopting, Checking, Naming):
         counts = self.node.counts
         count = counts[counted] = counts.get(counted, 0) + 1
         return root, counted, count
-
-    def _make(self, collection: str, name: str, init_fn: Any, keyed: bool, *args: Any, **kwargs: Any) -> Any:
-        """Return an initial value; if `keyed`, the initializer receives a key first."""
-        if not callable(init_fn):
-            raise problems.no_initializer(self, collection, name, init_fn)
-        given = (self._key_for(init_fn), *args) if keyed else args
-        try:
-            return names_checked(self, collection, name, init_fn(*given, **kwargs))
-        except TypeError as error:
-            taken = misfit(error, init_fn, given, kwargs)
-            if taken is None:
-                raise
-            raise problems.wrong_initializer(self, collection, name, init_fn, taken, args, kwargs) from error
-
-    def _key_for(self, init_fn: Callable[..., Any]) -> Any:
-        """Return the key for an initializer, or None if it ignores its key; the draw is counted in both cases."""
-        if rng.ignores_key(init_fn):
-            self.count_draw(rng.DEFAULT)
-            return None
-        return self.make_rng(rng.DEFAULT)
 
     # -- the underlying dicts ----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import jax
 
-from ..errors import LiftArgumentError, boundary, shown
+from ..errors import LiftArgumentError, boundary, call_user, shown
 from ..filters import Any as AnyOf
 from ..filters import intersect
 from ..struct import PyTreeNode, check_fields, field
@@ -155,7 +155,7 @@ class TrainState(PyTreeNode):
 
         @functools.wraps(loss_fn)
         def of_part(part: PyTree, *args: Any, **kwargs: Any) -> Any:
-            return loss_fn(self.with_trainable(part), *args, **kwargs)
+            return call_user(where, loss_fn, self.with_trainable(part), *args, **kwargs)
 
         where = "TrainState.value_and_grad"
         differentiated = using(paired(where, of_part) if has_aux else of_part, has_aux=has_aux)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from liftcore.errors import LiftArgumentError, hide_frames, name_of, shown
+from liftcore.errors import LiftArgumentError, hide_frames, name_of, note_call, shown
 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .advice import check_arrays, note_mistake
@@ -191,6 +191,8 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 def _explain(error: Exception, module: Base, fun: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """Add advice to an error of Python or JAX that leaves a method, or raise one that says more."""
+    if isinstance(error, TypeError):
+        note_call(error, place(module), fun, (module, *args), kwargs)
     if isinstance(error, TypeError | AttributeError | ValueError):
         note_mistake(error)
         check_arrays(error, place(module), fun, args, kwargs)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, check_function, name_of, shown
+from liftcore.errors import LiftArgumentError, check_function, name_of, note_call, shown
 from liftcore.statics import Undescribed, snapshot, static_key, warn_not_shared
 
 from ..errors import TransformedMethodReturnValueError
@@ -241,7 +241,11 @@ class Call:
             args, kwargs = back((args, kwargs))
         context.modules.append(module)
         try:
-            result = fn(module if subject is None else back(subject), *args, **kwargs)
+            first = module if subject is None else back(subject)
+            result = fn(first, *args, **kwargs)
+        except TypeError as error:
+            note_call(error, f"{self.__name__} at {scopes[0].path_text}", fn, (first, *args), kwargs)
+            raise
         finally:
             context.modules.pop()
         self._check_result(scopes[0], result)

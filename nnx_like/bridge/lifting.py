@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
 from ..crossing.groups import Choose, Groups
 from ..crossing.inside import Inside
@@ -139,7 +139,7 @@ def _body(groups: Groups, fn: Callable[..., Any]) -> Callable[..., Any]:
         inside.builder.read = functools.partial(keyed.read, inside.values)
         args, kwargs = inside.decode((args, kwargs))
         keyed.describe(inside)
-        result = _result(groups.where, inside, fn(*args, **kwargs))
+        result = _result(groups.where, inside, call_user(groups.where, fn, *args, **kwargs))
         change = inside.encode((), _ByCollection())[2]
         if change.definitions is not None:
             raise _restructured(groups.where, inside, change.definitions)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from liftcore.errors import LiftArgumentError, boundary
+from liftcore.errors import LiftArgumentError, boundary, call_user, name_of
 
 from ..filterlib import Everything, Filter, Predicate, to_predicate
 from ..graph.definition import path_text
@@ -77,7 +77,7 @@ def _decorated(f: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[
     @boundary
     def changing(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = change((args, kwargs))
-        return f(*args, **kwargs)
+        return call_user(name_of(f), f, *args, **kwargs)
 
     return changing
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary
+from liftcore.errors import LiftArgumentError, boundary, call_user
 from liftcore.leaves import is_array_like
 
 from ..crossing.groups import Groups
@@ -123,7 +123,9 @@ def _branch(groups: Groups, fun: Callable[..., Any], name: str) -> Callable[...,
     @named(fun)
     def body(scope: liftcore.Scope, *operands: Any) -> Any:
         inside = Inside(scope, groups)
-        result, home, change = inside.encode(fun(*inside.decode(operands)), groups.name(_OPERANDS))
+        result, home, change = inside.encode(
+            call_user(groups.where, fun, *inside.decode(operands)), groups.name(_OPERANDS)
+        )
         _check_agrees(groups.where, name, _types(result, _definitions(inside, change)), inside, change)
         return result, home, change
 

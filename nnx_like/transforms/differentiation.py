@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 import liftcore
 from liftcore.cycles import check_finite
-from liftcore.errors import LiftArgumentError, boundary, shown
+from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
 
@@ -316,7 +316,7 @@ def differentiated(
     def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
         inside = Inside(scope, groups)
         args, kwargs = inside.decode((args, kwargs))
-        result, aux = plain_result(groups.where, f(*args, **kwargs), has_aux)
+        result, aux = plain_result(groups.where, call_user(groups.where, f, *args, **kwargs), has_aux)
         return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, stays=stay))
 
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, shown
+from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 from liftcore.leaves import is_array_like
 
 from ..crossing.groups import ByFilter, Groups, alike, is_spec
@@ -285,7 +285,9 @@ class _Form:
         def body(scope: liftcore.Scope, *arguments: Any) -> Any:
             inside = Inside(scope, groups)
             arguments = inside.decode(arguments)
-            result = fun(*arguments[:count], **dict(zip(names, arguments[count:], strict=True)))
+            result = call_user(
+                groups.where, fun, *arguments[:count], **dict(zip(names, arguments[count:], strict=True))
+            )
             return inside.encode(result, jitted._out_prefix, "out_shardings", self._stays)
 
         body.__signature__ = _signature(fun, count, names)  # type: ignore[attr-defined]

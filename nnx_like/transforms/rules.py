@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, name_of
 from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups
@@ -65,7 +65,7 @@ class RuledFunction:
         @named(fun)
         def body(scope: liftcore.Scope, *args: Any) -> Any:
             inside = Inside(scope, groups)
-            home = inside.encode(fun(*inside.decode(args)), REST, stays=stay)
+            home = inside.encode(call_user(groups.where, fun, *inside.decode(args)), REST, stays=stay)
             _called.get()[-1].append(home)  # the body is traced during the call
             return home
 

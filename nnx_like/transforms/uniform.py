@@ -9,7 +9,7 @@ from typing import Any
 from jax.experimental import checkify as jax_checkify
 
 import liftcore
-from liftcore.errors import boundary
+from liftcore.errors import boundary, call_user
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
@@ -39,7 +39,7 @@ class _Uniform:
         def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
             inside = Inside(scope, groups)
             args, kwargs = inside.decode((args, kwargs))
-            return inside.encode(f(*args, **kwargs), self.prefix)
+            return inside.encode(call_user(groups.where, f, *args, **kwargs), self.prefix)
 
         self.body = body
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary
+from liftcore.errors import LiftArgumentError, boundary, call_user
 
 from ..crossing.inside import Inside, stay
 from ..crossing.outside import Outside
@@ -94,7 +94,7 @@ def differentiable(
     @named(f)
     def body(scope: liftcore.Scope, *args: Any) -> Any:
         inside = Inside(scope, groups)
-        y, aux = plain_result(groups.where, f(*inside.decode(args)), has_aux)
+        y, aux = plain_result(groups.where, call_user(groups.where, f, *inside.decode(args)), has_aux)
         return y, inside.encode(veiled(aux), REST, stays=stay)
 
     lifted = lift(body, has_aux=True, wrt=DIFFERENTIATED)
