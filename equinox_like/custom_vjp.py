@@ -143,6 +143,7 @@ class _Call:
         self.first, self.others = SplitTree(vjp_arg), SplitTree((args, kwargs))
         check_rule_scopes(where, "custom_vjp", [*self.first.scopes, *self.others.scopes])
         self.result, self._residuals = SplitResult(where), SplitResult(where)
+        self._rule = f"the rule of {where}"
         self._perturbed: list[bool] = []
 
     def run(self, first: list[Any], others: list[Any]) -> list[Any]:
@@ -162,9 +163,7 @@ class _Call:
         first, others = as_arrays(one.value for one in first), as_arrays(one.value for one in others)
         args, kwargs = self.others.join(others)
         perturbed = self.first.fill(self._perturbed, False)
-        result, residuals = call_user(
-            f"the rule of {self._where}", self._fwd, perturbed, self.first.join(first), *args, **kwargs
-        )
+        result, residuals = call_user(self._rule, self._fwd, perturbed, self.first.join(first), *args, **kwargs)
         return traced(self.result, result), (self._residuals.arrays(residuals), first, others)
 
     def backward(self, kept: Any, cotangents: list[Any]) -> Any:
@@ -174,16 +173,8 @@ class _Call:
         cotangent = self.result.parts.fill([self._zero(one) if is_zero(one) else one for one in cotangents])
         perturbed = self.first.fill(self._perturbed, False)
         residuals = self._residuals.join(residuals)
-        found = call_user(
-            f"the rule of {self._where}",
-            self._bwd,
-            residuals,
-            cotangent,
-            perturbed,
-            self.first.join(first),
-            *args,
-            **kwargs,
-        )
+        given = residuals, cotangent, perturbed, self.first.join(first)
+        found = call_user(self._rule, self._bwd, *given, *args, **kwargs)
         ways = taken(self._where, self.first, found, "a cotangent")
         ways = [None if way is None else along(self._where, one, way) for one, way in zip(first, ways, strict=True)]
         return ways, None

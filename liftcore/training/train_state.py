@@ -170,6 +170,7 @@ class TrainState(PyTreeNode):
 
         return call
 
+    @boundary
     def apply_gradients(self, *, grads: PyTree, tx_args: Mapping[str, Any] | None = None, **replaced: Any) -> Self:
         """Return the state after one update.
 

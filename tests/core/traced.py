@@ -126,6 +126,9 @@ CORE: dict[str, Entry] = {
     "purify": lambda: liftcore.purify(square, bound(), X),
     "TrainState.value_and_grad": lambda: train_state().value_and_grad(lambda variables: wrong(X).sum())(),
     "DynamicScale.value_and_grad": lambda: liftcore.training.DynamicScale().value_and_grad(wrong)(X),
+    "TrainState.apply_gradients": lambda: train_state(bad_tx()).apply_gradients(grads={"w": X}),
+    "generate": lambda: liftcore.generation.generate(Tokens(), {}, [[1]], max_new_tokens=2),
+    "path_aware_map": lambda: liftcore.traverse_util.path_aware_map(lambda path, x: wrong(x), {"a": X}),
     "jax.jit(init)": lambda: jax.jit(liftcore.init(square))(KEY, X),
     "jax.grad(apply)": lambda: jax.grad(lambda v: liftcore.apply(square)(v, X).sum())({"params": {"w": jnp.eye(3)}}),
     **{f"init, {name}": lambda fn=fn: liftcore.init(fn)(KEY, X) for name, fn in IN_SCOPES.items()},
@@ -133,8 +136,18 @@ CORE: dict[str, Entry] = {
 }
 
 
-def train_state() -> Any:
-    return liftcore.training.TrainState.create(apply_fn=None, params={"w": X}, tx=optax.sgd(0.1))
+def train_state(tx: Any = None) -> Any:
+    return liftcore.training.TrainState.create(apply_fn=None, params={"w": X}, tx=tx or optax.sgd(0.1))
+
+
+def bad_tx() -> Any:
+    return optax.GradientTransformation(lambda params: (), lambda updates, state, params=None: wrong(X))
+
+
+class Tokens(nn.Module):
+    @nn.compact
+    def __call__(self, tokens: Any) -> Any:
+        return wrong(X)
 
 
 # --- modules ----------------------------------------------------------------------------------------------------------
@@ -222,10 +235,6 @@ class Net(nnx.Module):
         return wrong(self.layer(x))
 
 
-def bad_tx() -> Any:
-    return optax.GradientTransformation(lambda params: (), lambda updates, state, params=None: wrong(X))
-
-
 def update() -> Any:
     model = Net()
     return nnx.Optimizer(model, bad_tx(), wrt=nnx.Param).update(model, nnx.state(model, nnx.Param))
@@ -257,6 +266,9 @@ OBJECTS: dict[str, Entry] = {
     "Optimizer.update": update,
     "Optimizer": lambda: nnx.Optimizer(Net(), optax.GradientTransformation(lambda _: wrong(X), wrong), wrt=nnx.Param),
     "tabulate": lambda: nnx.tabulate(Net(), X),
+    "map": lambda: nnx.map(lambda path, value: wrong(X), Net()),
+    "map_state": lambda: nnx.map_state(lambda path, value: wrong(X), nnx.state(Net())),
+    "get_abstract_model": lambda: nnx.spmd.get_abstract_model(lambda: Net()(X), jax.make_mesh((1,), ("i",))),
     "Sequential": lambda: nnx.jit(lambda net: net(X))(nnx.Sequential(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), wrong)),
     "capture": lambda: nnx.capture(Net(), nnx.Intermediate)(X),
     "split_rngs, method": lambda: nnx.split_rngs(lambda net: net(X), splits=2)(Net()),
