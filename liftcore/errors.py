@@ -146,7 +146,7 @@ def _add_call(
     places = [one.name for one in plain[:1] if one.name == "self"]
     places += string.ascii_lowercase[: len(args) - len(places)]
     names = ", ".join([*places, *(["*"] if kwargs else []), *kwargs])
-    line = f"def {name}({names}): …" if name.isidentifier() else f"lambda {names}: …"
+    line = f"def {name}({names}): …" if name.isidentifier() else f"{f'lambda {names}'.strip()}: …"
     what = f"the call is `{name}({given})`, but `{name}` takes `{inspect.Signature(plain)}`."
     error.add_note(f"{where}: {what} Call it with what it takes, or write `{line}`.")
 

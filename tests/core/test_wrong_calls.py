@@ -178,6 +178,7 @@ class Method:
     [
         (no_arguments, (X, 2), {}, "()", "def no_arguments(a, b): …"),
         (takes_keywords, (1, 2, 3), {"d": 4}, "(a, /, b=1, *, c)", "def takes_keywords(a, b, c, *, d): …"),
+        (lambda x: x, (), {}, "(x)", "lambda: …"),
         (lambda x: x, (), {"y": 1}, "(x)", "lambda *, y: …"),
         (Method.call, (Method(), 1, 2), {}, "(self, x)", "def call(self, a, b): …"),
         (functools.partial(lambda x, y: x, 1), (1, 2), {}, "(y)", "lambda a, b: …"),
