@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +116,15 @@ IN_SCOPES: dict[str, Callable[[Any, Any], Any]] = {
     **{name: lambda scope, x, name=name: only(name, square, ["params"], ["params"])(scope, x) for name in KINDS},  # type: ignore[misc]
 }
 
+
+def initialized(fn: Callable[..., Any]) -> Any:
+    return liftcore.init(fn)(KEY, X)
+
+
+def on_bound(fn: Callable[..., Any]) -> Any:
+    return fn(bound(), X)
+
+
 CORE: dict[str, Entry] = {
     "init": lambda: liftcore.init(square)(KEY, X),
     "apply": lambda: liftcore.apply(square)({"params": {"w": jnp.eye(3)}}, X),
@@ -131,13 +141,13 @@ CORE: dict[str, Entry] = {
     "path_aware_map": lambda: liftcore.traverse_util.path_aware_map(lambda path, x: wrong(x), {"a": X}),
     "jax.jit(init)": lambda: jax.jit(liftcore.init(square))(KEY, X),
     "jax.grad(apply)": lambda: jax.grad(lambda v: liftcore.apply(square)(v, X).sum())({"params": {"w": jnp.eye(3)}}),
-    **{f"init, {name}": lambda fn=fn: liftcore.init(fn)(KEY, X) for name, fn in IN_SCOPES.items()},
-    **{f"bind, {name}": lambda fn=fn: fn(bound(), X) for name, fn in IN_SCOPES.items() if fn is not square},
+    **{f"init, {name}": functools.partial(initialized, fn) for name, fn in IN_SCOPES.items()},
+    **{f"bind, {name}": functools.partial(on_bound, fn) for name, fn in IN_SCOPES.items() if fn is not square},
 }
 
 
 def train_state(tx: Any = None) -> Any:
-    return liftcore.training.TrainState.create(apply_fn=None, params={"w": X}, tx=tx or optax.sgd(0.1))
+    return liftcore.training.TrainState.create(apply_fn=wrong, params={"w": X}, tx=tx or optax.sgd(0.1))
 
 
 def bad_tx() -> Any:
@@ -192,7 +202,15 @@ def intercepted() -> Any:
         return Wrong().init(KEY, X)
 
 
-SCAN = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}, "length": 3}
+def in_row(row: Callable[..., Any]) -> Any:
+    return Row(row).init(KEY, X)
+
+
+def on_bound_module(row: Callable[..., Any]) -> Any:
+    return row(lambda mdl, x: wrong(x), Wrong().bind({}), X)
+
+
+SCAN: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}, "length": 3}
 
 LINEN: dict[str, Entry] = {
     "init": lambda: Wrong().init(KEY, X),
@@ -218,10 +236,8 @@ LINEN: dict[str, Entry] = {
     "scan(remat) of a class": lambda: nn.scan(nn.remat(Wrong), **SCAN)().init(KEY, X, None),
     "jit of a class": lambda: nn.jit(Wrong)().init(KEY, X),
     "eval_shape": lambda: Row(lambda fn, mdl, x: nn.eval_shape(fn, mdl, x)).init(KEY, X),
-    **{f"init, {name}": lambda row=row: Row(row).init(KEY, X) for name, row in ROWS.items()},
-    **{
-        f"bind, {name}": lambda row=row: row(lambda mdl, x: wrong(x), Wrong().bind({}), X) for name, row in ROWS.items()
-    },
+    **{f"init, {name}": functools.partial(in_row, row) for name, row in ROWS.items()},
+    **{f"bind, {name}": functools.partial(on_bound_module, row) for name, row in ROWS.items()},
 }
 
 # --- objects ----------------------------------------------------------------------------------------------------------
@@ -274,7 +290,7 @@ OBJECTS: dict[str, Entry] = {
     "split_rngs, method": lambda: nnx.split_rngs(lambda net: net(X), splits=2)(Net()),
     "ToLinen": lambda: nnx.bridge.ToLinen(Net).init(KEY, X),
     "ToNNX": lambda: nnx.bridge.ToNNX(Wrong(), rngs=nnx.Rngs(0)).lazy_init(X),
-    **{f"rule of {name}": lambda name=name: nnx_rule(name) for name in ("custom_vjp", "custom_jvp", "custom_vmap")},
+    **{f"rule of {name}": functools.partial(nnx_rule, name) for name in ("custom_vjp", "custom_jvp", "custom_vmap")},
 }
 
 # --- pytrees ----------------------------------------------------------------------------------------------------------
@@ -329,6 +345,8 @@ PYTREES: dict[str, Entry] = {
 
 
 class Kinds(pax.Module):
+    w: Any
+
     def __init__(self) -> None:
         self.register_parameter("w", X)
 
