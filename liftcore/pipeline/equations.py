@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.extend import core as jex
+from jax.extend.core import primitives
 
 from .._compat import as_array, eliminated, has_effect, is_tag, jaxpr_as_fun
 
@@ -93,11 +94,12 @@ def narrowed(like: jex.Jaxpr, steps: Sequence[Step], outvars: Sequence[Any]) -> 
 def _apart(like: jex.Jaxpr, step: Step, wanted: Sequence[Any], results: Sequence[Any]) -> list[Step]:
     """Return an equation as several: the wanted results by what they read, and all others."""
     within, ruled = _narrowed_within(step), _ruled(step.eqn)
-    without_rule = _narrowed_within(_without_rule(step)) if "call_jaxpr" in step.eqn.params else within
+    without_rule, everything = _without_rule(within), frozenset(step.reads)
     groups: dict[tuple[bool, frozenset[Any]], list[Any]] = {}
     for var in wanted:
         found = _only(like, within if var in ruled else without_rule, [var])
-        groups.setdefault((var in ruled, frozenset().union(*[one.reads for one in found])), []).append(var)
+        reads = frozenset().union(*[one.reads for one in found])
+        groups.setdefault((var in ruled or reads == everything, reads), []).append(var)
     parts = [(within if keeps else without_rule, group) for (keeps, _), group in groups.items()]
     rest = [var for var in results if var not in wanted]
     return [one for source, group in [*parts, (step, rest)] if group for one in _only(like, source, group)]
@@ -105,20 +107,57 @@ def _apart(like: jex.Jaxpr, step: Step, wanted: Sequence[Any], results: Sequence
 
 def _only(like: jex.Jaxpr, step: Step, outvars: list[Any]) -> list[Step]:
     """Return an equation, and what it contains, without what some of its results do not need."""
+    step = _without_idle(step, outvars) if step.eqn.primitive is primitives.while_p else step
     invars = list(dict.fromkeys(step.reads))
-    return steps_of(eliminated(cut(like, invars, [step], outvars)))
+    found = steps_of(eliminated(cut(like, invars, [step], outvars))[0])
+    return [Step(_giving(one.eqn, outvars), one.reads) for one in found]
+
+
+def _giving(eqn: Any, outvars: Container[Any]) -> Any:
+    """Return an equation that gives some of its results; another equation may give the others."""
+    return eqn.replace(outvars=[var if var in outvars else jex.Var(var.aval) for var in eqn.outvars])
+
+
+def _without_idle(step: Step, outvars: Container[Any]) -> Step:
+    """Return a `while` loop that carries only what its condition and some of its results need; JAX has no rule for it.
+
+    A carried value that nothing but the next one needs is left out too.
+    """
+    eqn, params = step.eqn, step.eqn.params
+    condition, body = params["cond_jaxpr"], params["body_jaxpr"]
+    first, second = params["cond_nconsts"], params["body_nconsts"]
+    read = eliminated(condition.jaxpr, inputs=False)[1][first:]
+    live = [var in outvars or needed for var, needed in zip(eqn.outvars, read, strict=True)]
+    before: list[bool] = []
+    while live != before:
+        before, read = live, eliminated(body.jaxpr, live, inputs=False)[1][second:]
+        live = [one or other for one, other in zip(live, read, strict=True)]
+    condition_now, of_condition = eliminated(condition.jaxpr, inputs=[*[False] * first, *live])
+    body_now, of_body = eliminated(body.jaxpr, live, inputs=[*[False] * second, *live])
+    invars = pick(eqn.invars, [*of_condition[:first], *of_body[:second], *live])
+    now = {
+        "cond_nconsts": sum(of_condition[:first]),
+        "cond_jaxpr": jex.ClosedJaxpr(condition_now, condition.consts),
+        "body_nconsts": sum(of_body[:second]),
+        "body_jaxpr": jex.ClosedJaxpr(body_now, body.consts),
+    }
+    changed = eqn.replace(invars=invars, outvars=pick(eqn.outvars, live), params={**params, **now})
+    return Step(changed, variables_of(invars))
 
 
 def _narrowed_within(step: Step) -> Step:
     """Return an equation with the equations that it contains narrowed."""
-    inner = step.eqn.params.get("jaxpr")
-    if not isinstance(inner, jex.Jaxpr | jex.ClosedJaxpr):
-        return step
-    jaxpr = inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner
-    eqns = [one.eqn for one in narrowed(jaxpr, steps_of(jaxpr), jaxpr.outvars)]
-    now: Any = jaxpr.replace(eqns=eqns)
-    now = jex.ClosedJaxpr(now, inner.consts) if isinstance(inner, jex.ClosedJaxpr) else now
-    return Step(step.eqn.replace(params={**step.eqn.params, "jaxpr": now}), step.reads)
+    params = {name: _narrowed_in(value) for name, value in step.eqn.params.items()}
+    return Step(step.eqn.replace(params=params), step.reads)
+
+
+def _narrowed_in(value: Any) -> Any:
+    """Return a parameter of an equation with the equations of its jaxprs narrowed."""
+    if isinstance(value, jex.ClosedJaxpr):
+        return jex.ClosedJaxpr(_narrowed_in(value.jaxpr), value.consts)
+    if isinstance(value, jex.Jaxpr):
+        return value.replace(eqns=[one.eqn for one in narrowed(value, steps_of(value), value.outvars)])  # type: ignore[no-untyped-call]
+    return tuple(map(_narrowed_in, value)) if type(value) is tuple else value
 
 
 def _ruled(eqn: Any) -> set[Any]:
@@ -136,7 +175,9 @@ def _ruled(eqn: Any) -> set[Any]:
 
 def _without_rule(step: Step) -> Step:
     """Return the equation of a function with a rule as that of a `jit`, which JAX can divide."""
-    called = step.eqn.params["call_jaxpr"]
+    called = step.eqn.params.get("call_jaxpr", step.eqn.params.get("call"))
+    if called is None:
+        return step
     call = jax.make_jaxpr(jax.jit(jaxpr_as_fun(called)))(*called.in_avals).eqns[0]
     return Step(call.replace(invars=step.eqn.invars, outvars=step.eqn.outvars), step.reads)
 
