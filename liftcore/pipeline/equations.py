@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.extend import core as jex
 from jax.extend.core import primitives
 
-from .._compat import as_array, eliminated, has_effect, is_tag, jaxpr_as_fun
+from .._compat import as_array, eliminated, has_effect, is_tag, jaxpr_as_fun, zeros
 
 __all__ = ["Step", "batches", "cut", "evaluate", "narrowed", "needed", "opened", "pick", "steps_of", "variables_of"]
 
@@ -68,7 +68,7 @@ def cut(like: jex.Jaxpr, invars: list[Any], steps: Sequence[Step], outvars: Sequ
     return part
 
 
-def narrowed(like: jex.Jaxpr, steps: Sequence[Step], outvars: Sequence[Any]) -> list[Step]:
+def narrowed(like: jex.Jaxpr, steps: Sequence[Step], outvars: Sequence[Any], ruled: bool = True) -> list[Step]:
     """Return equations in which some outputs read only what they need.
 
     An equation that contains a jaxpr, such as that of `jax.jit`, reads whatever one of its results needs. If an output
@@ -78,6 +78,7 @@ def narrowed(like: jex.Jaxpr, steps: Sequence[Step], outvars: Sequence[Any]) -> 
         like: the jaxpr of the equations.
         steps: the equations, in order.
         outvars: the outputs.
+        ruled: whether results that a custom rule differentiates need all that the rule may read.
     """
     read = set(variables_of(like.outvars)).union(*[step.reads for step in steps])
     live: set[Any] = set(variables_of(outvars))
@@ -85,21 +86,21 @@ def narrowed(like: jex.Jaxpr, steps: Sequence[Step], outvars: Sequence[Any]) -> 
     for step in reversed(steps):
         results = [var for var in step.eqn.outvars if var in read]
         wanted = [var for var in results if var in live]
-        now = _apart(like, step, wanted, results) if wanted and _contains_jaxpr(step.eqn) else [step]
+        now = _apart(like, step, wanted, results, ruled) if wanted and _contains_jaxpr(step.eqn) else [step]
         live.update(*[one.reads for one in now if not live.isdisjoint(one.eqn.outvars)])
-        kept += now
+        kept += now[::-1]
     return kept[::-1]
 
 
-def _apart(like: jex.Jaxpr, step: Step, wanted: Sequence[Any], results: Sequence[Any]) -> list[Step]:
+def _apart(like: jex.Jaxpr, step: Step, wanted: Sequence[Any], results: Sequence[Any], ruled: bool) -> list[Step]:
     """Return an equation as several: the wanted results by what they read, and all others."""
-    within, ruled = _narrowed_within(step), _ruled(step.eqn)
+    within, by_rule = _narrowed_within(step, ruled), _ruled(step.eqn) if ruled else set()
     without_rule, everything = _without_rule(within), frozenset(step.reads)
     groups: dict[tuple[bool, frozenset[Any]], list[Any]] = {}
     for var in wanted:
-        found = _only(like, within if var in ruled else without_rule, [var])
+        found = _only(like, within if var in by_rule else without_rule, [var])
         reads = frozenset().union(*[one.reads for one in found])
-        groups.setdefault((var in ruled or reads == everything, reads), []).append(var)
+        groups.setdefault((var in by_rule or reads == everything, reads), []).append(var)
     parts = [(within if keeps else without_rule, group) for (keeps, _), group in groups.items()]
     rest = [var for var in results if var not in wanted]
     return [one for source, group in [*parts, (step, rest)] if group for one in _only(like, source, group)]
@@ -110,7 +111,24 @@ def _only(like: jex.Jaxpr, step: Step, outvars: list[Any]) -> list[Step]:
     step = _without_idle(step, outvars) if step.eqn.primitive is primitives.while_p else step
     invars = list(dict.fromkeys(step.reads))
     found = steps_of(eliminated(cut(like, invars, [step], outvars))[0])
-    return [Step(_giving(one.eqn, outvars), one.reads) for one in found]
+    return [one for part in found for one in _begun(Step(_giving(part.eqn, outvars), part.reads))]
+
+
+def _begun(step: Step) -> list[Step]:
+    """Return a `scan` that begins with zeros where its first iteration replaces a carried value without reading it."""
+    eqn = step.eqn
+    if eqn.primitive is not primitives.scan_p or not eqn.params["length"]:
+        return [step]
+    body, first = eqn.params["jaxpr"].jaxpr, eqn.params["num_consts"]
+    read = eliminated(body, inputs=False)[1]
+    invars, before = list(eqn.invars), []
+    for place in range(first, first + eqn.params["num_carry"]):
+        kind = body.invars[place].aval
+        if not read[place] and not jnp.issubdtype(kind.dtype, jax.dtypes.extended):
+            begin = jax.make_jaxpr(lambda kind=kind: zeros(kind))().jaxpr
+            before += steps_of(begin)
+            invars[place] = begin.outvars[0]
+    return [*before, Step(eqn.replace(invars=invars), variables_of(invars))] if before else [step]
 
 
 def _giving(eqn: Any, outvars: Container[Any]) -> Any:
@@ -145,19 +163,20 @@ def _without_idle(step: Step, outvars: Container[Any]) -> Step:
     return Step(changed, variables_of(invars))
 
 
-def _narrowed_within(step: Step) -> Step:
+def _narrowed_within(step: Step, ruled: bool) -> Step:
     """Return an equation with the equations that it contains narrowed."""
-    params = {name: _narrowed_in(value) for name, value in step.eqn.params.items()}
+    params = {name: _narrowed_in(value, ruled) for name, value in step.eqn.params.items()}
     return Step(step.eqn.replace(params=params), step.reads)
 
 
-def _narrowed_in(value: Any) -> Any:
+def _narrowed_in(value: Any, ruled: bool) -> Any:
     """Return a parameter of an equation with the equations of its jaxprs narrowed."""
     if isinstance(value, jex.ClosedJaxpr):
-        return jex.ClosedJaxpr(_narrowed_in(value.jaxpr), value.consts)
+        return jex.ClosedJaxpr(_narrowed_in(value.jaxpr, ruled), value.consts)
     if isinstance(value, jex.Jaxpr):
-        return value.replace(eqns=[one.eqn for one in narrowed(value, steps_of(value), value.outvars)])  # type: ignore[no-untyped-call]
-    return tuple(map(_narrowed_in, value)) if type(value) is tuple else value
+        steps = narrowed(value, steps_of(value), value.outvars, ruled)
+        return value.replace(eqns=[one.eqn for one in steps])  # type: ignore[no-untyped-call]
+    return tuple([_narrowed_in(one, ruled) for one in value]) if type(value) is tuple else value
 
 
 def _ruled(eqn: Any) -> set[Any]:

@@ -114,11 +114,17 @@ def check_unread(
     state: PyTree,
     slices: PyTree,
     advice: LoopAdvice,
-) -> None:
+) -> bool:
     """Check that a body does not read shared variables before it writes them: the next iteration would read new values.
 
     For this check, it is traced once more, as a function of these variables too. If an inner lift does not separate the
     initial value of one of them from later computation, what the body sees of it depends on an operand of its own.
+
+    Returns:
+        Whether no rule may read them either.
+
+    Raises:
+        LoopInvarianceError: if the body reads one.
     """
     there, treedef = jax.tree.flatten_with_path(select(shared, written))
     given, names = [leaf for _, leaf in there], [path_text(path[1:]) for path, _ in there]
@@ -138,12 +144,14 @@ def check_unread(
     finally:
         marks.clear()  # a compiled function may keep `sight`
     names, begun = [*names, *unsplit.values()], {str(path) for path, _ in jax.tree.leaves_with_path(written)}
-    if _read_first(traced, names, begun):
-        found = _read_first(traced.narrowed(), names, begun)
-        if found:
-            error = _carry_it(body.where, sorted(found), advice, "the body reads it and then writes it")
-            also = fix_for(body, found, "")
-            raise LoopInvarianceError(error.where, error.what, f"{error.fix} {also}".strip())
+    if not _read_first(traced, names, begun):
+        return True
+    found = _read_first(traced.narrowed(ruled=False), names, begun)
+    if found:
+        error = _carry_it(body.where, sorted(found), advice, "the body reads it and then writes it")
+        also = fix_for(body, found, "")
+        raise LoopInvarianceError(error.where, error.what, f"{error.fix} {also}".strip())
+    return not _read_first(traced.narrowed(), names, begun)
 
 
 def _unsplit(body: Body, written: PyTree) -> dict[Path, str]:

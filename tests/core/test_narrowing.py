@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from liftcore.pipeline.equations import cut, evaluate, narrowed, steps_of, variables_of
+from liftcore.pipeline.equations import cut, evaluate, narrowed, steps_of
 from tests.lift.quick import assert_same, compiled
 
 Fn = Callable[..., Any]
@@ -46,16 +46,19 @@ def in_while(fn: Fn) -> Fn:
 
 
 def in_scan(fn: Fn) -> Fn:
-    """A first result in the carry, together with a count that both need; a second one that is stacked, and summed."""
+    """A first result in the carry, together with a count that both need; a second one that is stacked, and summed.
+
+    The last iteration alone decides about one part of the first result, which begins as `c`.
+    """
 
     def run(a: Any, b: Any, c: Any) -> Any:
         def step(now: Any, slices: Any) -> Any:
-            count, first, idle = now
+            count, first, idle, _ = now
             x, y, z = fn(a, slices, idle)
-            return (count + 1, first + x * count, z), y * count
+            return (count + 1, first + x * count, z, x), y * count
 
-        (_, first, _), ys = jax.lax.scan(step, (1, jnp.zeros(3), c), jnp.stack([b, 2 * b]))
-        return first, ys.sum(0)
+        (_, first, _, last), ys = jax.lax.scan(step, (1, jnp.zeros(3), c, c), jnp.stack([b, 2 * b]))
+        return first + last, ys.sum(0)
 
     return run
 
@@ -99,9 +102,8 @@ PRIMITIVES: dict[str, Fn] = {
 RULED = {"custom_jvp_call": with_jvp, "custom_vjp_call": with_vjp}
 """A rule may need all inputs for each result, so nothing is left out, unless the result has no derivative."""
 
-TABLE = (
-    PRIMITIVES | RULED | {f"{name}, without derivative": lambda fn, of=of: of(opaque(fn)) for name, of in RULED.items()}
-)
+OPAQUE: dict[str, Fn] = {f"{name}, opaque": lambda fn, of=of: of(opaque(fn)) for name, of in RULED.items()}
+TABLE = PRIMITIVES | RULED | OPAQUE
 
 
 def idle_again(fn: Fn) -> Fn:
