@@ -8,14 +8,14 @@ import dataclasses
 import functools
 import threading
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import get_ident
 from types import MappingProxyType
 from typing import Any, TypeVar, get_origin
 
 import liftcore
 from liftcore.errors import AxisSizeError, LiftArgumentError, check_function, name_of, shown
-from liftcore.statics import static_key
+from liftcore.statics import kept_with, static_key
 
 from .errors import TransformTargetError
 from .lifecycle.advice import add_to_fix
@@ -154,9 +154,11 @@ def as_in_a_method() -> contextlib.AbstractContextManager[None]:
 
 
 def _class(name: str, methods: tuple[tuple[str, Keyed], ...], target: type[Module], prefix: str) -> Any:
+    function = next((fn for _, keyed in methods for fn in _functions(keyed.lift)), None)
+    known = _known_class if function is None else kept_with(function, _class_cache)
     try:
         with _LOCK:
-            return _known_class(name, methods, target, prefix)  # type: ignore[arg-type]
+            return known(name, methods, target, prefix)  # type: ignore[arg-type]
     except TypeError:  # an option has no key
         return _lifted_class(name, methods, target, prefix)
 
@@ -285,8 +287,27 @@ def _copied(module: Module, memo: dict[int, Any] | None = None) -> Module:
     return again
 
 
-_known_class = functools.lru_cache(256)(_lifted_class)
-"""A cache of lifted classes by their options, so that code compiled for their instances is found again."""
+def _class_cache() -> Any:
+    """Return a cache of lifted classes by their options, so that code compiled for their instances is found again."""
+    return functools.lru_cache(256)(_lifted_class)
+
+
+_known_class = _class_cache()
+"""The cache of classes without a function in their options; others are kept with it, which may be new in each call."""
+
+
+def _functions(value: Any) -> Iterator[types.FunctionType]:
+    """Yield the functions in a lift or an option: what is given to a partial, but not what it calls."""
+    if isinstance(value, types.FunctionType):
+        yield value
+    elif isinstance(value, functools.partial):
+        yield from _functions((value.args, value.keywords))
+    elif isinstance(value, Mapping):
+        yield from _functions((*value.keys(), *value.values()))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _functions(one)
+
 
 _LOCK = threading.RLock()
 """Held during a lookup, so that threads that ask at once get the same class. Making a class may lift others."""

@@ -21,6 +21,7 @@ from jax.extend.core import primitives
 
 from .._compat import as_array, context_of, has_effect, is_staging, keeps_rules
 from ..statics import Undescribed, is_shareable, marked, static_key
+from ..tracing import flat_jaxpr_of
 from .equations import evaluate, opened
 
 __all__ = ["once", "run_part"]
@@ -52,10 +53,10 @@ def once(run: Callable[..., Any], *operands: Any) -> Any:
         return run(*jax.tree.unflatten(treedef, leaves))
 
     # JAX gets leaves alone: it would compare the static parts of a pytree, which may be arrays, with earlier ones.
-    closed, shapes = jax.make_jaxpr(run_flat, return_shape=True)(*leaves)
+    closed, structure = flat_jaxpr_of(run_flat, *leaves)
     inputs = list(map(as_array, [*closed.consts, *leaves]))
     outputs = evaluate(_kept(opened(closed), ruled=keeps_rules(*inputs)), *inputs)
-    return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+    return jax.tree.unflatten(structure, outputs)
 
 
 def run_part(jaxpr: jex.Jaxpr, *inputs: Any) -> list[Any]:

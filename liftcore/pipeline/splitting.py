@@ -27,6 +27,7 @@ from jax.extend import core as jex
 from .._compat import has_effect, is_tag
 from ..errors import LiftArgumentError
 from ..texts import path_text
+from ..tracing import flat_jaxpr_of
 from ..typing import PyTree
 from .changes import with_created
 from .equations import Step, batches, cut, narrowed, needed, opened, pick, steps_of, variables_of
@@ -51,7 +52,7 @@ class Split:
     Args:
         closed: the jaxpr.
         sizes: the number of leaves of each operand.
-        outputs: a pytree with the structure of the return value of `fn`.
+        structure: the pytree structure of the return value of `fn`.
         use: the use of a lift that it belongs to; the scopes outside will hold the initial values.
 
     Attributes:
@@ -63,12 +64,10 @@ class Split:
         earlier: for each initial value, the numbers of those that it reads directly or indirectly.
     """
 
-    def __init__(
-        self, closed: jex.ClosedJaxpr, sizes: Sequence[int], outputs: tuple[PyTree, PyTree], use: Use | None = None
-    ) -> None:
+    def __init__(self, closed: jex.ClosedJaxpr, sizes: Sequence[int], structure: Any, use: Use | None = None) -> None:
         self.jaxpr, self._consts, self._sizes, self.use = opened(closed), list(closed.consts), sizes, use
         avals = [atom.aval for atom in closed.jaxpr.outvars]
-        self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
+        self.created, self.outputs = jax.tree.unflatten(structure, avals)
         self._treedef: Any = jax.tree.structure(self.created)
         self._count = len(jax.tree.leaves(self.created))
         self.steps = steps_of(self.jaxpr)
@@ -565,10 +564,10 @@ def trace(
         use: the use of a lift that it belongs to; the scopes outside will hold the initial values.
     """
     with contextlib.nullcontext() if use is None else use.being_split():
-        closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
+        closed, structure = flat_jaxpr_of(fn, *operands, axes=axes)
     if use is not None:
-        _check_marked(closed.jaxpr, len(jax.tree.leaves(shapes[0])), use)
-    return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes, use)
+        _check_marked(closed.jaxpr, structure.children()[0].num_leaves, use)
+    return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], structure, use)
 
 
 def _check_marked(jaxpr: jex.Jaxpr, count: int, use: Use) -> None:

@@ -430,7 +430,7 @@ class Compiled:
 
     def _split_off(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Split, Callable[..., Any]]:
         """Return the split of a traced body, and the compiled function that runs it on given initial values."""
-        split = Split(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars)).with_effects()
+        split = Split(closed, sizes, out_tree).with_effects()
 
         def rest(created: Any, held: Any, fold_in_data: Any, gone: Donated, operands: Any) -> Any:
             return split.rest(None, created, held, fold_in_data, gone, operands)[1]
