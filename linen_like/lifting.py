@@ -158,7 +158,7 @@ def _class(name: str, methods: tuple[tuple[str, Keyed], ...], target: type[Modul
     known = _known_class if function is None else kept_with(function, _class_cache)
     try:
         with _LOCK:
-            return known(name, methods, target, prefix)  # type: ignore[arg-type]
+            return known(name, methods, target, prefix)
     except TypeError:  # an option has no key
         return _lifted_class(name, methods, target, prefix)
 
