@@ -188,7 +188,7 @@ class Split:
         return self._cut(chosen, needed(steps, outvars, effects, made), outvars)
 
     def narrowed(self, picks: Sequence[bool] | None = None, ruled: bool = True) -> Split:
-        """Return the split in which chosen values (None: all outputs) read only what they need, with or without rules."""
+        """Return the split in which chosen values (None: all outputs) read only what they, or their rules, need."""
         other, chosen = copy.copy(self), self.jaxpr.outvars if picks is None else pick(self.outvars, picks)
         other.steps = narrowed(self.jaxpr, self.steps, chosen, ruled)
         other._sources, other.earlier = other._read_by()
