@@ -1,16 +1,16 @@
-"""`trace_state` identifies the running JAX transformations; `jaxpr_of` and `flat_jaxpr_of` trace a function."""
+"""`trace_state` identifies the running JAX transformations; `jaxpr_of` traces a function."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from . import _compat
 
-__all__ = ["flat_jaxpr_of", "jaxpr_of", "trace_state"]
+__all__ = ["jaxpr_of", "trace_state"]
 
 
 def trace_state() -> Any:
@@ -62,29 +62,3 @@ def jaxpr_of(fn: Callable[..., Any], *operands: Any) -> tuple[Any, Any]:
             _compat.release(level, outside)
         raise
     return jaxpr, shapes
-
-
-def flat_jaxpr_of(fn: Callable[..., Any], *operands: Any, axes: Sequence[tuple[Any, int]] = ()) -> tuple[Any, Any]:
-    """Trace a function; JAX sees the leaves of its result, and not its structure.
-
-    JAX keeps structures in its caches, with their static parts. Those of a pullback are as large as a trace, and other
-    ones in each call.
-
-    Args:
-        fn: a function of pytrees of arrays.
-        *operands: its arguments, or their types.
-        axes: the names and sizes of the mapped axes that it may use.
-
-    Returns:
-        The closed jaxpr, and the structure of the result.
-    """
-    found: list[Any] = []
-
-    @functools.wraps(fn)
-    def flat(*args: Any) -> list[Any]:
-        leaves, treedef = jax.tree.flatten(fn(*args))
-        found[:] = [treedef]
-        return leaves
-
-    closed = jax.make_jaxpr(flat, axis_env=list(axes))(*operands)
-    return closed, found[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,19 @@ from jax.extend.core import primitives
 
 from .._compat import as_array, eliminated, has_effect, is_tag, jaxpr_as_fun, zeros
 
-__all__ = ["Step", "batches", "cut", "evaluate", "narrowed", "needed", "opened", "pick", "steps_of", "variables_of"]
+__all__ = [
+    "Step",
+    "batches",
+    "cut",
+    "evaluate",
+    "flat_jaxpr_of",
+    "narrowed",
+    "needed",
+    "opened",
+    "pick",
+    "steps_of",
+    "variables_of",
+]
 
 
 class Step(NamedTuple):
@@ -205,6 +217,32 @@ def _contains_jaxpr(eqn: Any) -> bool:
     """Whether an equation contains others, without effects: an effect would run in each part."""
     inner = jax.tree.leaves(list(eqn.params.values()))
     return not has_effect(eqn) and any(isinstance(one, jex.Jaxpr | jex.ClosedJaxpr) for one in inner)
+
+
+def flat_jaxpr_of(fn: Callable[..., Any], *operands: Any, axes: Sequence[tuple[Any, int]] = ()) -> tuple[Any, Any]:
+    """Trace a function; JAX sees the leaves of its result, and not its structure.
+
+    JAX keeps structures in its caches, with their static parts. Those of a pullback are as large as a trace, and other
+    ones in each call.
+
+    Args:
+        fn: a function of pytrees of arrays.
+        *operands: its arguments, or their types.
+        axes: the names and sizes of the mapped axes that it may use.
+
+    Returns:
+        The closed jaxpr, and the structure of the result.
+    """
+    found: list[Any] = []
+
+    @functools.wraps(fn)
+    def flat(*args: Any) -> list[Any]:
+        leaves, treedef = jax.tree.flatten(fn(*args))
+        found[:] = [treedef]
+        return leaves
+
+    closed = jax.make_jaxpr(flat, axis_env=list(axes))(*operands)
+    return closed, found[0]
 
 
 def opened(closed: jex.ClosedJaxpr) -> jex.Jaxpr:

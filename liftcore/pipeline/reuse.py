@@ -23,8 +23,7 @@ from jax.extend.core import primitives
 
 from .._compat import NUMPY_ARRAYS, as_array, context_of, has_effect, is_eager, is_staging, keeps_rules
 from ..statics import Undescribed, is_shareable, marked, static_key
-from ..tracing import flat_jaxpr_of
-from .equations import evaluate, opened
+from .equations import evaluate, flat_jaxpr_of, opened
 
 __all__ = ["once", "run_part"]
 

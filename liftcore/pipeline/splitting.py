@@ -27,10 +27,9 @@ from jax.extend import core as jex
 from .._compat import has_effect, is_tag
 from ..errors import LiftArgumentError
 from ..texts import path_text
-from ..tracing import flat_jaxpr_of
 from ..typing import PyTree
 from .changes import with_created
-from .equations import Step, batches, cut, narrowed, needed, opened, pick, steps_of, variables_of
+from .equations import Step, batches, cut, flat_jaxpr_of, narrowed, needed, opened, pick, steps_of, variables_of
 from .previews import given_previews, previews_in
 from .reuse import run_part
 
