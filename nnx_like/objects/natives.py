@@ -1,7 +1,8 @@
 """Python's own containers: which of them are known by identity, and which hide what they hold.
 
-A list or a dict can change in place and be shared, so it is known by identity, like an object. Sets, deques and other
-containers that JAX does not know as pytrees are static values: a variable in one of them would never be found.
+A list or a dict can change in place and be shared, so it is known by identity, like an object. So is a set, but its
+items are static values. Deques and other containers that JAX does not know as pytrees are static values themselves: a
+variable in one of them would never be found.
 """
 
 from __future__ import annotations
