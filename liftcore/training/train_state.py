@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import jax
@@ -23,6 +24,8 @@ __all__ = ["TrainState"]
 
 _OVERWRITE = "_overwrite_with_gradient"
 """The collection of FP8 layers whose gradients are its next values; the optimizer has no state for it."""
+
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 _UNTRAINED = {"batch_stats", "cache", "intermediates"}
 """Collections that layers write, and that an optimizer must not change."""
@@ -186,7 +189,9 @@ class TrainState(PyTreeNode):
             LiftArgumentError: if `grads` has gradients of other parameters or of other shapes, or lacks those of
                 trainable ones, or if the class has no such field.
         """
-        check_fields(f"{type(self).__name__}.apply_gradients", type(self), replaced, own=None)
+        where = f"{type(self).__name__}.apply_gradients"
+        _check_not_for_tx(where, self, replaced)
+        check_fields(where, type(self), replaced, own=None)
         part = self.trainable_params
         fix = "Compute them by `state.value_and_grad(loss_fn)(…)`, or with respect to `state.trainable_params` only."
         grads = _fast(grads, part)
@@ -218,6 +223,17 @@ def _check_tx(where: str, tx: Any) -> None:
             f"Call it: `tx={tx.__name__}(1e-3)`." if hasattr(tx, "__name__") else "For example, `tx=optax.adam(1e-3)`."
         )
         raise LiftArgumentError(where, f"expected an optimizer with `init` and `update`, given {shown(tx)}.", fix)
+
+
+def _check_not_for_tx(where: str, state: TrainState, names: Iterable[str]) -> None:
+    """Check that no name that is not a field could be an argument of the optimizer, such as that of a loss."""
+    unknown = [name for name in names if not hasattr(state, name)]
+    if unknown and any(one.kind in _BY_NAME for one in inspect.signature(state.tx.update).parameters.values()):
+        what = f'{type(state).__name__} has no field "{unknown[0]}".'
+        fix = (
+            f'If the optimizer takes it, write `tx_args={{"{unknown[0]}": …}}`; if not, define the field in a subclass.'
+        )
+        raise LiftArgumentError(where, what, fix)
 
 
 def _overwrites(params: PyTree) -> bool:
