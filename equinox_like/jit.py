@@ -281,5 +281,5 @@ def _check_hashable(where: str, leaf: str, error: Undescribed) -> None:
         raise LiftArgumentError(
             where,
             f"{place} is static, but cannot be hashed: {shown(error.value)}.",
-            f"Register {kind.__name__} as a pytree, make it a frozen dataclass, or pass its numbers as arrays.",
+            f"{error.fix} Or register {kind.__name__} as a pytree.",
         )
