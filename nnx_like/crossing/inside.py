@@ -187,7 +187,7 @@ class _InnerBuilder(Builder):
         """Return the value that a definition describes."""
         if definition[0] == STATIC:
             self._note(definition)
-        elif definition[0] == TREE or definition[1] is set or type(definition[1]) is Keys:
+        elif definition[0] == TREE or type(definition[1]) is Keys:
             self.may_change = True  # also the `default_factory` of a defaultdict
         return super().build(definition, place)
 

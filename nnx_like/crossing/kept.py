@@ -207,8 +207,6 @@ def _can_be_kept(node: Any) -> bool:
     if is_native(node):
         factory = getattr(node, "default_factory", None)  # it can be replaced
         return factory is None and all(map(_is_seen, node.values() if is_dict(node) else node))
-    if type(node) is set:
-        return False  # its items are not compared
     if isinstance(node, Variable):
         return is_single(type(node._value)) and all(map(is_fixed, node._metadata.values()))
     return all(map(_is_seen, vars(node).values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import enum
@@ -18,7 +19,7 @@ import pytest
 
 import nnx_like as nnx
 from liftcore.errors import NotSharedWarning
-from nnx_like.errors import AliasError, StructureError
+from nnx_like.errors import AliasError, StructureError, TraceContextError
 from nnx_like.objects.natives import items_of
 from tests.nnx.lifts import ONCE
 
@@ -197,6 +198,28 @@ def test_a_new_or_replaced_set_is_one_set_after_the_body(lift: str) -> None:
     ONCE[lift](body)(model, jnp.ones(()))
     assert shared(model)
     assert (model.held, before, model.second) == ({"new"}, {"old"}, {object})
+
+
+@pytest.mark.parametrize("form", [lambda: {1, "a"}, lambda: [1, "a"]], ids=["set", "list"])
+def test_a_container_of_an_outer_trace_may_stay_and_may_not_change(form: Any) -> None:
+    def changes(model: Any) -> None:
+        model.held.clear()
+
+    model = nnx.Dict(w=weight(), held=form())
+    for body, how in ((changes, pytest.raises(TraceContextError)), (lambda model: None, contextlib.nullcontext())):
+        with how:
+            nnx.jit(lambda x, body=body: nnx.remat(lambda m: (body(m), nnx.Dict(x=x))[1])(model).x * 1)(jnp.ones(2))
+        assert len(model.held) == 2
+
+
+def test_a_body_may_change_nothing_but_the_factory_of_a_defaultdict() -> None:
+    def body(model: Any) -> None:
+        model.held.default_factory = dict
+
+    for lift in (nnx.jit, nnx.remat):
+        model = nnx.Dict(w=weight(), held=defaultdict(list, a=1))
+        lift(body)(model)
+        assert model.held.default_factory is dict
 
 
 def test_a_set_of_values_that_cannot_be_compared_stays_as_it_is() -> None:
