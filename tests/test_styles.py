@@ -199,14 +199,26 @@ ADOPTED = {
     "module with kinds": lambda scope: pax.adopt(scope, Kinds()),
     "object with a module with kinds": lambda scope: bridge.adopt(scope, lambda rngs: InThing(Kinds())),
     "module with kinds with an object": lambda scope: pax.adopt(scope, lambda key: InKinds(Thing())),
+    "to_linen": lambda scope: bridge.to_linen(Thing).clone(parent=scope),
+}
+INSIDE = {
+    "none": lambda fn: fn,
+    "jit": liftcore.jit,
+    "remat": liftcore.remat,
+    "vjp": lambda fn: lambda *args: liftcore.vjp(fn)(*args)[0],
+    "loop": lambda fn: functools.partial(
+        lambda loop, scope, x: loop(scope, 0, 1, x),
+        liftcore.fori_loop(lambda scope, i, x: fn(scope, x), variable_carry=True),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", ADOPTED)
-def test_init_of_an_adopted_value_is_creation_and_a_call(name: str) -> None:
+@pytest.mark.parametrize("lift", INSIDE)
+def test_init_of_an_adopted_value_is_creation_and_a_call(lift: str, name: str) -> None:
     def model(scope: Any, x: Any) -> Any:
-        part = ADOPTED[name](scope.push("part"))
-        return part(part(x))
+        inner = scope.push("part")
+        return INSIDE[lift](lambda scope, x: ADOPTED[name](scope)(x))(inner, ADOPTED[name](inner)(x))
 
     y, variables = liftcore.init(model)(KEY, X)
     again, changed = liftcore.apply(model, mutable=True)(variables, X)
@@ -214,18 +226,10 @@ def test_init_of_an_adopted_value_is_creation_and_a_call(name: str) -> None:
     assert (counts, (y == again).all()) == ([2, 4], True)
 
 
-def test_to_linen_returns_what_the_object_is_made_with_and_its_calls_see_changes() -> None:
-    class Twice(nn.Module):
-        @nn.compact
-        def __call__(self, x: Any) -> Any:
-            part = bridge.to_linen(Thing)
-            return part(x), part(x), part.n
-
-    (_, _, n), variables = Twice().init_with_output(KEY, X)
-    assert (n, variables["batch_stats"]["ToLinen_0"]["n"]) == (2, 0)
+FIRST = [scoped, Plain(), bridge.object_in_scope(Thing), bridge.to_linen(Thing), lambda s, x: pax.adopt(s, Kinds())(x)]
 
 
-@pytest.mark.parametrize("fn", [scoped, Plain(), bridge.object_in_scope(Thing), lambda s, x: pax.adopt(s, Kinds())(x)])
+@pytest.mark.parametrize("fn", FIRST)
 def test_all_bridges_keep_what_a_first_call_writes(fn: Any) -> None:
     model = bridge.ToNNX(fn, rngs=nnx.Rngs(0))
     model(X)

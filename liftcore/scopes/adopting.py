@@ -1,4 +1,4 @@
-"""What a scope offers to code that adopts values of other styles: names with an owner, and changes during `init`."""
+"""What a scope offers to code that adopts values of other styles: names with an owner."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTHING: Any = object()
 
 
 class Adopting:
-    """Takes names for an owner, and holds the changes that `init` does not return."""
+    """Takes names for an owner."""
 
     __slots__ = ()
 
@@ -74,28 +74,3 @@ class Adopting:
         if (name, collection) in self._owners:
             self._scope.check_valid()
             raise problems.name_taken(self._scope, name, collection, [collection] if collection else [], False)
-
-    def put_change(self, collection: str, name: str, value: Any) -> None:
-        """Write a change that `init` does not return: there, only later calls in the same body see it.
-
-        Args:
-            collection: the collection of the variable.
-            name: the name of the variable.
-            value: the new value, without its box.
-        """
-        if self._scope.is_initializing():
-            self._scope.check_live("writing", collection, name)
-            self._scope.node.drafts[collection, name] = value
-        else:
-            self._scope.put_unboxed(collection, name, value)
-
-    def current(self, collection: str, name: str) -> Any:
-        """Return the value of a variable without its box, with the changes that `put_change` made.
-
-        Args:
-            collection: the collection of the variable.
-            name: the name of the variable.
-        """
-        if (collection, name) in self._scope.node.drafts:
-            return self._scope.node.drafts[collection, name]
-        return meta.unbox(self._scope.get_variable(collection, name))

@@ -40,7 +40,7 @@ class Node:
         owned: the collections whose dict is a copy that may be written.
     """
 
-    __slots__ = ("began", "children", "counts", "dicts", "drafts", "owned", "rewinds")
+    __slots__ = ("began", "children", "counts", "dicts", "owned", "rewinds")
 
     def __init__(self, counts: dict[str, int] | None = None, rewinds: tuple[frozenset[str], ...] = ()) -> None:
         self.children: dict[str, Node] = {}
@@ -48,7 +48,6 @@ class Node:
         self.rewinds = rewinds
         self.began: tuple[Mapping[str, int], tuple[frozenset[str], ...]] = (dict(self.counts), rewinds)
         self.dicts: dict[str, Mapping[str, Any]] = {}
-        self.drafts: dict[tuple[str, str], Any] = {}  # see `Scope.put_change`
         self.owned: tuple[str, ...] = ()
 
     def child(self, name: str) -> Node:

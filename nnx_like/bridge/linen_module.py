@@ -49,8 +49,8 @@ class ToLinen(nn.Module):
     """An object as a Linen-style module: `init` creates its variables, each in the collection of its kind.
 
     Use it in other modules and under lifts, like any module. The methods and parts of the object are methods and
-    parts of the module: `module.attend(x)` in a model, or `apply(variables, x, method="attend")`. If a collection is
-    immutable in an `apply`, the object's writes to its variables are dropped.
+    parts of the module: `module.attend(x)` in a model, or `apply(variables, x, method="attend")`. `init` keeps what the
+    first call writes. If a collection is immutable in an `apply`, the object's writes to its variables are dropped.
 
     Example:
         >>> import jax
