@@ -303,6 +303,55 @@ def test_an_equal_owner_shares_its_variables(style: str) -> None:
     assert jax.tree.map(jnp.shape, liftcore.init(model)(KEY)[1]) == {"params": {"w": (3, 3), "b": {"c": (3,)}}}
 
 
+TAKES: dict[str, Any] = {
+    "eqx": lambda scope: eqx.adopt(scope, lambda key: {"w": jnp.ones(3)}),
+    "pax": lambda scope: pax.adopt(scope, lambda key: _kinds(3)),
+    "nnx": lambda scope: bridge.adopt(scope, lambda rngs: nnx.Dict(w=nnx.Param(jnp.ones(3)))),
+    "param": lambda scope: scope.param("w", lambda key: jnp.ones(3)),
+    "push": lambda scope: scope.push("w"),
+}
+BODIES: dict[str, Any] = {
+    "jit": lambda fn: liftcore.jit(fn),
+    "vmap": lambda fn: liftcore.vmap(fn, axis_size=2, variable_axes={"params": None}, split_rngs=False),
+    "cond": lambda fn: lambda scope: liftcore.cond(fn, lambda scope: None)(scope, True),
+    "loop": lambda fn: (
+        lambda scope: liftcore.fori_loop(lambda scope, *_: fn(scope), split_rngs=False)(scope, 0, 2, None)
+    ),
+}
+
+
+@pytest.mark.parametrize("is_inside_first", [False, True])
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("adopted", ["eqx", "pax", "nnx"])
+@pytest.mark.parametrize("other", TAKES)
+def test_a_name_has_one_owner_in_all_bodies(other: str, adopted: str, body: str, is_inside_first: bool) -> None:
+    def model(scope: Any, outside: Any, inside: Any) -> None:
+        steps = [outside, BODIES[body](lambda scope: (inside(scope), None)[1])]
+        for step in reversed(steps) if is_inside_first else steps:
+            step(scope)
+
+    for pair in (TAKES[other], TAKES[adopted]), (TAKES[adopted], TAKES[other]):
+        if other == adopted:
+            liftcore.init(model)(KEY, *pair)
+            continue
+        with pytest.raises(NameInUseError, match='"w" at /'):
+            liftcore.init(model)(KEY, *pair)
+
+
+@pytest.mark.parametrize("adopted", ["eqx", "pax", "nnx"])
+@pytest.mark.parametrize("other", TAKES)
+def test_an_owner_keeps_its_names_in_later_calls_of_a_child(other: str, adopted: str) -> None:
+    def model(scope: Any, *takes: str) -> None:
+        child = scope.child(lambda scope, name: (TAKES[name](scope), None)[1], "child")
+        for name in takes:
+            child(name)
+
+    liftcore.init(model)(KEY, adopted, adopted)
+    if other != adopted:
+        with pytest.raises(NameInUseError, match='"w" at /child'):
+            liftcore.init(model)(KEY, adopted, other)
+
+
 # --- wrong bridges ----------------------------------------------------------------------------------------------------
 
 

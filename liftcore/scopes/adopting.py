@@ -26,9 +26,6 @@ class Adopting:
 
     __slots__ = ()
 
-    _owners: dict[tuple[str, str | None], Any]
-    _outside: set[tuple[str, str | None]]
-
     @property
     def _scope(self) -> Scope:
         return cast("Scope", self)
@@ -45,14 +42,14 @@ class Adopting:
             ScopeParamShapeError: if a variable in "params" or "constants" exists with another shape.
         """
         for (collection, *names, name), value in values.items():
-            self._own_name(names[0] if names else name, None if names else collection, owner)
+            self.own_name(names[0] if names else name, None if names else collection, owner)
             below = self._scope.below(tuple(names))
             if collection in _FIXED and below.has_variable(collection, name):
                 stored = meta.unbox(below.get_variable(collection, name))
                 if shapes(stored) != shapes(value):
                     raise problems.wrong_shape(below, name, stored, value)
 
-    def _own_name(self, name: str, collection: str | None, owner: Any) -> None:
+    def own_name(self, name: str, collection: str | None, owner: Any) -> None:
         """Take a name for an owner, who may take it again; see `Scope.own`.
 
         Args:
@@ -63,14 +60,16 @@ class Adopting:
         Raises:
             NameInUseError: if the name is taken, or has another owner.
         """
-        if self._owners.get((name, collection), _NOTHING) != owner:
+        owners = self._scope.node.owners
+        if owners.get((name, collection), _NOTHING) != owner:
             self.check_unowned(name, collection)
-            if (name, collection) not in self._outside:
-                self._scope.check_free(name, collection)
-            self._owners[name, collection] = owner
+            self._scope.check_free(name, collection)
+            owners[name, collection] = owner
 
     def check_unowned(self, name: str, collection: str | None) -> None:
         """Check that no adopted value uses a name; see `reserve`."""
-        if (name, collection) in self._owners:
+        owned = [one for each, one in self._scope.node.owners if each == name]
+        if owned and (collection is None or None in owned or collection in owned):
             self._scope.check_valid()
-            raise problems.name_taken(self._scope, name, collection, [collection] if collection else [], False)
+            held = [one for one in owned if one is not None]
+            raise problems.name_taken(self._scope, name, collection, held, False)

@@ -21,12 +21,11 @@ _NO_NAMES = Names()
 class Naming:
     """Manages the names in a scope: the names of its child scopes and of its variables."""
 
-    __slots__ = ("_adopted", "_first_free", "_numbers", "_outside", "_owners", "_reserved", "_shared")
+    __slots__ = ("_adopted", "_first_free", "_numbers", "_outside", "_reserved", "_shared")
 
     _adopted: tuple[Names, ...]
     _reserved: dict[str, set[str | None]]
     _outside: set[tuple[str, str | None]]  # names taken outside the lift, less the variables declared inside as well
-    _owners: dict[tuple[str, str | None], Any]  # the names that adopted values use, with the owner of each
     _numbers: dict[str, int]
     _shared: bool
     node: Node  # the node of the scope
@@ -63,7 +62,7 @@ class Naming:
         self.check_name(name, collection)
         if self._adopted:
             self._unpack()
-        if self._owners:
+        if self.node.owners:
             cast("Scope", self).check_unowned(name, collection)
         held = self._reserved.get(name)
         if held is None:
@@ -107,18 +106,19 @@ class Naming:
     def free_all(self, numbers: bool = True) -> None:
         """Release all names; if `numbers` is True, `number` begins from 0 again too."""
         self._unpack()
-        self._reserved, self._outside, self._owners = {}, set(), {}
+        self._reserved, self._outside = {}, set()
         self._first_free = None
         if numbers:
             self._numbers = {}
 
     def names(self) -> Names:
-        """Return the names that are taken, and the counters of automatic names."""
-        if not self._reserved and not self._numbers and len(self._adopted) < 2:
+        """Return the names that are taken, the counters of automatic names, and the owners of names."""
+        owners = tuple(self.node.owners.items())
+        if not self._reserved and not self._numbers and not owners and len(self._adopted) < 2:
             return self._adopted[0] if self._adopted else _NO_NAMES
         self._unpack()
         taken = frozenset((name, collection) for name, held in self._reserved.items() for collection in held)
-        return Names(taken, tuple(self._numbers.items()))
+        return Names(taken, tuple(self._numbers.items()), owners)
 
     def take_names(self, names: Names) -> None:
         """Add the names of another scope at the same place, and continue after the highest of their numbers."""
@@ -127,6 +127,8 @@ class Naming:
         self._adopted = (*self._adopted, names)  # unpacked only if needed: after most lifts, it never is
         if self._shared:  # another scope uses the same dict of names, and must see these
             self._unpack()
+        for (name, collection), owner in names.owners:
+            cast("Scope", self).own_name(name, collection, owner)
 
     @contextlib.contextmanager
     def again(self, drawn: Mapping[str, int]) -> Iterator[None]:
@@ -156,6 +158,7 @@ class Naming:
         """
         if names.taken:
             self._outside = set(names.taken)
+        self.node.owners.update(names.owners)
         self.take_names(names)
 
     def stand_for(self, other: Naming) -> None:

@@ -82,7 +82,7 @@ class Scope(Adopting, Checking, Naming):
 
     def _place(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> Self:
         self._adopted, self._reserved, self._numbers, self._first_free, self._shared = (), {}, {}, None, False
-        self._outside, self._owners = set(), {}
+        self._outside = set()
         self.tree, self.node, self.path, self.parent = tree, node, path, parent
         self.name, self._ended = path[-1] if path else None, False
         return self
@@ -187,7 +187,7 @@ class Scope(Adopting, Checking, Naming):
         """Return a scope at the same place for another owner: taken names stay taken, and `number` begins from 0."""
         scope = self.rewound()
         self._unpack()
-        scope._reserved, scope._outside, scope._owners = self._reserved, self._outside, self._owners
+        scope._reserved, scope._outside = self._reserved, self._outside
         self._shared = scope._shared = True
         return scope
 

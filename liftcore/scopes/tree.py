@@ -38,9 +38,10 @@ class Node:
             cannot read them there later: another thread may have drawn in the meantime.
         dicts: the variables of each collection that was used.
         owned: the collections whose dict is a copy that may be written.
+        owners: the names that adopted values use, with the owner of each.
     """
 
-    __slots__ = ("began", "children", "counts", "dicts", "owned", "rewinds")
+    __slots__ = ("began", "children", "counts", "dicts", "owned", "owners", "rewinds")
 
     def __init__(self, counts: dict[str, int] | None = None, rewinds: tuple[frozenset[str], ...] = ()) -> None:
         self.children: dict[str, Node] = {}
@@ -49,6 +50,7 @@ class Node:
         self.began: tuple[Mapping[str, int], tuple[frozenset[str], ...]] = (dict(self.counts), rewinds)
         self.dicts: dict[str, Mapping[str, Any]] = {}
         self.owned: tuple[str, ...] = ()
+        self.owners: dict[tuple[str, str | None], Any] = {}
 
     def child(self, name: str) -> Node:
         """Return a child node; create it if there is none."""
@@ -70,12 +72,15 @@ class Node:
         return sum(name not in kept for kept in self.rewinds)
 
     def copy_counts(self, restarted: Container[str] = ()) -> Node:
-        """Return a copy of this node and the nodes below, with their counts; those of `restarted` streams begin anew.
+        """Return a copy of this node and the nodes below, with their counts and the owners of their names.
+
+        The counts of `restarted` streams begin anew.
 
         Another thread may draw in the meantime, so each dict is copied in one step before it is iterated.
         """
         copy = Node({name: count for name, count in dict(self.counts).items() if name not in restarted}, self.rewinds)
         copy.children = {name: child.copy_counts(restarted) for name, child in dict(self.children).items()}
+        copy.owners = dict(self.owners)
         return copy
 
     def forget(self, collection: str | None = None) -> None:
@@ -97,10 +102,12 @@ class Names(NamedTuple):
     Attributes:
         taken: the names that must not be taken again, each with the collection of its variable, or None for a scope.
         numbers: how many automatic names of each prefix were given out.
+        owners: the names that adopted values use, with the owner of each.
     """
 
     taken: frozenset[tuple[str, str | None]] = frozenset()
     numbers: tuple[tuple[str, int], ...] = ()
+    owners: tuple[tuple[tuple[str, str | None], Any], ...] = ()
 
 
 class Sown(NamedTuple):

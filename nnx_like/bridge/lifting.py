@@ -66,8 +66,8 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
 
     The transformation also sees the RNG streams of the objects, by their tags. If it splits the stream "dropout", all
     streams with this tag draw other keys in each element. If it does not take a stream, a draw is an error. The keys
-    and counts are variables in "RngKey" and "RngCount". If no option names them, elements and iterations share them, and
-    loops carry the counts.
+    and counts are variables in "RngKey" and "RngCount". If no option names them, elements and iterations share them,
+    and loops carry the counts.
 
     Example:
         >>> import liftcore, nnx_like as nnx
