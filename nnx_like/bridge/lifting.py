@@ -281,7 +281,7 @@ class _Keyed:
             if tag in self._scope.tree.given and not self._scope.has_rng(tag):
                 for group, key in slots:
                     self._unlifted[group, key] = values[group][key]
-                    values[group][key] = NoKey(tag, self._scope)
+                    values[group][key] = NoKey.of(self._scope, tag)
             if not self._scope.has_rng(tag) or not _are_alike(keys):
                 continue
             # Jit passes no root keys on, only draws. So compare the next draw with the one that it would be.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from liftcore import Scope
-from liftcore.errors import InvalidRngError
+from liftcore.errors import InvalidRngError, UnliftedStreamError
 from liftcore.filters import matches_collection, subtract, union
 
 from ..rnglib.streams import Rngs, RngStream
@@ -39,22 +39,34 @@ class NoKey:
 
     Attributes:
         tag: the name of the stream.
-        scope: the scope, whose error says how to pass the stream in.
+        unlifted: where, what and fix of the error, if the stream was given but a lift does not pass it in.
     """
 
     tag: str
-    scope: Scope
+    unlifted: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, scope: Scope, tag: str) -> NoKey:
+        """Return the placeholder for a stream that a scope lacks."""
+        if tag not in scope.tree.given:
+            return cls(tag)
+        try:
+            scope.make_rng(tag)
+        except UnliftedStreamError as error:
+            return cls(tag, (error.where, error.what, error.fix))
+        return cls(tag)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name[:1] == "_":  # Python's and JAX's protocols ask this of every value
             raise AttributeError(name)
-        try:
-            self.scope.make_rng(self.tag)
-        except InvalidRngError as error:
-            if self.tag == _DEFAULT:
-                error.add_note('An object draws from its stream "default" for every name that it has no stream for.')
-            raise
-        raise AttributeError(name)
+        if self.unlifted:
+            raise UnliftedStreamError(*self.unlifted)
+        serves = " (it is used for every name without a stream)" if self.tag == _DEFAULT else ""
+        raise InvalidRngError(
+            f"the stream {self.tag!r} of an object in a scope",
+            f"a key was drawn, but no such stream was passed in{serves}.",
+            'Pass it by name, as in `apply(variables, x, rngs={"dropout": key})`.',
+        )
 
 
 def made_with(make: Callable[..., Any], scope: Scope, names: Sequence[str], key: Any = None) -> Any:
@@ -144,5 +156,5 @@ def _key(scope: Scope, name: str) -> Any:
     if name == _DEFAULT and scope.tree.stream(name) is None:  # lifts do not have to lift a stream that only objects use
         found = _PARAMS
     if scope.tree.stream(found) is None:
-        return NoKey(name, scope)
+        return NoKey.of(scope, name)
     return RngStream(scope.make_rng(found), tag=name).key.get_raw_value()
