@@ -56,9 +56,9 @@ class NoKey:
             return cls(tag, (error.where, error.what, error.fix))
         return cls(tag)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name[:1] == "_":  # Python's and JAX's protocols ask this of every value
-            raise AttributeError(name)
+    @property
+    def shape(self) -> NoReturn:
+        """Raise the error: who draws from a key needs its shape."""
         if self.unlifted:
             raise UnliftedStreamError(*self.unlifted)
         serves = " (it is used for every name without a stream)" if self.tag == _DEFAULT else ""
