@@ -386,7 +386,7 @@ def _lifted(unit: Unit, params: Any, state: Any, x: Any, root: Any, path: tuple[
     if lift == "vjp":
         y, pullback, after = jax.vjp(lambda x: run(params, state, x), x, has_aux=True)
         return _pulled(y, pullback), after
-    keys = None if root is None else jax.random.split(root, 2)
+    keys = [None, None] if root is None else jax.random.split(root, 2)
     if lift == "vmap":
         each = [run(item(params, number), item(state, number), x, keys[number]) for number in (0, 1)]
         return each[0][0] + each[1][0], jax.tree.map(lambda *leaves: jnp.stack(leaves), each[0][1], each[1][1])
