@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import jax
@@ -372,8 +373,20 @@ class Setup(nn.Module):
         return x
 
 
-LINES = {"tree": "eqx.adopt(", "kinds": "pax.adopt(", "object": "nnx.bridge.", "linen": "module.clone(parent=scope)"}
-GIVEN = {"tree": Tree, "kinds": Kinds, "object": Thing, "linen": Plain}
+LINES = {
+    "tree": "eqx.adopt(",
+    "kinds": "pax.adopt(",
+    "object": "nnx.bridge.",
+    "linen": "module.clone(parent=scope)",
+    "function": "module(scope, x)",
+}
+GIVEN = {
+    "tree": Tree,
+    "kinds": Kinds,
+    "object": Thing,
+    "linen": Plain,
+    "function": lambda: bridge.object_in_scope(Thing),
+}
 BRIDGES = {
     "eqx.adopt": lambda given: liftcore.init(lambda s: eqx.adopt(s, given))(KEY),
     "eqx.adopt of a maker": lambda given: liftcore.init(lambda s: eqx.adopt(s, lambda key: given))(KEY),
@@ -397,13 +410,27 @@ FITS = {
     "pax.adopt": {"kinds"},
     "pax.adopt of a maker": {"kinds"},
     "nnx.bridge.adopt of a maker": {"object", "tree", "kinds"},
-    "nnx.bridge.ToNNX": {"linen"},
-    "eqx.Applied": {"linen"},
-    "eqx.Applied.init": {"linen"},
-    "pax.Layer": {"linen"},
-    "a field of a Linen-style module": {"linen", "tree"},
-    "setup of a Linen-style module": {"linen", "tree"},
+    "nnx.bridge.ToNNX": {"linen", "function"},
+    "eqx.Applied": {"linen", "function"},
+    "eqx.Applied.init": {"linen", "function"},
+    "pax.Layer": {"linen", "function"},
+    "a field of a Linen-style module": {"linen", "tree", "function"},
+    "setup of a Linen-style module": {"linen", "tree", "function"},
 }
+REST = {"ToNNX": "x, rngs=nnx.Rngs(0)", "Applied": "{}", "Applied.init": "key, x", "Layer": "key, x"}
+
+
+def run_line(fix: str, module: Any) -> None:
+    """Run the last line that a fix says."""
+    line = re.findall(r"`([^`]*\([^`]*)`", fix)[-1]
+    name = line.partition("(")[0]
+    known = {"module": module, "x": X, "key": KEY, "eqx": eqx, "pax": pax, "nnx": nnx, "Layer": pax.Layer}
+    known |= {"ToNNX": bridge.ToNNX, "Applied": eqx.Applied}
+    line = line.replace("…", REST.get(name, ""))
+    if name in REST:
+        assert eval(line, known) is not None
+    else:
+        liftcore.init(lambda scope: eval(line, known | {"scope": scope}) is None)(KEY)
 
 
 @pytest.mark.parametrize("name", BRIDGES)
@@ -415,12 +442,29 @@ def test_a_wrong_bridge_names_the_right_one(given: str, name: str) -> None:
     with pytest.raises(LiftArgumentError) as caught:
         BRIDGES[name](GIVEN[given]())
     assert LINES[given] in caught.value.fix
+    if "Linen-style" not in name:
+        run_line(caught.value.fix, GIVEN[given]())
 
 
 @pytest.mark.parametrize("name", [name for name in BRIDGES if "Linen-style" not in name and "maker" not in name])
 def test_a_linen_class_is_no_module(name: str) -> None:
     with pytest.raises(WrongStyleError, match=r"module = Plain\(…\)"):
         BRIDGES[name](Plain)
+
+
+@pytest.mark.parametrize("name", ["eqx.adopt of a maker", "pax.adopt of a maker", "nnx.bridge.adopt of a maker"])
+@pytest.mark.parametrize("made", [Tree, Kinds, Thing, Plain])
+def test_a_maker_that_returns_a_class_is_an_error(made: Any, name: str) -> None:
+    with pytest.raises(WrongStyleError, match=rf"the class {made.__name__}.*module = {made.__name__}\(…\)") as caught:
+        BRIDGES[name](made)
+    run_line(caught.value.fix, made())
+
+
+@pytest.mark.parametrize("name", ["pax.adopt", "nnx.bridge.adopt", "nnx.bridge.ToLinen"])
+def test_a_function_of_a_scope_in_place_of_a_maker_is_told_so(name: str) -> None:
+    with pytest.raises(TypeError, match="scoped") as caught:
+        BRIDGES[name](scoped)
+    assert "call `scoped(scope, x)`" in caught.value.__notes__[0]
 
 
 def test_a_maker_of_no_module_is_an_error() -> None:

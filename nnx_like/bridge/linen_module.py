@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import linen_like as nn
 from liftcore import FrozenDict, freeze
 from liftcore.errors import LiftArgumentError, shown
-from liftcore.owners import check_maker
+from liftcore.owners import call_maker, check_maker
 
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
@@ -34,7 +34,7 @@ class _Maker:
 
     def __call__(self, rngs: Any) -> Any:
         given = {} if self.skip_rng or not _takes_rngs(self.cls) else {"rngs": rngs}
-        return self.cls(*self.args, **given, **self.kwargs)
+        return call_maker("ToLinen", self.cls, "its `args` and `kwargs`", *self.args, **given, **self.kwargs)
 
 
 def _takes_rngs(cls: Callable[..., Any]) -> bool:

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from liftcore import Scope
 from liftcore.errors import InvalidRngError, UnliftedStreamError
 from liftcore.filters import matches_collection, subtract, union
+from liftcore.owners import call_maker
 
 from ..rnglib.streams import Rngs, RngStream
 from .placing import Names, Random
@@ -82,7 +83,7 @@ def made_with(make: Callable[..., Any], scope: Scope, names: Sequence[str], key:
     rngs = Rngs()
     for name in dict.fromkeys((*(names or (_PARAMS, *scope.tree.given)), _DEFAULT)):
         setattr(rngs, name, _stream(_key(scope, name) if key is None else key, name))
-    return make(rngs)
+    return call_maker("adopt", make, "`Rngs`", rngs)
 
 
 def _stream(key: Any, name: str) -> RngStream:
