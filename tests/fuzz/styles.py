@@ -51,7 +51,9 @@ class Unit:
     child: Unit | None = None
 
 
-def program(draw: random.Random, depth: int = 2, stateless: bool = False, inside: bool = False) -> Unit:
+def program(
+    draw: random.Random, depth: int = 2, stateless: bool = False, inside: bool = False, branch: bool = False
+) -> Unit:
     """Return a random model.
 
     Args:
@@ -59,12 +61,15 @@ def program(draw: random.Random, depth: int = 2, stateless: bool = False, inside
         depth: how many levels of children it has.
         stateless: whether no part may have a state.
         inside: whether it is in a part that passes on no streams.
+        branch: whether a branch creates it; then its variables cannot be created in a lift that does not hoist.
     """
     style = draw.choice(STYLES)
     stateless = stateless or style == "pytree"  # `Applied` returns changes instead of keeping them
     inside = inside or style not in ("scope", "linen")
-    child = program(draw, depth - 1, stateless, inside) if depth else None
-    lift = draw.choice(list(LIFTS[style])) if depth else "none"
+    branch = branch and not inside  # bridges create their variables outside of the lift
+    lift = draw.choice([name for name in LIFTS[style] if not (branch and name == "own")]) if depth else "none"
+    branch = branch or (lift == "cond" and not inside)
+    child = program(draw, depth - 1, stateless, inside, branch) if depth else None
     has_state = not stateless and draw.random() < 0.6
     return Unit(style, round(draw.uniform(-1, 1), 2), lift, has_state, not inside and draw.random() < 0.5, child)
 
