@@ -261,33 +261,42 @@ class Reader:
 
     def read(self, depth: int, copy: bool) -> Any:
         """Return the next value, which is at that many levels below the root."""
-        _check_depth(depth)
         kind, value = self._tokens.take()
+        if kind == "value":
+            return value
         if kind == "ext":
             code, data = value
             return self._extension(code, data, copy)
         if kind == "map":
             return self._dict(value, depth, copy)
         if kind == "list":
-            return [self._below(index, depth, copy) for index in range(value)]
-        return self.binary(value) if kind == "bin" else value
+            return self._list(value, depth, copy)
+        return self.binary(value)
+
+    def _list(self, length: int, depth: int, copy: bool) -> list[Any]:
+        made: list[Any] = []
+        _check_depth(depth + bool(length))  # for all children at once: there may be millions
+        try:
+            for _ in range(length):
+                made.append(self.read(depth + 1, copy))
+        except StateError as error:
+            raise error.below(len(made)) from error.__cause__
+        return made
 
     def _dict(self, length: int, depth: int, copy: bool) -> Any:
         made: dict[Any, Any] = {}
+        _check_depth(depth + bool(length))
         for _ in range(length):
             key = _plain(self._tokens)
             if type(key) not in (str, int):
                 raise damaged("a key is neither a string nor an integer.")
             if key in made:
                 raise damaged(f"a dict has the key {key!r} twice.")
-            made[key] = self._below(key, depth, copy and _CHUNKED not in made)  # pieces are copied as they are joined
+            try:
+                made[key] = self.read(depth + 1, copy and _CHUNKED not in made)  # pieces are copied as they are joined
+            except StateError as error:
+                raise error.below(key) from error.__cause__
         return self.joined(made) if _CHUNKED in made else made
-
-    def _below(self, name: Any, depth: int, copy: bool) -> Any:
-        try:
-            return self.read(depth + 1, copy)
-        except StateError as error:
-            raise error.below(name) from error.__cause__
 
     def _extension(self, code: int, data: memoryview, copy: bool) -> Any:
         if code == NDARRAY:
