@@ -119,7 +119,7 @@ def in_safetensors(tree: Any) -> bytes:
 
 
 ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([True, False]), "c": np.ones(3, jnp.bfloat16)}
-ARRAYS |= {"d": np.ones((), "i4"), "e": np.ones(4, jnp.float8_e4m3fn)}
+ARRAYS |= {"d": np.ones((), "i4"), "e": np.ones(4, jnp.float8_e5m2)}
 FORMATS: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
     "npy": (in_npy(ARRAYS), lambda path: eqx.tree_deserialise_leaves(path, ARRAYS)),
     "safetensors": (in_safetensors(ARRAYS), lambda path: load_safetensors(path, ARRAYS)),
