@@ -12,6 +12,7 @@ import jax
 from ..errors import LiftArgumentError, shown
 from ..filters import Any as AnyOf
 from ..filters import intersect
+from ..saving.pickling import opened, portable
 from ..struct import PyTreeNode, check_fields, field
 from ..typing import Filter, PyTree
 from .dynamic_scale import paired
@@ -26,6 +27,10 @@ _OVERWRITE = "_overwrite_with_gradient"
 
 _UNTRAINED = {"batch_stats", "cache", "intermediates"}
 """Collections that layers write, and that an optimizer must not change."""
+
+
+_STATIC = ("apply_fn", "tx", "trainable")
+"""The static fields of `TrainState`, which may hold closures."""
 
 
 class TrainState(PyTreeNode):
@@ -60,6 +65,15 @@ class TrainState(PyTreeNode):
     tx: Any = field(pytree_node=False)
     opt_state: Any
     trainable: Filter = field(pytree_node=False, default="params", kw_only=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields, for pickle and copy; the transformations of optax hold closures."""
+        name = type(self).__name__
+        static = {one: portable(getattr(self, one), f"pickle of {name}, {one}") for one in _STATIC}
+        return {**vars(self), **static}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({name: opened(value) for name, value in state.items()})
 
     @classmethod
     def create(
