@@ -15,6 +15,7 @@ import jax
 
 import liftcore
 from liftcore import Rest, is_array
+from liftcore.caches import bounded
 from liftcore.errors import LiftArgumentError, name_of, shown
 from liftcore.statics import Undescribed, kept_with, warn_not_shared
 
@@ -246,7 +247,7 @@ def _jitted(name: str, options: tuple[tuple[str, Any], ...], out: Rest | None, d
 
 
 def _cached() -> Callable[..., Any]:
-    return functools.lru_cache(256)(_jitted)
+    return bounded(256)(_jitted)
 
 
 _shared = _cached()

@@ -19,6 +19,7 @@ functions. JAX's transformations exist here in lifted form for such functions, a
     on a mesh      init_sharded; liftcore.mesh_specs
     edits          liftcore.cursor
     on disk        liftcore.checkpoints
+    caches         clear_caches
     others         liftcore.cycles, errors, lazy, leaves, meta, owners, rng, serialization, statics, struct,
                    frozen_dict, traverse_util, typing
 """

@@ -22,6 +22,7 @@ from . import (
     traverse_util,
     typing,
 )
+from .caches import clear_caches
 from .configurations import config
 from .diagnostics.explanation import ExplainedLift, ExplainedStream, ExplainedVariable, Explanation, explain
 from .diagnostics.operations import OperationCount, count_operations

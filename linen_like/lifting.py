@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, get_origin
 
 import liftcore
+from liftcore.caches import bounded
 from liftcore.errors import AxisSizeError, LiftArgumentError, check_function, name_of, shown
 from liftcore.statics import static_key
 
@@ -285,7 +286,7 @@ def _copied(module: Module, memo: dict[int, Any] | None = None) -> Module:
     return again
 
 
-_known_class = functools.lru_cache(256)(_lifted_class)
+_known_class = bounded(256)(_lifted_class)
 """A cache of lifted classes by their options, so that code compiled for their instances is found again."""
 
 _LOCK = threading.RLock()

@@ -11,6 +11,7 @@ import jax
 
 import liftcore
 from liftcore import is_array
+from liftcore.caches import bounded
 from liftcore.errors import LiftArgumentError, check_function, name_of
 
 from .lifting import OnScope, run
@@ -51,7 +52,7 @@ def value_and_grad(
     where = f"value_and_grad({name_of(fn)})"
     check_function(where, fn)
 
-    @functools.lru_cache(64)
+    @bounded(64)
     def lifted(places: Places) -> Callable[..., Any]:
         if not places.trainable:
             raise LiftArgumentError(

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import liftcore
 from liftcore import Blueprint, Scope
+from liftcore.caches import bounded
 from liftcore.errors import LiftArgumentError, check_function, name_of
 
 from .purity import check_first
@@ -62,7 +63,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     for fn in named:
         _check_free(where, fn)
 
-    @functools.lru_cache(_KEPT)
+    @bounded(_KEPT)
     def lifted(places: Places) -> Callable[..., Any]:
         return cast(Callable[..., Any], transformation(*_bodies(fns, places.blueprint), **options))
 

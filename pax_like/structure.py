@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import jax
 
 from liftcore import Rest, trace_state
+from liftcore.caches import bounded
 from liftcore.leaves import is_array_or_struct, is_numpy
 from liftcore.owners import Style, is_owner
 from liftcore.statics import Undescribed
@@ -134,7 +135,7 @@ def _definition(module: Structured, structure: Structure, others: dict[str, Any]
     return definition
 
 
-@functools.lru_cache(1024)
+@bounded(1024)
 def _parts(definition: Definition) -> tuple[Structure, dict[str, Any], bool]:
     """Return the structure and the attributes of a definition, and whether these cannot change in place."""
     structure, others = definition.value

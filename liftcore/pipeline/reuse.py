@@ -9,7 +9,6 @@ The kept traces hold no arrays: those that the functions close over are inputs.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import types
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from jax.extend import core as jex
 from jax.extend.core import primitives
 
 from .._compat import as_array, context_of, has_effect, is_staging, keeps_rules
+from ..caches import bounded
 from ..statics import Undescribed, is_shareable, marked, static_key
 from .equations import evaluate, opened
 
@@ -104,7 +104,7 @@ class Equations:
         return self._hash
 
 
-@functools.lru_cache(_KEPT)
+@bounded(_KEPT)
 def _first(equations: Equations) -> Equations:
     return equations
 

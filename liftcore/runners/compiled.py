@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import closed_over, forget_calls
+from ..caches import bounded
 from ..errors import ThreadError, name_of, raise_interrupt
 from ..pipeline.changes import Record, with_created, without_created
 from ..pipeline.splitting import Split
@@ -237,7 +238,7 @@ class Cache:
 
     def __init__(self) -> None:
         known: Found = weakref.WeakValueDictionary()
-        self.find = functools.lru_cache(_CACHED)(functools.partial(Compiled, known))
+        self.find = bounded(_CACHED)(functools.partial(Compiled, known))
 
 
 class Signature(NamedTuple):
@@ -286,7 +287,7 @@ class Compiled:
         whole, rest = ({}, {}) if program.shardings is None else (program.shardings.whole(), program.shardings.rest())
         self._whole = self._jit(self.program, **whole)
         self._jit_rest = functools.partial(self._jit, **rest)
-        self._rest = functools.lru_cache(_TRACES)(self._split_off)
+        self._rest = bounded(_TRACES)(self._split_off)
         self._steady = _STEADY.setdefault(program, Steady())
         self.known = known
         known[id(self)] = self

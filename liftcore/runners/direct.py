@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from .._compat import trace_state
+from ..caches import watched
 from ..pipeline.use import Use
 from ..scopes.scope import Scope
 from ..typing import PyTree
@@ -35,6 +36,11 @@ class Direct:
     def __init__(self, around: Callable[[], Hashable]) -> None:
         self._around = around
         self._found: dict[Any, Compiled] = {}
+        watched(self)
+
+    def cache_clear(self) -> None:
+        """Forget all of them."""
+        self._found.clear()
 
     def note(self, use: Use, around: Hashable, found: Compiled) -> None:
         """Record the compiled function for a use of the lift of all variables, if it only reads at most one scope."""

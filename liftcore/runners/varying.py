@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 
 from .._compat import vary as add_axes
 from .._compat import varying_axes
+from ..caches import bounded
 from ..errors import name_of
 from ..pipeline.use import call_inside
 from ..scopes.scope import Scope
@@ -53,7 +54,7 @@ def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
     return call
 
 
-@functools.lru_cache(_CLASSES)
+@bounded(_CLASSES)
 def _class(kind: type[Scope], rules: Rules) -> type[Scope]:
     """Return a class of scopes whose initial values vary along the axes of their specs, even if they are all equal.
 

@@ -5,7 +5,6 @@ An array is written directly to its place in the bytes, and read as a view of it
 
 from __future__ import annotations
 
-import functools
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import msgpack
 import numpy as np
 
+from ..caches import bounded
 from ..leaves import is_numpy, number_type
 from .dtypes import DTYPES as _DTYPES
 from .problems import StateError, damaged, unwritable
@@ -191,7 +191,7 @@ class WritePlan:
         return pieces
 
 
-@functools.lru_cache(256)  # a model has few shapes
+@bounded(256)  # a model has few shapes
 def _header(code: int, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
     """Return the header of the bytes of an array."""
     inner: bytes = b"\x93" + msgpack.packb(shape) + msgpack.packb(dtype.name) + bin_header(size)
@@ -209,7 +209,7 @@ def _held(pack: Callable[[Any], bytes], value: Any) -> bytes:
         raise StateError(f"msgpack cannot hold the value ({error}).", fix) from error
 
 
-@functools.lru_cache(256)  # NumPy computes the name each time
+@bounded(256)  # NumPy computes the name each time
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return a dtype in the byte order of the machine, or raises if it cannot be written."""
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
+from liftcore.caches import bounded
 from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.filters import check_names, names_in
@@ -119,7 +120,7 @@ def moves(raw: Any, allow_int: bool = False) -> bool:
     return bool(leaves) and all(_is_moving_type(one, allow_int) for one in types)
 
 
-@functools.cache
+@bounded(256)
 def _is_moving_type(dtype: Any, allow_int: bool) -> bool:
     if jnp.issubdtype(dtype, jnp.inexact):
         return True

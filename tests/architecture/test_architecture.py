@@ -14,7 +14,7 @@ import linen_like
 from tests.architecture.sources import PACKAGES, Source, imports, offers, public_definitions, sources, targets
 
 LEVELS = (
-    {"errors", "typing", "values", "leaves", "lazy", "tracing", "_compat"},
+    {"errors", "typing", "values", "leaves", "lazy", "tracing", "caches", "_compat"},
     {
         "filters",
         "rng",
