@@ -26,7 +26,7 @@ SECTIONS = (
     "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.cursor", "liftcore.typing",
     "liftcore.training", "liftcore.training.orbax_utils", "liftcore.generation", "liftcore.scope",
     "liftcore.pipeline", "liftcore.meta", "liftcore.mesh_specs", "liftcore.statics", "liftcore.leaves",
-    "liftcore.owners", "liftcore.cycles", "liftcore.lazy",
+    "liftcore.owners", "liftcore.cycles", "liftcore.caches", "liftcore.pickling", "liftcore.lazy",
     "liftcore.errors",
     "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning",
     "linen_like.errors", "equinox_like", "equinox_like.errors",

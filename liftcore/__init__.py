@@ -19,9 +19,9 @@ functions. JAX's transformations exist here in lifted form for such functions, a
     on a mesh      init_sharded; liftcore.mesh_specs
     edits          liftcore.cursor
     on disk        liftcore.checkpoints
-    caches         clear_caches
-    others         liftcore.cycles, errors, lazy, leaves, meta, owners, rng, serialization, statics, struct,
-                   frozen_dict, traverse_util, typing
+    caches         clear_caches; liftcore.caches
+    others         liftcore.cycles, errors, lazy, leaves, meta, owners, pickling, rng, serialization, statics,
+                   struct, frozen_dict, traverse_util, typing
 """
 
 import jax  # noqa: F401 - here, since two threads that load it at their first use of a name would wait for each other

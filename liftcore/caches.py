@@ -41,6 +41,13 @@ def bounded(size: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def watched(cache: Any) -> None:
     """Let `clear_caches` call `cache.cache_clear()`, for as long as the object lives.
 
+    Example:
+        >>> class Squares(dict):
+        ...     cache_clear = dict.clear
+        ...     __hash__ = object.__hash__
+        >>> squares = Squares({3: 9})
+        >>> watched(squares)
+
     Args:
         cache: an object that keeps results in another way than `bounded`, and no more than a fixed number of them.
     """
@@ -79,4 +86,4 @@ def clear_caches() -> None:
     """
     for cached in list(_caches):
         cached.cache_clear()
-    jax.clear_caches()
+    jax.clear_caches()  # type: ignore[no-untyped-call]

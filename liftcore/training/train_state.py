@@ -12,7 +12,7 @@ import jax
 from ..errors import LiftArgumentError, shown
 from ..filters import Any as AnyOf
 from ..filters import intersect
-from ..saving.pickling import opened, portable
+from ..pickling import opened, portable
 from ..struct import PyTreeNode, check_fields, field
 from ..typing import Filter, PyTree
 from .dynamic_scale import paired

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from liftcore.saving.pickling import portable
+from liftcore.pickling import portable
 
 __all__ = ["Held"]
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeVar
 import jax
 import jax.numpy as jnp
 
-from liftcore.saving.pickling import opened, portable
+from liftcore.pickling import opened, portable
 from liftcore.struct import PyTreeNode, check_fields, field
 from liftcore.training import apply_updates
 

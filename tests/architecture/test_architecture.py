@@ -29,6 +29,7 @@ LEVELS = (
         "frozen_dict",
         "texts",
         "owners",
+        "pickling",
         "configurations",
         "elsewhere",
         "cursor",

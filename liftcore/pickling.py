@@ -7,7 +7,7 @@ import importlib
 import pickle
 from typing import Any
 
-from ..errors import SerializationError, shown
+from .errors import SerializationError, shown
 
 __all__ = ["opened", "portable"]
 
