@@ -1,0 +1,426 @@
+"""The core of liftcore in one file: JAX transformations of functions that have state.
+
+A model is a function of a *scope*. The scope holds named variables, draws random keys, and remembers which names are in
+use. A *lift* makes such a function pure, transforms it with JAX, and writes back what changed. `docs/spine.md` explains
+the six steps. The library adds what real models need; names, keys and numbers are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend import core as jex
+
+# 1. Scopes ------------------------------------------------------------------------------------------------------------
+
+Path = tuple[str, ...]  # of a variable: (collection, *modules, name); of a stream of keys: (stream,)
+Values = dict[Path, Any]
+
+
+class LiftError(Exception):
+    """A wrong use of a scope or of a lift."""
+
+
+class State:
+    """What all scopes of one `init`, `apply` or lift share."""
+
+    def __init__(self, values: Values, keys: Values, mutable: Any, counts: Any = (), names: Any = (), place: str = "/"):
+        self.values, self.keys, self.mutable, self.place = dict(values), keys, mutable, place
+        self.counts: dict[Any, int] = dict(counts)  # how many keys each scope has drawn from each stream
+        self.names: set[Path] = set(names)  # variables that were declared, and children as ("", *modules, name)
+        self.created: Values = {}  # the initial value of each new variable
+        self.written: Values = {}  # the last value of each variable that was written
+        self.ended = False
+
+    def check(self, allowed: bool, problem: str) -> None:
+        if not allowed or self.ended:
+            raise LiftError(f"{self.place}: {'this scope has ended' if self.ended else problem}")
+
+
+class Scope:
+    """One place in a model."""
+
+    def __init__(self, state: State, modules: Path = ()):
+        self.state, self.modules = state, modules
+
+    def child(self, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return `fn` on a scope below this one."""
+        self._claim(("", *self.modules, name))
+        return partial(fn, Scope(self.state, (*self.modules, name)))
+
+    def param(self, name: str, init_fn: Callable[..., Any], *args: Any) -> Any:
+        """Return the value of a parameter; `init_fn` gets a key, and is called only if the parameter is new."""
+        return self.variable("params", name, lambda: init_fn(self.make_rng("params"), *args)).value
+
+    def variable(self, collection: str, name: str, init_fn: Callable[[], Any]) -> Variable:
+        """Return a variable, which is created if it is new."""
+        path = (collection, *self.modules, name)
+        self._claim(path)
+        if path not in self.state.values:
+            self.state.check(matches(self.state.mutable, path), f"{path} does not exist, and cannot be created")
+            self.state.values[path] = self.state.created[path] = mark(init_fn())
+        return Variable(self.state, path)
+
+    def make_rng(self, stream: str) -> Any:
+        """Return a key that depends on the root key of the stream, this place, and the number of keys drawn here."""
+        self.state.check((stream,) in self.state.keys, f"there is no stream {stream!r}")
+        count = self.state.counts.get((self.modules, stream), 0) + 1
+        self.state.counts[self.modules, stream] = count
+        items = *map(str.encode, self.modules), count.to_bytes((count.bit_length() + 7) // 8, "big")
+        digest = hashlib.sha1(b"".join(b"\0" + item for item in items)).digest()
+        return jax.random.fold_in(self.state.keys[stream,], int.from_bytes(digest[:4], "big"))
+
+    def _claim(self, name: Path) -> None:
+        self.state.check(name not in self.state.names, f"{name} is in use")
+        self.state.names.add(name)
+
+
+class Variable:
+    """A handle to one value."""
+
+    def __init__(self, state: State, path: Path):
+        self.state, self.path = state, path
+
+    @property
+    def value(self) -> Any:
+        self.state.check(True, "")
+        return self.state.values[self.path]
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self.state.check(matches(self.state.mutable, self.path), f"{self.path} is immutable")
+        self.state.values[self.path] = self.state.written[self.path] = value
+
+
+def mark(value: Any) -> Any:
+    """Return an equal array; in a trace, an equation of its own makes it."""
+    return checkpoint_name(jnp.asarray(value), "initial value")
+
+
+def matches(filter: Any, path: Path) -> bool:
+    """Return whether a filter selects a path: True, the first item of the path, a predicate, or a tuple of filters."""
+    if isinstance(filter, tuple):
+        return any(matches(one, path) for one in filter)
+    return bool(filter(path)) if callable(filter) else filter is True or filter == path[0]
+
+
+def run(fn: Callable[..., Any], scope: Scope, *args: Any) -> Any:
+    """Call a function of a scope; the scope ends with the call."""
+    try:
+        return fn(scope, *args)
+    finally:
+        scope.state.ended = True
+
+
+def apply(fn: Callable[..., Any], mutable: Any = ()) -> Callable[..., Any]:
+    """Make a function of a scope pure: `(variables, *args, rngs) -> result`, or a pair with the mutable variables."""
+
+    def applied(variables: Values, *args: Any, rngs: dict[str, Any] | None = None) -> Any:
+        keys = {(stream,): key for stream, key in (rngs or {}).items()}
+        state = State(variables, keys, mutable)
+        result = run(fn, Scope(state), *args)
+        after = {path: value for path, value in state.values.items() if matches(mutable, path)}
+        return (result, after) if mutable else result
+
+    return applied
+
+
+def init(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function that creates variables: `(key, *args) -> (result, variables)`."""
+    return lambda key, *args: apply(fn, True)({}, *args, rngs=key if isinstance(key, dict) else {"params": key})
+
+
+# 2. Lifts -------------------------------------------------------------------------------------------------------------
+
+Rules = dict[Any, Any]  # {filter: treatment}: the first filter that matches a path decides
+
+
+class Changes(NamedTuple):
+    """What a body did to its variables."""
+
+    created: Values
+    written: Values
+
+
+class Body:
+    """A function of a scope as a pure function: `(variables, keys, *args) -> (result, Changes)`."""
+
+    def __init__(self, fn: Callable[..., Any], scope: Scope, rules: Rules, name: str):
+        self.fn, self.scope, self.place = fn, scope, f"{scope.state.place}{name}/"
+        self.filters = tuple(rules)
+
+    def __call__(self, values: Values, keys: Values, *args: Any) -> tuple[Any, Changes]:
+        outer = self.scope.state
+        children = outer.names - outer.values.keys()  # a body may declare the variables of its scope again
+        self.state = State(values, keys, self._mutable, outer.counts, children, self.place)
+        result = run(self.fn, Scope(self.state, self.scope.modules), *args)
+        return result, Changes(self.state.created, self.state.written)
+
+    def _mutable(self, path: Path) -> bool:
+        return matches(self.filters, path) and matches(self.scope.state.mutable, path)
+
+
+def transformation(transform: Callable[..., Any], variables: Rules, streams: Rules, name: str) -> Callable[..., Any]:
+    """Make a lift of `transform(body, variables, keys, *args) -> (result, Changes)`; both come grouped by treatment."""
+
+    def lift(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def lifted(scope: Scope, *args: Any) -> Any:
+            outer, body = scope.state, Body(fn, scope, variables, name)
+            groups, keys = partition(outer.values, variables), partition(outer.keys, streams)
+            result, changes = transform(body, groups, keys, *args)
+            # Nothing outside has changed so far. If the body or JAX raises an error, nothing ever does.
+            outer.values |= changes.created | changes.written
+            outer.created |= changes.created
+            outer.written |= changes.written
+            outer.counts, outer.names = body.state.counts, outer.names | body.state.names
+            return result
+
+        return lifted
+
+    return lift
+
+
+def treatment(rules: Rules, path: Path) -> Any:
+    """Return what the first filter that matches says, or None."""
+    return next((how for filter, how in rules.items() if matches(filter, path)), None)
+
+
+def partition(values: Values, rules: Rules) -> dict[Any, Values]:
+    """Return a group of values for each treatment. A value that no filter matches is in none of them."""
+    groups: dict[Any, Values] = defaultdict(dict)
+    for path, value in values.items():
+        if matches(tuple(rules), path):
+            groups[treatment(rules, path)][path] = value
+    return groups
+
+
+ALL: Rules = {True: "all"}
+
+
+def _frozen(body: Body, groups: dict[str, Values], keys: dict[str, Values], *args: Any) -> Any:
+    return body(jax.lax.stop_gradient(groups["all"]), keys["all"], *args)
+
+
+frozen = transformation(_frozen, ALL, ALL, "frozen")
+"""A lift that changes what its body sees: variables without gradients."""
+
+
+# 3. Initial values, jit and remat -------------------------------------------------------------------------------------
+
+Known = dict[Any, tuple[Any, int | None]]  # variables of a jaxpr, with their values and the axes of their elements
+
+
+class Split:
+    """A body that is traced once, and run in two parts: first the initial values of its variables, then the rest."""
+
+    def __init__(self, body: Callable[..., Any], *operands: Any):
+        closed, types = jax.make_jaxpr(body, return_shape=True)(*operands)
+        self.jaxpr = closed.jaxpr
+        self.constants = known(closed.jaxpr.constvars, closed.consts)  # everything that the body closes over
+        self.operands = like(operands, closed.jaxpr.invars)
+        self.result, (self.created, self.written) = like(types, closed.jaxpr.outvars)
+
+    def prologue(self, env: Known, paths: Iterable[Path], size: int | None = None) -> Values:
+        """Return the initial values that follow from what is known. With a size, there is one for each element."""
+        goals = {self.created[path]: path for path in paths}
+        values = {}
+        for eqn in needed(self.jaxpr, goals, env):
+            if all(var in env for var in variables_of(eqn.invars)):
+                evaluate(self.jaxpr, eqn, env, size)
+                for var in goals.keys() & set(eqn.outvars):
+                    values[goals[var]] = value = mark(spread(*env[var], size))
+                    env[var] = value, None if size is None else 0  # what reads the variable reads this value
+        return values
+
+    def remainder(self, created: Values, *operands: Any) -> tuple[Any, Values]:
+        """Return the result and the written values, given the initial values."""
+        env = self.constants | known(self.operands, operands) | known(self.created, created)
+        outputs = self.result, self.written
+        for eqn in needed(self.jaxpr, jax.tree.leaves(outputs), env):
+            evaluate(self.jaxpr, eqn, env)
+        result, written = jax.tree.map(lambda atom: atom.val if isinstance(atom, jex.Literal) else env[atom][0], outputs)
+        return result, written
+
+
+def like(tree: Any, leaves: list[Any]) -> Any:
+    """Return a pytree of the same structure with other leaves."""
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
+
+
+def known(variables: Any, values: Any, axis: int | None = None) -> Known:
+    """Return what is known if these variables have these values, one for each element if there is an axis."""
+    return {var: (value, axis) for var, value in zip(jax.tree.leaves(variables), jax.tree.leaves(values), strict=True)}
+
+
+def variables_of(atoms: Iterable[Any]) -> list[Any]:
+    """Return the inputs or outputs of equations that are no literals."""
+    return [atom for atom in atoms if not isinstance(atom, jex.Literal)]
+
+
+def needed(jaxpr: Any, outputs: Iterable[Any], env: Known) -> list[Any]:
+    """Return the equations that compute the outputs from what is known, in order."""
+    live = set(variables_of(outputs)) - env.keys()
+    kept = []
+    for eqn in reversed(jaxpr.eqns):
+        if not live.isdisjoint(eqn.outvars):
+            kept.append(eqn)
+            live |= set(variables_of(eqn.invars)) - env.keys()
+    return kept[::-1]
+
+
+def evaluate(jaxpr: Any, eqn: Any, env: Known, size: int | None = None) -> None:
+    """Evaluate one equation, for all elements at once if an input differs between them, and add its results."""
+    inputs = variables_of(eqn.invars)
+    values, axes = [env[var][0] for var in inputs], [env[var][1] for var in inputs]
+    alone = jaxpr.replace(constvars=[], invars=inputs, eqns=[eqn], outvars=eqn.outvars, effects=eqn.effects)
+    compute, axis = jex.jaxpr_as_fun(jex.ClosedJaxpr(alone, [])), None
+    if 0 in axes:
+        compute, axis = jax.vmap(compute, axes, axis_size=size), 0
+    env |= known(eqn.outvars, compute(*values), axis)
+
+
+def spread(value: Any, axis: int | None, size: int | None) -> Any:
+    """Return a value for each element."""
+    return value if axis == 0 or size is None else jnp.broadcast_to(value, (size, *value.shape))
+
+
+def outlined(transform: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Lift a JAX transformation that makes one equation of a function."""
+
+    def run(body: Body, groups: dict[str, Values], keys: dict[str, Values], *args: Any) -> Any:
+        operands = groups["all"], keys["all"], *args
+        split = Split(body, *operands)
+        created = split.prologue(split.constants | known(split.operands, operands), split.created)
+        result, written = transform(split.remainder)(created, *operands)
+        return result, Changes(created, written)
+
+    return transformation(run, ALL, ALL, name)
+
+
+jit = outlined(jax.jit, "jit")
+remat = outlined(jax.checkpoint, "remat")
+
+
+# 4. vmap --------------------------------------------------------------------------------------------------------------
+
+
+def vmap(
+    fn: Callable[..., Any], *, variable_axes: Rules, split_rngs: Rules, axis_size: int | None = None
+) -> Callable[..., Any]:
+    """Lift `jax.vmap`: each variable has axis 0 or is shared (None), each stream is split or is not."""
+
+    def transform(body: Body, groups: dict[Any, Values], keys: dict[Any, Values], *args: Any) -> Any:
+        size = axis_size or len(jax.tree.leaves((args, groups[0]))[0])
+        operands = groups[0], split_keys(keys[True], size), args
+
+        def element(values: Values, own: Values, args: Any) -> Any:
+            return body({**groups[None], **values}, {**keys[False], **own}, *args)
+
+        split = Split(element, *first(operands))
+        paths = partition(split.created, variable_axes)
+        env = split.constants  # what the body closes over is the same in all elements, so shared variables may read it
+        shared = complete(split.prologue(env, paths[None]), paths[None], "is shared, but its initial value is not")
+        mapped = split.prologue(env | known(split.operands, operands, 0), paths[0], size)
+        created = {**shared, **mapped}
+        axes_in, axes_out = ({path: treatment(variable_axes, path) for path in d} for d in (created, split.written))
+        run = jax.vmap(split.remainder, (axes_in, 0, 0, 0), (0, axes_out), axis_size=size)
+        result, written = run(created, *operands)
+        return result, Changes(created, written)
+
+    return transformation(transform, variable_axes, split_rngs, "vmap")(fn)
+
+
+def split_keys(keys: Values, size: int) -> Values:
+    return {stream: jax.random.split(key, size) for stream, key in keys.items()}
+
+
+def first(tree: Any) -> Any:
+    """Return the part of one element."""
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def complete(values: Values, paths: Iterable[Path], problem: str) -> Values:
+    """Return all initial values, or say which of them do not follow from what is known."""
+    missing = [path for path in paths if path not in values]
+    if missing:
+        raise LiftError(f"{missing[0]} {problem}")
+    return values
+
+
+# 5. scan --------------------------------------------------------------------------------------------------------------
+
+
+def scan(
+    fn: Callable[..., Any],
+    *,
+    variable_broadcast: Any = (),
+    variable_carry: Any = (),
+    variable_axes: Rules | None = None,
+    split_rngs: Rules,
+    length: int | None = None,
+) -> Callable[..., Any]:
+    """Lift `jax.lax.scan`: each variable is shared, carried, or stacked on axis 0."""
+    rules = {variable_broadcast: "shared", variable_carry: "carried", **dict.fromkeys(variable_axes or {}, "stacked")}
+
+    def transform(body: Body, groups: dict[Any, Values], keys: dict[Any, Values], carry: Any, xs: Any) -> Any:
+        size = length or len(jax.tree.leaves((xs, groups["stacked"]))[0])
+        state = groups["carried"], carry
+        slices = groups["stacked"], split_keys(keys[True], size), xs
+
+        def iteration(state: Any, slices: Any) -> Any:
+            (carried, carry), (stacked, own, x) = state, slices
+            return body({**groups["shared"], **carried, **stacked}, {**keys[False], **own}, carry, x)
+
+        split = Split(iteration, state, first(slices))
+        paths = partition(split.created, rules)
+        before, inputs = split.operands  # the variables of the jaxpr for the state and for the slices
+
+        # Each kind of initial value may read what is known when it is computed; otherwise, it is reported as missing.
+        env = split.constants
+        shared = split.prologue(env, paths["shared"])
+        complete(shared, paths["shared"], "is shared by all iterations, but its initial value depends on one of them")
+        stacked = split.prologue(env | known(inputs, slices, 0), paths["stacked"], size)
+        complete(stacked, paths["stacked"], "is stacked, but its initial value depends on the carry")
+        env = env | known(before, state) | known(inputs, first(slices))
+        env |= {split.created[path]: (value[0], None) for path, value in stacked.items()}
+        carried = split.prologue(env, paths["carried"])
+
+        def step(state: Any, slices: Any) -> Any:
+            (variables, carry), (new, inputs) = state, slices
+            old = {path: variables[path] for path in groups["carried"]}
+            created = {**shared, **new, **{path: variables[path] for path in carried}}
+            (carry, y), written = split.remainder(created, (old, carry), inputs)
+            written = partition(written, rules)
+            return ({**variables, **written["carried"]}, carry), (y, written["stacked"])
+
+        start = {**groups["carried"], **carried}, carry
+        (last, carry), (ys, written) = jax.lax.scan(step, start, (stacked, slices), size)
+        written |= {path: last[path] for path in partition(split.written, rules)["carried"]}
+        return (carry, ys), Changes({**shared, **stacked, **carried}, written)
+
+    return transformation(transform, rules, split_rngs, "scan")(fn)
+
+
+# 6. grad --------------------------------------------------------------------------------------------------------------
+
+
+def grad(fn: Callable[..., Any], wrt: Any = "params") -> Callable[..., Any]:
+    """Lift `jax.grad`: the gradient with respect to variables, also those that the function creates."""
+    rules = {wrt: "wrt", True: "others"}
+
+    def transform(body: Body, groups: dict[Any, Values], keys: dict[Any, Values], *args: Any) -> Any:
+        split = Split(lambda old: body({**groups["others"], **old}, keys["all"], *args), groups["wrt"])
+        created = split.prologue(split.constants | known(split.operands, (groups["wrt"],)), split.created)
+        new = partition(created, rules)["wrt"]
+        loss = lambda new, old: split.remainder({**created, **new}, old)
+        grads, written = jax.grad(loss, (0, 1), has_aux=True)(new, groups["wrt"])
+        return {**grads[0], **grads[1]}, Changes(created, written)
+
+    return transformation(transform, rules, ALL, "grad")(fn)
