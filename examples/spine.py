@@ -40,7 +40,8 @@ class State:
         self.ended = False
 
     def check(self, allowed: bool, problem: str) -> None:
-        if not allowed or self.ended:
+        """Raise an error if something is not allowed, or if the scopes have ended."""
+        if self.ended or not allowed:
             raise LiftError(f"{self.place}: {'this scope has ended' if self.ended else problem}")
 
 
@@ -90,7 +91,8 @@ class Variable:
 
     @property
     def value(self) -> Any:
-        self.state.check(True, "")
+        """The current value; assign to it to write the variable."""
+        self.state.check(self.path in self.state.values, f"{self.path} does not exist")
         return self.state.values[self.path]
 
     @value.setter
@@ -157,6 +159,7 @@ class Body:
         self.filters = tuple(rules)
 
     def __call__(self, values: Values, keys: Values, *args: Any) -> tuple[Any, Changes]:
+        """Run the function on a new scope at the same place, which holds these variables and keys."""
         outer = self.scope.state
         children = outer.names - outer.values.keys()  # a body may declare the variables of its scope again
         self.state = State(values, keys, self._mutable, outer.counts, children, self.place)
@@ -227,8 +230,11 @@ class Split:
         self.operands = like(operands, closed.jaxpr.invars)
         self.result, (self.created, self.written) = like(types, closed.jaxpr.outvars)
 
-    def prologue(self, env: Known, paths: Iterable[Path], size: int | None = None) -> Values:
-        """Return the initial values that follow from what is known. With a size, there is one for each element."""
+    def prologue(self, env: Known, paths: Iterable[Path], size: int | None = None, reads: str = "") -> Values:
+        """Return initial values that follow from what is known, with a size one for each element.
+
+        `env` gains all that is computed; `reads` tells what the values may depend on.
+        """
         goals = {self.created[path]: path for path in paths}
         values = {}
         for eqn in needed(self.jaxpr, goals, env):
@@ -237,6 +243,7 @@ class Split:
                 for var in goals.keys() & set(eqn.outvars):
                     values[goals[var]] = value = mark(spread(*env[var], size))
                     env[var] = value, None if size is None else 0  # what reads the variable reads this value
+        refuse(goals.values() - values.keys(), f"may only begin with what follows from {reads}")
         return values
 
     def remainder(self, created: Values, *operands: Any) -> tuple[Any, Values]:
@@ -245,8 +252,15 @@ class Split:
         outputs = self.result, self.written
         for eqn in needed(self.jaxpr, jax.tree.leaves(outputs), env):
             evaluate(self.jaxpr, eqn, env)
-        result, written = jax.tree.map(lambda atom: atom.val if isinstance(atom, jex.Literal) else env[atom][0], outputs)
+        values = [atom.val if isinstance(atom, jex.Literal) else env[atom][0] for atom in jax.tree.leaves(outputs)]
+        result, written = like(outputs, values)
         return result, written
+
+
+def refuse(paths: Iterable[Path], problem: str) -> None:
+    """Raise an error if there are such paths."""
+    for path in sorted(paths):
+        raise LiftError(f"{path} {problem}")
 
 
 def like(tree: Any, leaves: list[Any]) -> Any:
@@ -315,6 +329,7 @@ def vmap(
     fn: Callable[..., Any], *, variable_axes: Rules, split_rngs: Rules, axis_size: int | None = None
 ) -> Callable[..., Any]:
     """Lift `jax.vmap`: each variable has axis 0 or is shared (None), each stream is split or is not."""
+    axis = partial(treatment, variable_axes)
 
     def transform(body: Body, groups: dict[Any, Values], keys: dict[Any, Values], *args: Any) -> Any:
         size = axis_size or len(jax.tree.leaves((args, groups[0]))[0])
@@ -324,13 +339,13 @@ def vmap(
             return body({**groups[None], **values}, {**keys[False], **own}, *args)
 
         split = Split(element, *first(operands))
-        paths = partition(split.created, variable_axes)
-        env = split.constants  # what the body closes over is the same in all elements, so shared variables may read it
-        shared = complete(split.prologue(env, paths[None]), paths[None], "is shared, but its initial value is not")
-        mapped = split.prologue(env | known(split.operands, operands, 0), paths[0], size)
+        new = partition(split.created, variable_axes)
+        env = split.constants  # what the body closes over, the same in all elements
+        shared = split.prologue(env, new[None], reads="what all elements share")
+        mapped = split.prologue(env | known(split.operands, operands, 0), new[0], size)
         created = {**shared, **mapped}
-        axes_in, axes_out = ({path: treatment(variable_axes, path) for path in d} for d in (created, split.written))
-        run = jax.vmap(split.remainder, (axes_in, 0, 0, 0), (0, axes_out), axis_size=size)
+        in_axes, out_axes = ({path: axis(path) for path in paths} for paths in (created, split.written))
+        run = jax.vmap(split.remainder, (in_axes, 0, 0, 0), (0, out_axes), axis_size=size)
         result, written = run(created, *operands)
         return result, Changes(created, written)
 
@@ -338,20 +353,13 @@ def vmap(
 
 
 def split_keys(keys: Values, size: int) -> Values:
+    """Return a root key for each element."""
     return {stream: jax.random.split(key, size) for stream, key in keys.items()}
 
 
 def first(tree: Any) -> Any:
     """Return the part of one element."""
     return jax.tree.map(lambda leaf: leaf[0], tree)
-
-
-def complete(values: Values, paths: Iterable[Path], problem: str) -> Values:
-    """Return all initial values, or say which of them do not follow from what is known."""
-    missing = [path for path in paths if path not in values]
-    if missing:
-        raise LiftError(f"{missing[0]} {problem}")
-    return values
 
 
 # 5. scan --------------------------------------------------------------------------------------------------------------
@@ -379,29 +387,28 @@ def scan(
             return body({**groups["shared"], **carried, **stacked}, {**keys[False], **own}, carry, x)
 
         split = Split(iteration, state, first(slices))
-        paths = partition(split.created, rules)
-        before, inputs = split.operands  # the variables of the jaxpr for the state and for the slices
+        new = partition(split.created, rules)
+        refuse(partition(split.written, rules)["shared"], "is shared by all iterations, so the body cannot write it")
 
-        # Each kind of initial value may read what is known when it is computed; otherwise, it is reported as missing.
+        # Three kinds of initial values; each may read the kinds before it. The last begins the first iteration.
         env = split.constants
-        shared = split.prologue(env, paths["shared"])
-        complete(shared, paths["shared"], "is shared by all iterations, but its initial value depends on one of them")
-        stacked = split.prologue(env | known(inputs, slices, 0), paths["stacked"], size)
-        complete(stacked, paths["stacked"], "is stacked, but its initial value depends on the carry")
-        env = env | known(before, state) | known(inputs, first(slices))
-        env |= {split.created[path]: (value[0], None) for path, value in stacked.items()}
-        carried = split.prologue(env, paths["carried"])
+        shared = split.prologue(env, new["shared"], reads="what all iterations share")
+        every = env | known(split.operands[1], slices, 0)
+        stacked = split.prologue(every, new["stacked"], size, reads="its iteration without the carry")
+        once = env | known(split.operands, (state, first(slices)))
+        once |= {split.created[path]: (value[0], None) for path, value in stacked.items()}
+        carried = split.prologue(once, new["carried"])
 
         def step(state: Any, slices: Any) -> Any:
-            (variables, carry), (new, inputs) = state, slices
-            old = {path: variables[path] for path in groups["carried"]}
-            created = {**shared, **new, **{path: variables[path] for path in carried}}
-            (carry, y), written = split.remainder(created, (old, carry), inputs)
+            (old, now, carry), (own, inputs) = state, slices  # the carried variables of before the loop, and new ones
+            (carry, y), written = split.remainder({**shared, **now, **own}, (old, carry), inputs)
             written = partition(written, rules)
-            return ({**variables, **written["carried"]}, carry), (y, written["stacked"])
+            old, now = ({path: written["carried"].get(path, value) for path, value in d.items()} for d in (old, now))
+            return (old, now, carry), (y, written["stacked"])
 
-        start = {**groups["carried"], **carried}, carry
-        (last, carry), (ys, written) = jax.lax.scan(step, start, (stacked, slices), size)
+        start = groups["carried"], carried, carry
+        (old, now, carry), (ys, written) = jax.lax.scan(step, start, (stacked, slices), size)
+        last = {**old, **now}
         written |= {path: last[path] for path in partition(split.written, rules)["carried"]}
         return (carry, ys), Changes({**shared, **stacked, **carried}, written)
 
@@ -418,9 +425,12 @@ def grad(fn: Callable[..., Any], wrt: Any = "params") -> Callable[..., Any]:
     def transform(body: Body, groups: dict[Any, Values], keys: dict[Any, Values], *args: Any) -> Any:
         split = Split(lambda old: body({**groups["others"], **old}, keys["all"], *args), groups["wrt"])
         created = split.prologue(split.constants | known(split.operands, (groups["wrt"],)), split.created)
+
+        def loss(new: Values, old: Values) -> Any:
+            return split.remainder({**created, **new}, old)
+
         new = partition(created, rules)["wrt"]
-        loss = lambda new, old: split.remainder({**created, **new}, old)
-        grads, written = jax.grad(loss, (0, 1), has_aux=True)(new, groups["wrt"])
-        return {**grads[0], **grads[1]}, Changes(created, written)
+        (of_new, of_old), written = jax.grad(loss, (0, 1), has_aux=True)(new, groups["wrt"])
+        return {**of_new, **of_old}, Changes(created, written)
 
     return transformation(transform, rules, ALL, "grad")(fn)
