@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -236,21 +236,22 @@ class Split:
         `env` gains all that is computed; `reads` tells what the values may depend on.
         """
         goals = {self.created[path]: path for path in paths}
+        others = set(self.created.values()) - goals.keys()  # never computed twice: known already, or not known
         values = {}
-        for eqn in needed(self.jaxpr, goals, env):
+        for eqn in needed(self.jaxpr, goals, env.keys() | others):
             if all(var in env for var in variables_of(eqn.invars)):
                 evaluate(self.jaxpr, eqn, env, size)
                 for var in goals.keys() & set(eqn.outvars):
                     values[goals[var]] = value = mark(spread(*env[var], size))
                     env[var] = value, None if size is None else 0  # what reads the variable reads this value
-        refuse(goals.values() - values.keys(), f"may only begin with what follows from {reads}")
+        refuse(goals.values() - values.keys(), "the initial value of {} may only depend on " + reads)
         return values
 
     def remainder(self, created: Values, *operands: Any) -> tuple[Any, Values]:
         """Return the result and the written values, given the initial values."""
         env = self.constants | known(self.operands, operands) | known(self.created, created)
         outputs = self.result, self.written
-        for eqn in needed(self.jaxpr, jax.tree.leaves(outputs), env):
+        for eqn in needed(self.jaxpr, jax.tree.leaves(outputs), env.keys()):
             evaluate(self.jaxpr, eqn, env)
         values = [atom.val if isinstance(atom, jex.Literal) else env[atom][0] for atom in jax.tree.leaves(outputs)]
         result, written = like(outputs, values)
@@ -258,9 +259,9 @@ class Split:
 
 
 def refuse(paths: Iterable[Path], problem: str) -> None:
-    """Raise an error if there are such paths."""
+    """Raise an error about the first of these paths, if there is one."""
     for path in sorted(paths):
-        raise LiftError(f"{path} {problem}")
+        raise LiftError(problem.format(path))
 
 
 def like(tree: Any, leaves: list[Any]) -> Any:
@@ -278,14 +279,14 @@ def variables_of(atoms: Iterable[Any]) -> list[Any]:
     return [atom for atom in atoms if not isinstance(atom, jex.Literal)]
 
 
-def needed(jaxpr: Any, outputs: Iterable[Any], env: Known) -> list[Any]:
-    """Return the equations that compute the outputs from what is known, in order."""
-    live = set(variables_of(outputs)) - env.keys()
+def needed(jaxpr: Any, outputs: Iterable[Any], given: Set[Any]) -> list[Any]:
+    """Return the equations that compute the outputs from given variables, in order."""
+    live = set(variables_of(outputs)) - given
     kept = []
     for eqn in reversed(jaxpr.eqns):
         if not live.isdisjoint(eqn.outvars):
             kept.append(eqn)
-            live |= set(variables_of(eqn.invars)) - env.keys()
+            live |= set(variables_of(eqn.invars)) - given
     return kept[::-1]
 
 
@@ -388,13 +389,13 @@ def scan(
 
         split = Split(iteration, state, first(slices))
         new = partition(split.created, rules)
-        refuse(partition(split.written, rules)["shared"], "is shared by all iterations, so the body cannot write it")
+        refuse(partition(split.written, rules)["shared"], "{} is shared by all iterations, so none can write it")
 
         # Three kinds of initial values; each may read the kinds before it. The last begins the first iteration.
         env = split.constants
         shared = split.prologue(env, new["shared"], reads="what all iterations share")
         every = env | known(split.operands[1], slices, 0)
-        stacked = split.prologue(every, new["stacked"], size, reads="its iteration without the carry")
+        stacked = split.prologue(every, new["stacked"], size, reads="the slice of its iteration, not on the carry")
         once = env | known(split.operands, (state, first(slices)))
         once |= {split.created[path]: (value[0], None) for path, value in stacked.items()}
         carried = split.prologue(once, new["carried"])

@@ -115,6 +115,218 @@ def test_without_a_lift_the_numbers_are_those_of_the_library() -> None:
     check(nested(), jnp.array([0.5, -1.0, 2.0]))
 
 
-@pytest.mark.parametrize("names", [(name,) for name in LIFTS] + [*itertools.product(LIFTS, LIFTS)], ids=" of ".join)
+PAIRS = itertools.product(LIFTS, LIFTS)
+
+
+@pytest.mark.parametrize("names", [("scan", "vmap", "jit"), *zip(LIFTS), *PAIRS], ids=" of ".join)
 def test_the_numbers_of_lifts_are_those_of_the_library(names: tuple[str, ...]) -> None:
     check(nested(*names), jnp.array([0.5, -1.0, 2.0]))
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+
+def linear(scope: Any, x: Any) -> Any:
+    n = scope.variable("state", "n", lambda: jnp.zeros(()))
+    n.value += 1
+    return jnp.tanh(x @ scope.param("w", jax.random.normal, (3, 3)))
+
+
+def deep(fn: Fn) -> Fn:
+    """Four layers with parameters of their own, each mapped over a batch, and compiled."""
+    one = spine.vmap(spine.jit(fn), variable_axes={"params": None, "state": 0}, split_rngs={"params": False})
+    return spine.scan(
+        lambda scope, x, _: (one(scope, x), None),
+        variable_carry="state",
+        variable_axes={"params": 0},
+        split_rngs={"params": True},
+        length=4,
+    )
+
+
+def test_a_body_runs_once_at_any_depth() -> None:
+    runs = []
+
+    def counted(scope: Any, x: Any) -> Any:
+        runs.append("run")
+        return linear(scope, x)
+
+    spine.init(lambda scope, x: spine.grad(lambda scope: deep(counted)(scope, x, None)[0].sum())(scope))(
+        key, jnp.ones((2, 3))
+    )
+    assert runs == ["run"]
+
+
+def test_it_equals_the_loop() -> None:
+    x = jnp.ones((2, 3))
+    (y, _), variables = spine.init(deep(linear))(key, x, None)
+    for w in variables["params", "w"]:
+        x = jnp.tanh(x @ w)
+    assert jnp.allclose(y, x, atol=1e-6)
+    assert variables["state", "n"].tolist() == [4.0, 4.0]
+    assert len({w.tobytes() for w in map(jax.device_get, variables["params", "w"])}) == 4, "no key is drawn twice"
+
+
+@pytest.mark.parametrize("lift", [spine.jit, spine.remat, spine.frozen])
+def test_a_lift_that_only_wraps_changes_no_name_and_no_key(lift: Any) -> None:
+    def model(scope: Any, x: Any, lift: Any) -> Any:
+        return scope.child(lift(linear), "first")(x) + scope.child(linear, "second")(x)
+
+    plain = spine.init(model)(key, jnp.ones(3), lambda fn: fn)
+    equal(spine.init(model)(key, jnp.ones(3), lift), plain)
+
+
+def test_initial_values_are_computed_outside_the_loop() -> None:
+    jaxpr = jax.make_jaxpr(spine.init(deep(linear)))(key, jnp.ones((2, 3)), None)
+    (loop,) = (eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan")
+    assert "random" in str(jaxpr)
+    assert "random" not in str(loop.params["jaxpr"])
+
+
+def test_what_is_passed_in_stays_as_it_was() -> None:
+    variables = {("params", "w"): jnp.eye(3), ("state", "n"): jnp.zeros(())}
+    before = dict(variables)
+    _, after = spine.apply(spine.jit(linear), ("state",))(variables, jnp.ones(3))
+    assert variables == before
+    assert after == {("state", "n"): 1.0}
+
+
+def test_a_lift_returns_only_what_changed() -> None:
+    seen = []
+
+    def look(body: Any, groups: Any, keys: Any, x: Any) -> Any:
+        result, changes = body(groups["all"], keys["all"], x)
+        seen.append((set(changes.created), set(changes.written)))
+        return result, changes
+
+    lifted = spine.transformation(look, spine.ALL, spine.ALL, "look")(linear)
+    _, variables = spine.init(lifted)(key, jnp.ones(3))
+    spine.apply(lifted, True)(variables, jnp.ones(3))
+    assert seen == [({("params", "w"), ("state", "n")}, {("state", "n")}), (set(), {("state", "n")})]
+
+
+def test_after_an_error_nothing_has_changed() -> None:
+    def fails(scope: Any, x: Any) -> Any:
+        linear(scope, x)
+        raise ValueError("late")
+
+    def model(scope: Any, x: Any, first: Fn | None = None) -> Any:
+        if first is not None:
+            with pytest.raises(ValueError, match="late"):
+                first(scope, x)
+        return linear(scope, x)
+
+    equal(spine.init(model)(key, jnp.ones(3), spine.jit(fails)), spine.init(model)(key, jnp.ones(3)))
+
+
+def test_frozen_variables_have_no_gradient() -> None:
+    def loss(variables: Any, lift: Any) -> Any:
+        return spine.apply(lift(linear), True)(variables, jnp.ones(3))[0].sum()
+
+    variables = {("params", "w"): jnp.eye(3), ("state", "n"): jnp.zeros(())}
+    assert jax.grad(loss)(variables, lambda fn: fn)["params", "w"].any()
+    assert not jax.grad(loss)(variables, spine.frozen)["params", "w"].any()
+
+
+def test_a_predicate_lifts_single_variables() -> None:
+    def pair(scope: Any) -> Any:
+        return [scope.param(name, jax.random.normal, ()) for name in "ab"]
+
+    alone = spine.vmap(
+        pair, variable_axes={lambda path: path[-1] == "a": None, "params": 0}, split_rngs={"params": True}, axis_size=2
+    )
+    with pytest.raises(spine.LiftError, match="'a'"):
+        spine.init(alone)(key)
+    same = {("params", "a"): jnp.zeros(())}
+    _, variables = spine.apply(lambda scope: alone(scope), True)(same, rngs={"params": key})
+    assert jax.tree.map(jnp.shape, variables) == {("params", "a"): (), ("params", "b"): (2,)}
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def reads_the_input(scope: Any, x: Any, _: Any = None) -> Any:
+    return scope.variable("state", "v", lambda: x).value, None
+
+
+def writes(scope: Any, x: Any, _: Any = None) -> Any:
+    linear(scope, x)
+    return x, None
+
+
+def twice(scope: Any) -> None:
+    for _ in range(2):
+        scope.param("w", jax.random.normal)
+
+
+def ended(scope: Any) -> None:
+    kept: list[Any] = []
+    spine.jit(lambda scope: kept.append(scope))(scope)
+    kept[0].make_rng("params")
+
+
+def reads_a_carried_value(scope: Any, x: Any, _: Any) -> Any:
+    def inner(scope: Any, x: Any) -> Any:
+        a = scope.variable("state", "a", lambda: 0.0)  # the same in all elements until it is written
+        scope.variable("log", "b", lambda: a.value + 1)
+        a.value += x.sum()
+        return x
+
+    return spine.vmap(inner, variable_axes={("state", "log"): 0}, split_rngs={})(scope, x), None
+
+
+def looped(fn: Fn, **options: Any) -> Fn:
+    return lambda scope, x: spine.scan(fn, length=2, **options)(scope, x, None)
+
+
+WRONG: dict[str, tuple[Fn, str]] = {
+    "a name twice": (lambda scope, x: twice(scope), "in use"),
+    "a scope after its lift": (lambda scope, x: ended(scope), "/jit/: this scope has ended"),
+    "a stream that is not lifted": (
+        spine.vmap(linear, variable_axes={"params": None, "state": 0}, split_rngs={}),
+        "there is no stream 'params'",
+    ),
+    "a variable that is not lifted": (
+        spine.vmap(linear, variable_axes={"params": None}, split_rngs={"params": False}),
+        "'n'.* does not exist, and cannot be created",
+    ),
+    "a shared value of an element": (
+        spine.vmap(reads_the_input, variable_axes={"state": None}, split_rngs={}),
+        "'v'.* may only depend on what all elements share",
+    ),
+    "a shared key of an element": (
+        spine.vmap(linear, variable_axes={"params": None, "state": 0}, split_rngs={"params": True}),
+        "'w'.* may only depend on what all elements share",
+    ),
+    "a shared value of an iteration": (
+        looped(reads_the_input, variable_broadcast="state", split_rngs={}),
+        "'v'.* may only depend on what all iterations share",
+    ),
+    "a stacked value of the carry": (
+        looped(reads_the_input, variable_axes={"state": 0}, split_rngs={}),
+        "'v'.* not on the carry",
+    ),
+    "a stacked value of a carried one": (
+        looped(reads_a_carried_value, variable_axes={"log": 0}, variable_carry="state", split_rngs={}),
+        "'b'.* not on the carry",
+    ),
+    "a shared value that is written": (
+        looped(writes, variable_broadcast=True, split_rngs={"params": False}),
+        "'n'.* none can write it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_error_says_what_is_wrong(case: str) -> None:
+    fn, message = WRONG[case]
+    with pytest.raises(spine.LiftError, match=message):
+        spine.init(fn)(key, jnp.ones((2, 3)))
+
+
+def test_what_is_immutable_cannot_be_written() -> None:
+    variables = {("params", "w"): jnp.eye(3), ("state", "n"): jnp.zeros(())}
+    with pytest.raises(spine.LiftError, match=r"/jit/: .*'n'.* is immutable"):
+        spine.apply(spine.jit(linear))(variables, jnp.ones(3))
+    with pytest.raises(spine.LiftError, match=r"/: .*'w'.* does not exist"):
+        spine.apply(linear, "state")({}, jnp.ones(3))
