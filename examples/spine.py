@@ -22,6 +22,7 @@ from jax.extend import core as jex
 
 Path = tuple[str, ...]  # of a variable: (collection, *modules, name); of a stream of keys: (stream,)
 Values = dict[Path, Any]
+Fn = Callable[..., Any]
 
 
 class LiftError(Exception):
@@ -51,12 +52,12 @@ class Scope:
     def __init__(self, state: State, modules: Path = ()):
         self.state, self.modules = state, modules
 
-    def child(self, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def child(self, fn: Fn, name: str) -> Fn:
         """Return `fn` on a scope below this one."""
         self._claim(("", *self.modules, name))
         return partial(fn, Scope(self.state, (*self.modules, name)))
 
-    def param(self, name: str, init_fn: Callable[..., Any], *args: Any) -> Any:
+    def param(self, name: str, init_fn: Fn, *args: Any) -> Any:
         """Return the value of a parameter; `init_fn` gets a key, and is called only if the parameter is new."""
         return self.variable("params", name, lambda: init_fn(self.make_rng("params"), *args)).value
 
@@ -113,7 +114,7 @@ def matches(filter: Any, path: Path) -> bool:
     return bool(filter(path)) if callable(filter) else filter is True or filter == path[0]
 
 
-def run(fn: Callable[..., Any], scope: Scope, *args: Any) -> Any:
+def run(fn: Fn, scope: Scope, *args: Any) -> Any:
     """Call a function of a scope; the scope ends with the call."""
     try:
         return fn(scope, *args)
@@ -121,7 +122,7 @@ def run(fn: Callable[..., Any], scope: Scope, *args: Any) -> Any:
         scope.state.ended = True
 
 
-def apply(fn: Callable[..., Any], mutable: Any = ()) -> Callable[..., Any]:
+def apply(fn: Fn, mutable: Any = ()) -> Fn:
     """Make a function of a scope pure: `(variables, *args, rngs) -> result`, or a pair with the mutable variables."""
 
     def applied(variables: Values, *args: Any, rngs: dict[str, Any] | None = None) -> Any:
@@ -134,7 +135,7 @@ def apply(fn: Callable[..., Any], mutable: Any = ()) -> Callable[..., Any]:
     return applied
 
 
-def init(fn: Callable[..., Any]) -> Callable[..., Any]:
+def init(fn: Fn) -> Fn:
     """Make a function that creates variables: `(key, *args) -> (result, variables)`."""
     return lambda key, *args: apply(fn, True)({}, *args, rngs=key if isinstance(key, dict) else {"params": key})
 
@@ -142,6 +143,7 @@ def init(fn: Callable[..., Any]) -> Callable[..., Any]:
 # 2. Lifts -------------------------------------------------------------------------------------------------------------
 
 Rules = dict[Any, Any]  # {filter: treatment}: the first filter that matches a path decides
+Groups = dict[Any, Values]  # {treatment: {path: value}}
 
 
 class Changes(NamedTuple):
@@ -154,7 +156,7 @@ class Changes(NamedTuple):
 class Body:
     """A function of a scope as a pure function: `(variables, keys, *args) -> (result, Changes)`."""
 
-    def __init__(self, fn: Callable[..., Any], scope: Scope, rules: Rules, name: str):
+    def __init__(self, fn: Fn, scope: Scope, rules: Rules, name: str):
         self.fn, self.scope, self.place = fn, scope, f"{scope.state.place}{name}/"
         self.filters = tuple(rules)
 
@@ -170,10 +172,10 @@ class Body:
         return matches(self.filters, path) and matches(self.scope.state.mutable, path)
 
 
-def transformation(transform: Callable[..., Any], variables: Rules, streams: Rules, name: str) -> Callable[..., Any]:
+def transformation(transform: Fn, variables: Rules, streams: Rules, name: str) -> Fn:
     """Make a lift of `transform(body, variables, keys, *args) -> (result, Changes)`; both come grouped by treatment."""
 
-    def lift(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def lift(fn: Fn) -> Fn:
         def lifted(scope: Scope, *args: Any) -> Any:
             outer, body = scope.state, Body(fn, scope, variables, name)
             groups, keys = partition(outer.values, variables), partition(outer.keys, streams)
@@ -195,9 +197,9 @@ def treatment(rules: Rules, path: Path) -> Any:
     return next((how for filter, how in rules.items() if matches(filter, path)), None)
 
 
-def partition(values: Values, rules: Rules) -> dict[Any, Values]:
+def partition(values: Values, rules: Rules) -> Groups:
     """Return a group of values for each treatment. A value that no filter matches is in none of them."""
-    groups: dict[Any, Values] = defaultdict(dict)
+    groups: Groups = defaultdict(dict)
     for path, value in values.items():
         if matches(tuple(rules), path):
             groups[treatment(rules, path)][path] = value
@@ -207,7 +209,7 @@ def partition(values: Values, rules: Rules) -> dict[Any, Values]:
 ALL: Rules = {True: "all"}
 
 
-def _frozen(body: Body, groups: dict[str, Values], keys: dict[str, Values], *args: Any) -> Any:
+def _frozen(body: Body, groups: Groups, keys: Groups, *args: Any) -> Any:
     return body(jax.lax.stop_gradient(groups["all"]), keys["all"], *args)
 
 
@@ -223,7 +225,7 @@ Known = dict[Any, tuple[Any, int | None]]  # variables of a jaxpr, with their va
 class Split:
     """A body that is traced once, and run in two parts: first the initial values of its variables, then the rest."""
 
-    def __init__(self, body: Callable[..., Any], *operands: Any):
+    def __init__(self, body: Fn, *operands: Any):
         closed, types = jax.make_jaxpr(body, return_shape=True)(*operands)
         self.jaxpr = closed.jaxpr
         self.constants = known(closed.jaxpr.constvars, closed.consts)  # everything that the body closes over
@@ -233,8 +235,9 @@ class Split:
     def prologue(self, env: Known, paths: Iterable[Path], size: int | None = None, reads: str = "") -> Values:
         """Return initial values that follow from what is known, with a size one for each element.
 
-        `env` gains all that is computed; `reads` tells what the values may depend on.
+        If a value does not follow, the error says what it may read.
         """
+        env = dict(env)
         goals = {self.created[path]: path for path in paths}
         others = set(self.created.values()) - goals.keys()  # never computed twice: known already, or not known
         values = {}
@@ -247,9 +250,13 @@ class Split:
         refuse(goals.values() - values.keys(), "the initial value of {} may only depend on " + reads)
         return values
 
+    def initial(self, values: Values, axis: int | None = None) -> Known:
+        """Return what is known if these variables begin with these values."""
+        return {self.created[path]: (value, axis) for path, value in values.items()}
+
     def remainder(self, created: Values, *operands: Any) -> tuple[Any, Values]:
         """Return the result and the written values, given the initial values."""
-        env = self.constants | known(self.operands, operands) | known(self.created, created)
+        env = self.constants | known(self.operands, operands) | self.initial(created)
         outputs = self.result, self.written
         for eqn in needed(self.jaxpr, jax.tree.leaves(outputs), env.keys()):
             evaluate(self.jaxpr, eqn, env)
@@ -306,10 +313,10 @@ def spread(value: Any, axis: int | None, size: int | None) -> Any:
     return value if axis == 0 or size is None else jnp.broadcast_to(value, (size, *value.shape))
 
 
-def outlined(transform: Callable[..., Any], name: str) -> Callable[..., Any]:
+def outlined(transform: Fn, name: str) -> Fn:
     """Lift a JAX transformation that makes one equation of a function."""
 
-    def run(body: Body, groups: dict[str, Values], keys: dict[str, Values], *args: Any) -> Any:
+    def run(body: Body, groups: Groups, keys: Groups, *args: Any) -> Any:
         operands = groups["all"], keys["all"], *args
         split = Split(body, *operands)
         created = split.prologue(split.constants | known(split.operands, operands), split.created)
@@ -326,13 +333,11 @@ remat = outlined(jax.checkpoint, "remat")
 # 4. vmap --------------------------------------------------------------------------------------------------------------
 
 
-def vmap(
-    fn: Callable[..., Any], *, variable_axes: Rules, split_rngs: Rules, axis_size: int | None = None
-) -> Callable[..., Any]:
+def vmap(fn: Fn, *, variable_axes: Rules, split_rngs: Rules, axis_size: int | None = None) -> Fn:
     """Lift `jax.vmap`: each variable has axis 0 or is shared (None), each stream is split or is not."""
     axis = partial(treatment, variable_axes)
 
-    def transform(body: Body, groups: dict[Any, Values], keys: dict[Any, Values], *args: Any) -> Any:
+    def transform(body: Body, groups: Groups, keys: Groups, *args: Any) -> Any:
         size = axis_size or len(jax.tree.leaves((args, groups[0]))[0])
         operands = groups[0], split_keys(keys[True], size), args
 
@@ -343,7 +348,8 @@ def vmap(
         new = partition(split.created, variable_axes)
         env = split.constants  # what the body closes over, the same in all elements
         shared = split.prologue(env, new[None], reads="what all elements share")
-        mapped = split.prologue(env | known(split.operands, operands, 0), new[0], size)
+        env = env | split.initial(shared) | known(split.operands, operands, 0)
+        mapped = split.prologue(env, new[0], size)
         created = {**shared, **mapped}
         in_axes, out_axes = ({path: axis(path) for path in paths} for paths in (created, split.written))
         run = jax.vmap(split.remainder, (in_axes, 0, 0, 0), (0, out_axes), axis_size=size)
@@ -367,18 +373,18 @@ def first(tree: Any) -> Any:
 
 
 def scan(
-    fn: Callable[..., Any],
+    fn: Fn,
     *,
     variable_broadcast: Any = (),
     variable_carry: Any = (),
     variable_axes: Rules | None = None,
     split_rngs: Rules,
     length: int | None = None,
-) -> Callable[..., Any]:
+) -> Fn:
     """Lift `jax.lax.scan`: each variable is shared, carried, or stacked on axis 0."""
     rules = {variable_broadcast: "shared", variable_carry: "carried", **dict.fromkeys(variable_axes or {}, "stacked")}
 
-    def transform(body: Body, groups: dict[Any, Values], keys: dict[Any, Values], carry: Any, xs: Any) -> Any:
+    def transform(body: Body, groups: Groups, keys: Groups, carry: Any, xs: Any) -> Any:
         size = length or len(jax.tree.leaves((xs, groups["stacked"]))[0])
         state = groups["carried"], carry
         slices = groups["stacked"], split_keys(keys[True], size), xs
@@ -391,39 +397,43 @@ def scan(
         new = partition(split.created, rules)
         refuse(partition(split.written, rules)["shared"], "{} is shared by all iterations, so none can write it")
 
-        # Three kinds of initial values; each may read the kinds before it. The last begins the first iteration.
+        # Three kinds of initial values; each may read the kinds before it.
         env = split.constants
         shared = split.prologue(env, new["shared"], reads="what all iterations share")
+        env = env | split.initial(shared)
         every = env | known(split.operands[1], slices, 0)
         stacked = split.prologue(every, new["stacked"], size, reads="the slice of its iteration, not on the carry")
-        once = env | known(split.operands, (state, first(slices)))
-        once |= {split.created[path]: (value[0], None) for path, value in stacked.items()}
-        carried = split.prologue(once, new["carried"])
+        begin = env | split.initial(first(stacked)) | known(split.operands, (state, first(slices)))
+        carried = split.prologue(begin, new["carried"])
 
         def step(state: Any, slices: Any) -> Any:
-            (old, now, carry), (own, inputs) = state, slices  # the carried variables of before the loop, and new ones
-            (carry, y), written = split.remainder({**shared, **now, **own}, (old, carry), inputs)
+            (variables, carry), (own, inputs) = state, slices
+            old, now = select(variables, groups["carried"]), select(variables, carried)
+            (carry, y), written = split.remainder({**shared, **own, **now}, (old, carry), inputs)
             written = partition(written, rules)
-            old, now = ({path: written["carried"].get(path, value) for path, value in d.items()} for d in (old, now))
-            return (old, now, carry), (y, written["stacked"])
+            return ({**variables, **written["carried"]}, carry), (y, written["stacked"])
 
-        start = groups["carried"], carried, carry
-        (old, now, carry), (ys, written) = jax.lax.scan(step, start, (stacked, slices), size)
-        last = {**old, **now}
-        written |= {path: last[path] for path in partition(split.written, rules)["carried"]}
+        start = {**groups["carried"], **carried}, carry
+        (variables, carry), (ys, written) = jax.lax.scan(step, start, (stacked, slices), size)
+        written |= select(variables, partition(split.written, rules)["carried"])
         return (carry, ys), Changes({**shared, **stacked, **carried}, written)
 
     return transformation(transform, rules, split_rngs, "scan")(fn)
 
 
+def select(values: Values, paths: Iterable[Path]) -> Values:
+    """Return the values of some paths."""
+    return {path: values[path] for path in paths}
+
+
 # 6. grad --------------------------------------------------------------------------------------------------------------
 
 
-def grad(fn: Callable[..., Any], wrt: Any = "params") -> Callable[..., Any]:
+def grad(fn: Fn, wrt: Any = "params") -> Fn:
     """Lift `jax.grad`: the gradient with respect to variables, also those that the function creates."""
-    rules = {wrt: "wrt", True: "others"}
+    rules = {(wrt,): "wrt", True: "others"}
 
-    def transform(body: Body, groups: dict[Any, Values], keys: dict[Any, Values], *args: Any) -> Any:
+    def transform(body: Body, groups: Groups, keys: Groups, *args: Any) -> Any:
         split = Split(lambda old: body({**groups["others"], **old}, keys["all"], *args), groups["wrt"])
         created = split.prologue(split.constants | known(split.operands, (groups["wrt"],)), split.created)
 
@@ -435,3 +445,38 @@ def grad(fn: Callable[..., Any], wrt: Any = "params") -> Callable[..., Any]:
         return {**of_new, **of_old}, Changes(created, written)
 
     return transformation(transform, rules, ALL, "grad")(fn)
+
+
+# Together -------------------------------------------------------------------------------------------------------------
+
+
+def layer(scope: Scope, x: Any) -> Any:
+    """A dense layer that counts its calls."""
+    calls = scope.variable("state", "calls", lambda: jnp.zeros((), int))
+    calls.value += 1
+    w = scope.param("w", jax.nn.initializers.lecun_normal(), (x.shape[-1], x.shape[-1]))
+    return jnp.tanh(x @ w)
+
+
+def deep(scope: Scope, x: Any) -> Any:
+    """Four layers, compiled as one, with parameters of their own."""
+    layers = scan(
+        lambda scope, x, _: (remat(layer)(scope, x), None),
+        variable_carry="state",
+        variable_axes={"params": 0},
+        split_rngs={"params": True},
+        length=4,
+    )
+    return scope.child(layers, "layers")(x, None)[0]
+
+
+def main() -> None:
+    """Create an ensemble of three deep networks, and print its variables."""
+    ensemble = vmap(jit(deep), variable_axes={True: 0}, split_rngs={"params": True})
+    _, variables = init(ensemble)(jax.random.key(0), jnp.ones((3, 8)))
+    for path, value in variables.items():
+        print(f"{'/'.join(path):20} {value.dtype}{list(value.shape)}")
+
+
+if __name__ == "__main__":
+    main()
