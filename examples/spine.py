@@ -237,18 +237,16 @@ class Split:
 
         If a value does not follow, the error says what it may read.
         """
-        env = dict(env)
-        goals = {self.created[path]: path for path in paths}
-        others = set(self.created.values()) - goals.keys()  # never computed twice: known already, or not known
-        values = {}
-        for eqn in needed(self.jaxpr, goals, env.keys() | others):
+        env, goals = dict(env), {path: self.created[path] for path in paths}
+        others = set(self.created.values()) - set(goals.values())  # known, or not to be computed here
+        for eqn in needed(self.jaxpr, goals.values(), env.keys() | others):
             if all(var in env for var in variables_of(eqn.invars)):
                 evaluate(self.jaxpr, eqn, env, size)
-                for var in goals.keys() & set(eqn.outvars):
-                    values[goals[var]] = value = mark(spread(*env[var], size))
-                    env[var] = value, None if size is None else 0  # what reads the variable reads this value
-        refuse(goals.values() - values.keys(), "the initial value of {} may only depend on " + reads)
-        return values
+                for var in set(goals.values()) & set(eqn.outvars):
+                    env[var] = spread(*env[var], size)  # what reads the variable later reads this value
+        missing = [path for path, var in goals.items() if var not in env]
+        refuse(missing, f"the initial value of {{}} may only depend on {reads}")
+        return {path: env[var][0] for path, var in goals.items()}
 
     def initial(self, values: Values, axis: int | None = None) -> Known:
         """Return what is known if these variables begin with these values."""
@@ -308,9 +306,11 @@ def evaluate(jaxpr: Any, eqn: Any, env: Known, size: int | None = None) -> None:
     env |= known(eqn.outvars, compute(*values), axis)
 
 
-def spread(value: Any, axis: int | None, size: int | None) -> Any:
-    """Return a value for each element."""
-    return value if axis == 0 or size is None else jnp.broadcast_to(value, (size, *value.shape))
+def spread(value: Any, axis: int | None, size: int | None) -> tuple[Any, int | None]:
+    """Return a value for each element, with its axis."""
+    if size is None or axis == 0:
+        return value, axis
+    return jnp.broadcast_to(value, (size, *value.shape)), 0
 
 
 def outlined(transform: Fn, name: str) -> Fn:
