@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,8 @@ import pytest
 import liftcore
 from liftcore.traverse_util import flatten_dict
 
-FILE = Path(__file__).parents[2] / "examples" / "spine.py"
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "examples" / "spine.py"
 
 
 def loaded() -> Any:
@@ -132,6 +134,10 @@ def linear(scope: Any, x: Any) -> Any:
     return jnp.tanh(x @ scope.param("w", jax.random.normal, (3, 3)))
 
 
+def draw(scope: Any) -> Any:
+    return jax.random.key_data(scope.make_rng("params"))
+
+
 def deep(fn: Fn) -> Fn:
     """Four layers with parameters of their own, each mapped over a batch, and compiled."""
     one = spine.vmap(spine.jit(fn), variable_axes={"params": None, "state": 0}, split_rngs={"params": False})
@@ -170,10 +176,12 @@ def test_it_equals_the_loop() -> None:
 @pytest.mark.parametrize("lift", [spine.jit, spine.remat, spine.frozen])
 def test_a_lift_that_only_wraps_changes_no_name_and_no_key(lift: Any) -> None:
     def model(scope: Any, x: Any, lift: Any) -> Any:
-        return scope.child(lift(linear), "first")(x) + scope.child(linear, "second")(x)
+        drawn = [fn(scope) for fn in (draw, lift(draw), draw)]
+        return drawn, scope.child(lift(linear), "first")(x) + scope.child(linear, "second")(x)
 
     plain = spine.init(model)(key, jnp.ones(3), lambda fn: fn)
     equal(spine.init(model)(key, jnp.ones(3), lift), plain)
+    assert len({array.tobytes() for array in map(jax.device_get, plain[0][0])}) == 3
 
 
 def test_initial_values_are_computed_outside_the_loop() -> None:
@@ -226,6 +234,19 @@ def test_frozen_variables_have_no_gradient() -> None:
     variables = {("params", "w"): jnp.eye(3), ("state", "n"): jnp.zeros(())}
     assert jax.grad(loss)(variables, lambda fn: fn)["params", "w"].any()
     assert not jax.grad(loss)(variables, spine.frozen)["params", "w"].any()
+
+
+def test_a_body_shares_the_variables_of_its_scope_but_not_the_children() -> None:
+    def model(scope: Any, name: str) -> Any:
+        w = scope.param("w", jax.random.normal, (3,))
+        scope.child(linear, "linear")(w)
+        lifted = spine.jit(lambda scope: (scope.param("w", jnp.ones), scope.child(linear, name)(w))[0])
+        return w, lifted(scope)
+
+    (w, same), _ = spine.init(model)(key, "other")
+    assert (w == same).all()
+    with pytest.raises(spine.LiftError, match=r"'linear'.* is in use"):
+        spine.init(model)(key, "linear")
 
 
 def test_a_predicate_lifts_single_variables() -> None:
@@ -330,3 +351,23 @@ def test_what_is_immutable_cannot_be_written() -> None:
         spine.apply(spine.jit(linear))(variables, jnp.ones(3))
     with pytest.raises(spine.LiftError, match=r"/: .*'w'.* does not exist"):
         spine.apply(linear, "state")({}, jnp.ones(3))
+
+
+# -- its page ----------------------------------------------------------------------------------------------------------
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
+
+
+def test_the_page_shows_the_whole_file() -> None:
+    source, page = FILE.read_text(encoding="utf-8"), (ROOT / "docs" / "spine.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    shown = "".join(block for block in blocks if block in source)
+    code = source.removeprefix('"""' + spine.__doc__ + '"""')
+    assert lines(shown) == lines(code), "the code in docs/spine.md and examples/spine.py differs"
+
+
+def test_the_page_shows_what_the_program_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    spine.main()
+    assert f"```text\n{capsys.readouterr().out}```" in (ROOT / "docs" / "spine.md").read_text(encoding="utf-8")
