@@ -25,7 +25,7 @@ import jax
 from jax.extend import core as jex
 
 from .._compat import has_effect, is_tag
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, LoopInvarianceError
 from ..texts import path_text
 from ..typing import PyTree
 from .changes import with_created
@@ -223,15 +223,35 @@ class Split:
             operands: the arguments of the body, for all elements.
             in_axes: a pytree prefix of the operands: the axis along which elements differ, or None.
             group_axes: for each part of `created`, the axis along which its values are stacked, or None.
+
+        Raises:
+            LoopInvarianceError: if a group has no axis, but an initial value in it differs between elements.
         """
         parts: list[Any]
         treedef: Any
         parts, treedef = jax.tree.flatten(tuple(in_axes), is_leaf=lambda axis: axis is None)
         pairs = zip(parts, treedef.flatten_up_to(tuple(operands)), strict=True)
         along = [axis for axis, part in pairs for _ in jax.tree.leaves(part)]
-        return self._made(
-            Prologue(self, self.leaves(operands), along, batch), [group_axes[part] for part in self.parts], None
-        )
+        axes = [group_axes[part] for part in self.parts]
+        try:
+            return self._made(Prologue(self, self.leaves(operands), along, batch), axes, None)
+        except ValueError as error:
+            differing = self._differing(along, axes)
+            if not differing or self.use is None:
+                raise
+            raise LoopInvarianceError(
+                self.use.where,
+                f"the initial value of {differing} differs between elements, but its group has no axis (None).",
+                "Give the group an axis in `group_axes`, or do not split the stream that the initializer draws from.",
+            ) from error
+
+    def _differing(self, along: Sequence[Any], axes: Sequence[Any]) -> list[str]:
+        """Return the names of the initial values without an axis that read something with an axis."""
+        mapped = frozenset(place for place, axis in enumerate(along) if axis is not None)
+        stacked = frozenset(number for number, axis in enumerate(axes) if axis is not None)
+        reads = zip(axes, self._sources, self.earlier, strict=True)
+        differ = [axis is None and bool(mapped & places or stacked & earlier) for axis, places, earlier in reads]
+        return sorted(set(pick(self.names, differ)))
 
     def _made(
         self, prologue: Prologue, axes: Sequence[Any] | None, form: Callable[[int, Any], Any] | None
