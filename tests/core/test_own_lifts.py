@@ -251,3 +251,63 @@ def test_a_type_error_in_a_transformation_is_raised_as_it_is() -> None:
 
     with pytest.raises(TypeError, match="own_key"):
         liftcore.init(liftcore.pack(transform, [True], [True], [True]))(KEY)
+
+
+# -- a mapping of one's own: a variable that its elements share --------------------------------------------------------
+
+
+def mapped(split: bool = False) -> Any:
+    """A lift that maps over 8 elements; they share `params`, and keys unless these are split."""
+
+    def transform(body: Any, variables: Any, rngs: Any, x: Any) -> Any:
+        keys = jax.tree.map(lambda key: jax.random.split(key, 8), rngs) if split else rngs
+        first = functools.partial(jax.tree.map, lambda leaf: leaf[0])
+        types = (variables[0], first(variables[1])), first(keys) if split else rngs, first(x)
+        operands, axes = (variables, keys, x), ((None, 0), 0 if split else None, 0)
+
+        def batch(fn: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
+            return jax.vmap(fn, tuple(in_axes), out_axes, axis_size=8, axis_name="i")
+
+        parts = body.split(*types, axes=[("i", 8)])
+        created = parts.batched_prologue(batch, operands, axes, [None, 0, 0, 0])
+        run = batch(parts.remainder, ([None, 0, 0, 0], *axes), (0, [None, 0, 0]))
+        return parts.join(created, *run(created, *operands))
+
+    return lift(transform)
+
+
+def of_key(scope: Scope, x: Any) -> Any:
+    return x * scope.param("w", jax.random.normal, ())
+
+
+def of_input(scope: Scope, x: Any) -> Any:
+    return x * scope.param("w", lambda key: x)
+
+
+def of_variable(scope: Scope, x: Any) -> Any:
+    n = scope.variable("state", "n", lambda: x)
+    return x * scope.param("w", lambda key: n.value)
+
+
+def of_the_mean(scope: Scope, x: Any) -> Any:
+    return x * scope.param("w", lambda key: jax.lax.pmean(x, "i"))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(("fn", "split"), [(of_key, True), (of_input, False), (of_variable, False)])
+def test_a_shared_initial_value_that_differs_is_named(fn: Callable[..., Any], split: bool, nested: bool) -> None:
+    model: Callable[..., Any] = mapped(split)(fn)
+    if nested:
+        inner = model
+        model = liftcore.scan(lambda scope, x: (inner(scope, x), None), length=2, variable_carry=True, split_rngs=False)
+    with pytest.raises(LoopInvarianceError) as caught:
+        liftcore.init(model)(KEY, X)
+    assert caught.value.what.startswith("the initial value of ['params/w'] differs between elements")
+    assert "`group_axes`" in caught.value.fix
+
+
+@pytest.mark.parametrize(("fn", "split"), [(of_key, False), (of_the_mean, False)])
+def test_a_shared_initial_value_may_be_the_same_in_all_elements(fn: Callable[..., Any], split: bool) -> None:
+    y, variables = liftcore.init(mapped(split)(fn))(KEY, X)
+    assert variables["params"]["w"].shape == ()
+    np.testing.assert_allclose(y, X * variables["params"]["w"])

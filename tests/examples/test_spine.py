@@ -236,6 +236,17 @@ def test_frozen_variables_have_no_gradient() -> None:
     assert not jax.grad(loss)(variables, spine.frozen)["params", "w"].any()
 
 
+def test_the_gradient_is_with_respect_to_the_variables_of_the_filter() -> None:
+    def product(scope: Any) -> Any:
+        a = scope.variable("a", "a", lambda: jnp.float32(2)).value
+        return a * scope.param("w", lambda key: jnp.float32(3))
+
+    a, w = ("a", "a"), ("params", "w")
+    assert spine.init(spine.grad(product))(key)[0] == {w: 2}
+    assert spine.init(spine.grad(product, wrt=True))(key)[0] == {a: 3, w: 2}
+    assert spine.apply(spine.grad(product, wrt="a"))({a: jnp.float32(5), w: jnp.float32(7)}) == {a: 7}
+
+
 def test_a_body_shares_the_variables_of_its_scope_but_not_the_children() -> None:
     def model(scope: Any, name: str) -> Any:
         w = scope.param("w", jax.random.normal, (3,))
