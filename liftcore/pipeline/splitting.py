@@ -241,8 +241,8 @@ class Split:
                 raise
             raise LoopInvarianceError(
                 self.use.where,
-                f"the initial value of {differing} differs between elements, but its group has no axis (None).",
-                "Give the group an axis in `group_axes`, or do not split the stream that the initializer draws from.",
+                f"{differing} is shared by all elements (axis None), but its initial value differs between them.",
+                "Give its group an axis, in `group_axes`, or do not split the stream that its initializer draws from.",
             ) from error
 
     def _differing(self, along: Sequence[Any], axes: Sequence[Any]) -> list[str]:

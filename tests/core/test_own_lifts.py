@@ -302,7 +302,7 @@ def test_a_shared_initial_value_that_differs_is_named(fn: Callable[..., Any], sp
         model = liftcore.scan(lambda scope, x: (inner(scope, x), None), length=2, variable_carry=True, split_rngs=False)
     with pytest.raises(LoopInvarianceError) as caught:
         liftcore.init(model)(KEY, X)
-    assert caught.value.what.startswith("the initial value of ['params/w'] differs between elements")
+    assert caught.value.what.startswith("['params/w'] is shared by all elements (axis None), but its initial value")
     assert "`group_axes`" in caught.value.fix
 
 
