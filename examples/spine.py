@@ -126,7 +126,7 @@ def apply(fn: Fn, mutable: Any = ()) -> Fn:
     """Make a function of a scope pure: `(variables, *args, rngs) -> result`, or a pair with the mutable variables."""
 
     def applied(variables: Values, *args: Any, rngs: dict[str, Any] | None = None) -> Any:
-        keys = {(stream,): key for stream, key in (rngs or {}).items()}
+        keys: Values = {(stream,): key for stream, key in (rngs or {}).items()}
         state = State(variables, keys, mutable)
         result = run(fn, Scope(state), *args)
         after = {path: value for path, value in state.values.items() if matches(mutable, path)}
@@ -410,8 +410,8 @@ def scan(
             (variables, carry), (own, inputs) = state, slices
             old, now = select(variables, groups["carried"]), select(variables, carried)
             (carry, y), written = split.remainder({**shared, **own, **now}, (old, carry), inputs)
-            written = partition(written, rules)
-            return ({**variables, **written["carried"]}, carry), (y, written["stacked"])
+            after = partition(written, rules)
+            return ({**variables, **after["carried"]}, carry), (y, after["stacked"])
 
         start = {**groups["carried"], **carried}, carry
         (variables, carry), (ys, written) = jax.lax.scan(step, start, (stacked, slices), size)
