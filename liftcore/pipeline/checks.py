@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+from jax.extend import core as jex
 
-from .._compat import needs_python
-from ..errors import LiftArgumentError, misfit, name_of, shown
+from .._compat import is_tag, needs_python
+from ..errors import LiftArgumentError, LoopInvarianceError, misfit, name_of, shown
 from ..filters import asking_further, short_form
 from ..scopes.lifts import Captured, Lift
 from ..scopes.scope import Scope
@@ -19,7 +20,16 @@ from .changes import Changes
 if TYPE_CHECKING:
     from .use import Use
 
-__all__ = ["check_call", "check_filters", "check_given", "check_stream_names", "checked_output", "missing_arguments"]
+__all__ = [
+    "check_call",
+    "check_filters",
+    "check_given",
+    "check_marked",
+    "check_shared",
+    "check_stream_names",
+    "checked_output",
+    "missing_arguments",
+]
 
 
 def check_filters(name: str, **filters: Sequence[Any]) -> None:
@@ -200,3 +210,49 @@ def _shape(groups: Any) -> str:
     if isinstance(groups, tuple | list):
         return f"a {type(groups).__name__} of {len(groups)}"
     return shown(groups)
+
+
+def check_marked(jaxpr: jex.Jaxpr, count: int, use: Use) -> None:
+    """Check that initial values are marked; only then can they be separated from what is computed from them."""
+    marks = {var for eqn in jaxpr.eqns if is_tag(eqn) for var in eqn.outvars}
+    if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):
+        return
+    raise LiftArgumentError(
+        use.where,
+        "a transformation ran a body other than the one that it received, so initial values are not marked.",
+        "In `iteration(body, …)` and `via(body, …)`, call that `body`.",
+    )
+
+
+def check_shared(
+    use: Use,
+    names: Sequence[str],
+    axes: Sequence[Any],
+    along: Sequence[Any],
+    reads: tuple[Sequence[Collection[int]], Sequence[Collection[int]]],
+    error: ValueError,
+) -> None:
+    """Raise if an initial value that all elements of a batch share reads something that differs between them.
+
+    Args:
+        use: the use of the lift.
+        names: for each initial value, the name of its variable.
+        axes: for each initial value, its axis, or None.
+        along: for each leaf of the operands, its axis, or None.
+        reads: for each initial value, the leaves that it reads, and the initial values that it reads.
+        error: the error of JAX.
+    """
+
+    def differ(numbers: Collection[int], among: Sequence[Any]) -> bool:
+        return any(number >= 0 and among[number] is not None for number in numbers)  # constants are negative
+
+    each = zip(names, axes, *reads, strict=True)
+    found = {
+        name for name, axis, leaves, values in each if axis is None and (differ(leaves, along) or differ(values, axes))
+    }
+    if found:
+        raise LoopInvarianceError(
+            use.where,
+            f"{sorted(found)} is shared by all elements (axis None), but its initial value differs between them.",
+            "Give its group an axis, in `group_axes`, or do not split the stream that its initializer draws from.",
+        ) from error

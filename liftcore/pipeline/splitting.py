@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.extend import core as jex
 
-from .._compat import has_effect, is_tag
-from ..errors import LiftArgumentError, LoopInvarianceError
+from .._compat import has_effect
 from ..texts import path_text
 from ..typing import PyTree
 from .changes import with_created
+from .checks import check_marked, check_shared
 from .equations import Step, batches, cut, narrowed, needed, opened, pick, steps_of, variables_of
 from .previews import given_previews, previews_in
 from .reuse import run_part
@@ -236,22 +236,9 @@ class Split:
         try:
             return self._made(Prologue(self, self.leaves(operands), along, batch), axes, None)
         except ValueError as error:
-            differing = self._differing(along, axes)
-            if not differing or self.use is None:
-                raise
-            raise LoopInvarianceError(
-                self.use.where,
-                f"{differing} is shared by all elements (axis None), but its initial value differs between them.",
-                "Give its group an axis, in `group_axes`, or do not split the stream that its initializer draws from.",
-            ) from error
-
-    def _differing(self, along: Sequence[Any], axes: Sequence[Any]) -> list[str]:
-        """Return the names of the initial values without an axis that read something with an axis."""
-        mapped = frozenset(place for place, axis in enumerate(along) if axis is not None)
-        stacked = frozenset(number for number, axis in enumerate(axes) if axis is not None)
-        reads = zip(axes, self._sources, self.earlier, strict=True)
-        differ = [axis is None and bool(mapped & places or stacked & earlier) for axis, places, earlier in reads]
-        return sorted(set(pick(self.names, differ)))
+            if self.use is not None:
+                check_shared(self.use, self.names, axes, along, (self._sources, self.earlier), error)
+            raise
 
     def _made(
         self, prologue: Prologue, axes: Sequence[Any] | None, form: Callable[[int, Any], Any] | None
@@ -582,20 +569,8 @@ def trace(
     with contextlib.nullcontext() if use is None else use.being_split():
         closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
     if use is not None:
-        _check_marked(closed.jaxpr, len(jax.tree.leaves(shapes[0])), use)
+        check_marked(closed.jaxpr, len(jax.tree.leaves(shapes[0])), use)
     return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes, use)
-
-
-def _check_marked(jaxpr: jex.Jaxpr, count: int, use: Use) -> None:
-    """Check that initial values are marked; only then can they be separated from what is computed from them."""
-    marks = {var for eqn in jaxpr.eqns if is_tag(eqn) for var in eqn.outvars}
-    if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):
-        return
-    raise LiftArgumentError(
-        use.where,
-        "a transformation ran a body other than the one that it received, so initial values are not marked.",
-        "In `iteration(body, …)` and `via(body, …)`, call that `body`.",
-    )
 
 
 def closure_convert(

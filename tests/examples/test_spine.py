@@ -258,6 +258,10 @@ def test_a_body_shares_the_variables_of_its_scope_but_not_the_children() -> None
     assert (w == same).all()
     with pytest.raises(spine.LiftError, match=r"'linear'.* is in use"):
         spine.init(model)(key, "linear")
+    with pytest.raises(spine.LiftError, match=r"'late'.* is in use"):
+        spine.init(lambda scope: (spine.jit(lambda scope: model(scope, "late"))(scope), scope.child(linear, "late")))(
+            key
+        )
 
 
 def test_a_predicate_lifts_single_variables() -> None:
