@@ -40,8 +40,8 @@ class State:
         self.written: Values = {}  # the last value of each variable that was written
         self.ended = False
 
-    def check(self, allowed: bool, problem: str) -> None:
-        """Raise an error if something is not allowed, or if the scopes have ended."""
+    def check(self, allowed: bool = True, problem: str = "") -> None:
+        """Raise an error if the scopes have ended, or if something is not allowed."""
         if self.ended or not allowed:
             raise LiftError(f"{self.place}: {'this scope has ended' if self.ended else problem}")
 
@@ -93,7 +93,7 @@ class Variable:
     @property
     def value(self) -> Any:
         """The current value; assign to it to write the variable."""
-        self.state.check(self.path in self.state.values, f"{self.path} does not exist")
+        self.state.check()
         return self.state.values[self.path]
 
     @value.setter
@@ -184,7 +184,7 @@ def transformation(transform: Fn, variables: Rules, streams: Rules, name: str) -
             outer.values |= changes.created | changes.written
             outer.created |= changes.created
             outer.written |= changes.written
-            outer.counts, outer.names = body.state.counts, outer.names | body.state.names
+            outer.counts, outer.names = body.state.counts, outer.names | body.state.names  # of the last run
             return result
 
         return lifted
