@@ -305,6 +305,72 @@ def prologue() -> Picture:
     return p
 
 
+# -- the architecture --------------------------------------------------------------------------------------------------
+
+
+def levels() -> Picture:
+    """The levels of liftcore, from the top down, with the styles above them."""
+    p = Picture("The levels of liftcore: each imports only from those below it", 760, 306)
+    for number, style in enumerate(("linen_like", "equinox_like", "pax_like", "nnx_like")):
+        p.box(10 + 187 * number, 10, 177, 36, f"`{style}")
+    p.text(380, 68, "~import only public names of liftcore", "middle")
+    rows = [
+        ("`lift/", "~one transformation per file: its options, and one runner"),
+        ("`runners/", "~how a body is run: mapped, in a loop, as a branch, compiled, …"),
+        ("`pipeline/", "~six stages, and a body in two parts"),
+        ("`scopes/", "~variables, names and RNG streams of one place"),
+        ("`filters/  rng  meta  rest  errors  …", "~values without a model"),
+    ]
+    beside = ["`nn/  diagnostics/", "", "`entry  checkpoints/", "`saving/", ""]
+    for number, ((name, what), other) in enumerate(zip(rows, beside, strict=True)):
+        y = 80 + 44 * number
+        p.box(10, y, 560 if other else 740, 38, name, what, kind="inside")
+        if other:
+            p.box(580, y, 170, 38, other)
+    return p
+
+
+def three_lifts() -> Picture:
+    """A parameter through `scan(vmap(jit(f)))`."""
+    p = Picture(
+        "A parameter w in the init of scan(vmap(jit(f))): traced inward, computed and committed outward", 760, 346
+    )
+    p.frame(10, 10, 740, 326, "*scan: traces its body, on types", kind="outside")
+    p.frame(26, 44, 708, 218, "*vmap: traces its body, for one element", kind="inside")
+    p.frame(42, 78, 676, 112, "*jit: traces f", kind="outside")
+    p.box(54, 112, 160, 62, '`scope.param("w", …)', "~draws a key,", "~marks the value", kind="value")
+    rows = [
+        (112, "~the equations of w", "~jax.jit; takes w", "~w in the scope of vmap"),
+        (200, "~those equations, mapped", "~jax.vmap; takes w", "~w in the scope of scan"),
+        (276, "~once, before the loop", "~jax.lax.scan; takes w", "~w in the scope of init"),
+    ]
+    for y, prologue, remainder, commit in rows:
+        p.arrow((214, y + 27), (232, y + 27)) if y == 112 else p.text(60, y + 30, "~on the way out:")
+        p.box(232, y, 156, 50, "*prologue", prologue, kind="value").arrow((388, y + 25), (404, y + 25))
+        p.box(404, y, 142, 50, "*remainder", remainder).arrow((546, y + 25), (562, y + 25))
+        p.box(562, y, 148, 50, "*commit", commit, kind="value")
+    return p
+
+
+def crossing() -> Picture:
+    """Objects of `nnx_like` through a lift."""
+    p = Picture("The crossing of objects into a scope, through a lift, and back", 760, 210)
+    p.box(10, 30, 120, 50, "*objects", "~may be shared").arrow((130, 55), (214, 55), label="walk")
+    p.box(214, 20, 180, 70, "*definition, values", "~the static part as a Ref,", "~the values by group", kind="value")
+    p.arrow((394, 55), (440, 55))
+    p.frame(440, 10, 310, 190, "*one lift of liftcore")
+    p.box(456, 42, 278, 36, "scope: each group is a collection", kind="outside")
+    p.arrow((595, 78), (595, 92)).box(456, 92, 278, 36, "objects made of the inner scope", kind="outside")
+    p.arrow((595, 128), (595, 142)).box(
+        456, 142, 278, 46, "`fn", "~then a second walk finds what changed", kind="value"
+    )
+    p.arrow((440, 165), (394, 165)).box(
+        214, 135, 180, 60, "*changes", "~values, attributes,", "~new objects", kind="value"
+    )
+    p.arrow((214, 165), (70, 165), (70, 80)).text(142, 158, "~leave", "middle")
+    return p
+
+
 # -- what tabulate and explain show ------------------------------------------------------------------------------------
 
 LINE, PAD, LETTER = 18, 9, 7.3
@@ -431,6 +497,9 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "lift-key.svg": key,
     "lift-created.svg": created,
     "lift-prologue.svg": prologue,
+    "architecture-levels.svg": levels,
+    "three-lifts.svg": three_lifts,
+    "crossing.svg": crossing,
     "explain.svg": explained,
     "four-styles.svg": four_styles,
     "shards.svg": shards,

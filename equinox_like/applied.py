@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import ModifyScopeVariableError
+from liftcore.errors import ModifyScopeVariableError, boundary
 from liftcore.owners import check_function_of_scope, collections_of
 from liftcore.typing import Filter
 
@@ -48,6 +48,7 @@ class Applied(Module):
         return [*collections_of(self.fn, lambda leaf: None), *itertools.chain(*below)]
 
     @classmethod
+    @boundary
     def init(cls, fn: Any, rngs: Any, *args: Any, **kwargs: Any) -> Applied:
         """Create an `Applied` with new variables.
 
@@ -62,6 +63,7 @@ class Applied(Module):
             return cls(fn, fn.init(rngs, *args, **kwargs))
         return cls(fn, liftcore.init(fn)(rngs, *args, **kwargs)[1])
 
+    @boundary
     def __call__(self, /, *args: Any, rngs: Any = None, mutable: Filter = False, **kwargs: Any) -> Any:
         """Call the function or the module.
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 from liftcore import Rest, jaxpr_of, static_key
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 from liftcore.statics import Undescribed
 
 from .formatting import tree_pformat
@@ -25,6 +25,7 @@ from .shapes import is_typed
 __all__ = ["filter_closure_convert"]
 
 
+@boundary
 def filter_closure_convert(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return a function as a pytree whose leaves are the arrays that it closes over.
 
@@ -63,7 +64,7 @@ def filter_closure_convert(fn: Callable[..., Any], *args: Any, **kwargs: Any) ->
 
     def run(*arrays: Any) -> list[Any]:
         now_args, now_kwargs = parts.rest.unflatten(arrays)
-        return result.arrays(fn(*now_args, **now_kwargs))
+        return result.arrays(call_user(where, fn, *now_args, **now_kwargs))
 
     closed, shapes = jaxpr_of(run, *parts.arrays)
     types = tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in closed.in_avals)
@@ -158,6 +159,7 @@ class ConvertedFunction:
         """The result, with a `jax.ShapeDtypeStruct` for each array."""
         return self.converted.result.join(self.converted.shapes)
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         converted = self.converted

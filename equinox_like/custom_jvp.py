@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
 from .filters import is_array_like
 from .parts import SplitResult, SplitTree
@@ -66,6 +66,7 @@ class filter_custom_jvp:
         """
         return self.def_jvp(fn_jvp)
 
+    @boundary
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         where, rule = f"filter_custom_jvp({name_of(self.fn)})", self._rule
@@ -77,14 +78,15 @@ class filter_custom_jvp:
 
         @jax.custom_jvp
         def run(arrays: list[Any], named: list[Any]) -> list[Any]:
-            return traced(result, self.fn(*first.join(arrays), **others.join(named)), is_array_like)
+            value = call_user(where, self.fn, *first.join(arrays), **others.join(named))
+            return traced(result, value, is_array_like)
 
         def moved(primals: Any, tangents: Any) -> Any:
             (arrays, named), (moving, moving_named) = map(as_arrays, primals), map(as_arrays, tangents)
             if not all(map(is_zero, moving_named)):
                 raise LiftArgumentError(where, "a keyword argument is differentiated.", "Pass it by position.")
             given = first.fill([None if is_zero(one) else one for one in moving])
-            value, tangent = rule(first.join(arrays), given, **others.join(named))
+            value, tangent = call_user(f"the rule of {where}", rule, first.join(arrays), given, **others.join(named))
             found = traced(result, value, is_array_like)
             ways = taken(where, result.parts, tangent, "a tangent")
             return found, [along(where, one, way) for one, way in zip(found, ways, strict=True)]

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
 from .filters import is_inexact_array
 from .parts import SplitResult, SplitTree
@@ -89,14 +89,17 @@ class filter_custom_vjp:
         check_function("filter_custom_vjp.defvjp", fn_fwd)
         check_function("filter_custom_vjp.defvjp", fn_bwd)
 
+        where = f"the rule of filter_custom_vjp({name_of(self.fn)})"
+
         def forward(perturbed: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return fn_fwd(*args, **kwargs)
+            return call_user(where, fn_fwd, *args, **kwargs)
 
         def backward(residuals: Any, cotangent: Any, perturbed: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return fn_bwd(residuals, cotangent, *args, **kwargs)
+            return call_user(where, fn_bwd, residuals, cotangent, *args, **kwargs)
 
         self._fwd, self._bwd, self._takes_zeros = forward, backward, True
 
+    @boundary
     def __call__(self, vjp_arg: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         where = f"filter_custom_vjp({name_of(self.fn)})"
@@ -140,12 +143,13 @@ class _Call:
         self.first, self.others = SplitTree(vjp_arg), SplitTree((args, kwargs))
         check_rule_scopes(where, "custom_vjp", [*self.first.scopes, *self.others.scopes])
         self.result, self._residuals = SplitResult(where), SplitResult(where)
+        self._rule = f"the rule of {where}"
         self._perturbed: list[bool] = []
 
     def run(self, first: list[Any], others: list[Any]) -> list[Any]:
         """Call the function, and return the arrays of its result."""
         args, kwargs = self.others.join(others)
-        return traced(self.result, self._fn(self.first.join(first), *args, **kwargs))
+        return traced(self.result, call_user(self._where, self._fn, self.first.join(first), *args, **kwargs))
 
     def forward(self, first: list[Any], others: list[Any]) -> Any:
         """Call the forward rule, and return the arrays of its result and the values for the backward rule."""
@@ -159,7 +163,7 @@ class _Call:
         first, others = as_arrays(one.value for one in first), as_arrays(one.value for one in others)
         args, kwargs = self.others.join(others)
         perturbed = self.first.fill(self._perturbed, False)
-        result, residuals = self._fwd(perturbed, self.first.join(first), *args, **kwargs)
+        result, residuals = call_user(self._rule, self._fwd, perturbed, self.first.join(first), *args, **kwargs)
         return traced(self.result, result), (self._residuals.arrays(residuals), first, others)
 
     def backward(self, kept: Any, cotangents: list[Any]) -> Any:
@@ -169,7 +173,8 @@ class _Call:
         cotangent = self.result.parts.fill([self._zero(one) if is_zero(one) else one for one in cotangents])
         perturbed = self.first.fill(self._perturbed, False)
         residuals = self._residuals.join(residuals)
-        found = self._bwd(residuals, cotangent, perturbed, self.first.join(first), *args, **kwargs)
+        given = residuals, cotangent, perturbed, self.first.join(first)
+        found = call_user(self._rule, self._bwd, *given, *args, **kwargs)
         ways = taken(self._where, self.first, found, "a cotangent")
         ways = [None if way is None else along(self._where, one, way) for one, way in zip(first, ways, strict=True)]
         return ways, None

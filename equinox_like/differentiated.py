@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, call_user, name_of, shown
 
 from .filters import is_array_like, is_inexact_array
 from .parts import SplitTree
@@ -49,7 +49,7 @@ class Differentiated:
         count = len(self._primals.scopes)
         primals = self._primals.join(arrays, scopes[:count])
         fun, args, kwargs = self._others.join((), scopes[count:])
-        return fun(*primals, *args, **kwargs)
+        return call_user(name_of(fun), fun, *primals, *args, **kwargs)
 
     def like_primals(self, values: Iterable[Any]) -> Any:
         """Return a tuple like the primals, with a value for each leaf that is differentiated, and None for others."""

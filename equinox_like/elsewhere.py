@@ -14,7 +14,7 @@ INSTEAD = {
     "static_field": "Use field(static=True)",
     "Enumeration": "Use enum.Enum, in a static field",
     "filter_pure_callback": "Use jax.pure_callback, with arrays",
-    "clear_caches": "Use jax.clear_caches",
+    "clear_caches": "Use liftcore.clear_caches",
     "EquinoxRuntimeError": "Use liftcore.checkify, which returns the error as a value",
     "EquinoxTracetimeError": "Use liftcore.checkify, which returns the error as a value",
     "StrictConfig": "Write the class with `strict=True`",

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from liftcore.errors import check_function, name_of
+from liftcore.errors import boundary, check_function, name_of
 
 from .methods import described_by_function
 
@@ -39,6 +39,7 @@ class FilteredFunction:
     fun: Callable[..., Any]
     options: dict[str, Any]
 
+    @boundary
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function under the transformation."""
         return self.transformation(self.fun, self.options, args, kwargs)

@@ -15,7 +15,8 @@ import jax
 
 import liftcore
 from liftcore import Rest, is_array
-from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.caches import bounded
+from liftcore.errors import LiftArgumentError, boundary, call_user, name_of, shown
 from liftcore.statics import Undescribed, kept_with, warn_not_shared
 
 from .calls import OLDER, UNSET, answered_call, given_options
@@ -99,6 +100,7 @@ def filter_jit(
 class JittedFunction(FilteredFunction):
     """A function under `filter_jit`."""
 
+    @boundary
     def lower(self, /, *args: Any, **kwargs: Any) -> LoweredFunction:
         """Return the program of a call, to inspect it or to compile it ahead of time.
 
@@ -140,6 +142,7 @@ class CompiledFunction:
     def __init__(self, function: JittedFunction, compiled: Any) -> None:
         self._function, self.compiled = function, compiled
 
+    @boundary
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the program.
 
@@ -239,14 +242,16 @@ def _jitted(name: str, options: tuple[tuple[str, Any], ...], out: Rest | None, d
         if donates:
             arrays = [one if other is None else other for one, other in zip(arrays, gone, strict=True)]
         fun, args, kwargs = join(rest, arrays, scopes)
-        return split_result(f"filter_jit({name})", _strongly(fun)(*args, **kwargs), None if out is None else out.value)
+        where = f"filter_jit({name})"
+        result = call_user(where, _strongly(fun), *args, **kwargs)
+        return split_result(where, result, None if out is None else out.value)
 
     body.__name__ = body.__qualname__ = name
     return liftcore.jit(body, donate_argnames="gone" if donates else (), **dict(options))
 
 
 def _cached() -> Callable[..., Any]:
-    return functools.lru_cache(256)(_jitted)
+    return bounded(256)(_jitted)
 
 
 _shared = _cached()
@@ -281,5 +286,5 @@ def _check_hashable(where: str, leaf: str, error: Undescribed) -> None:
         raise LiftArgumentError(
             where,
             f"{place} is static, but cannot be hashed: {shown(error.value)}.",
-            f"Register {kind.__name__} as a pytree, make it a frozen dataclass, or pass its numbers as arrays.",
+            f"{error.fix} Or register {kind.__name__} as a pytree.",
         )

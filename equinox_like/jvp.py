@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, check_function, name_of, shown
+from liftcore.errors import LiftArgumentError, boundary, check_function, name_of, shown
 
 from .differentiated import Differentiated
 from .filters import is_array_like, is_inexact_array
@@ -17,6 +17,7 @@ from .parts import SplitResult
 __all__ = ["filter_jvp"]
 
 
+@boundary
 def filter_jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], **kwargs: Any) -> Any:
     """Apply `jax.jvp` to a function of any Python objects. The tangent of a constant leaf is None.
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from liftcore.errors import hide_frames
+
 __all__ = ["BoundMethod", "BoundMethods", "described_by_function"]
 
 
@@ -75,7 +77,11 @@ class BoundMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method."""
-        return self.__func__(self.__self__, *args, **kwargs)
+        try:
+            return self.__func__(self.__self__, *args, **kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BoundMethod):

@@ -26,7 +26,10 @@ _HEADER = re.compile(
 """What `numpy.save` writes. Nothing else is read: Python's parser, which NumPy calls, has errors of many kinds."""
 
 _SOLE = {"V2": jnp.bfloat16, "f1": jnp.float8_e5m2}
-"""The types that NumPy does not know, but writes as it writes no other. "V1" may be any of a dozen: float8, int4 …"""
+"""The types that NumPy does not know, but writes as it writes no other."""
+
+_NAMELESS = np.dtype("V1")
+"""What NumPy writes for a dozen other types that it does not know, such as float8_e4m3fn and int4."""
 
 _LENGTHS = {(1, 0): 2, (2, 0): 4}
 """How many bytes hold the length of the header, by the version of the format."""
@@ -34,6 +37,10 @@ _LENGTHS = {(1, 0): 2, (2, 0): 4}
 _LONGEST = 10_000
 """The bytes of a header; the limit of NumPy."""
 
+_AS_BYTES = (
+    'Load it as bytes, with `np.zeros(shape, "V1")` in place of that leaf of `like`; if it was float8_e4m3fn, then '
+    "write `leaf.view(jnp.float8_e4m3fn)`."
+)
 _FIX = "Pass the pytree whose leaves Equinox saved, or a file that is not damaged."
 
 
@@ -75,6 +82,10 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
     for number, leaf in enumerate(leaves):
         try:
             stored.append(_next(file, size, leaf))
+        except _NamelessError as error:
+            place = jax.tree_util.keystr(jax.tree.leaves_with_path(target)[number][0])
+            what = f"the leaf {place} has a type of one byte that the file does not name, such as float8_e4m3fn."
+            raise SerializationError(where, what, _AS_BYTES) from error
         except (ValueError, EOFError) as error:
             what = f"expected {len(leaves)} leaves, but number {number + 1} cannot be read ({error})."
             raise SerializationError(where, what, _FIX) from error
@@ -110,17 +121,19 @@ def _next(file: Any, size: int, leaf: Any) -> Any:
     return Stored(shape, dtype, read)
 
 
+class _NamelessError(Exception):
+    """The type of an array is one of several, and the file does not say which."""
+
+
 def _dtype(order: str, code: str, leaf: Any) -> np.dtype[Any]:
-    """Return the dtype that a header names; if it can be one of several, that of the leaf, which must be among them."""
+    """Return the dtype that a header names."""
     if code in _SOLE:
         return np.dtype(_SOLE[code])
-    if not code.startswith("V"):
-        return np.dtype(f"{order}{code}")
-    dtype: Any = getattr(leaf, "dtype", None)
-    if isinstance(dtype, np.dtype) and dtype.type is not np.void and dtype.str[1:] == code:
-        return dtype
-    given = f"`like` has {dtype or type(leaf).__name__}"
-    raise ValueError(f"it is of a type that NumPy does not know, of {code[1:]} bytes, such as float8_e4m3fn; {given}")
+    if code == "V1" and getattr(leaf, "dtype", None) != _NAMELESS:
+        raise _NamelessError  # to believe the leaf would read one type as another, without an error
+    if code.startswith("V") and code != "V1":
+        raise ValueError(f"it is of a type that NumPy does not know, of {code[1:]} bytes")
+    return np.dtype(f"{order}{code}")
 
 
 def _read(file: Any, start: int, shape: tuple[int, ...], is_transposed: bool, dtype: np.dtype[Any]) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from liftcore.errors import boundary
+
 from .module import Module
 
 __all__ = ["Partial"]
@@ -47,6 +49,7 @@ class Partial(Module, Generic[R]):
         """
         self.func, self.args, self.keywords = func, args, keywords
 
+    @boundary
     def __call__(self, /, *args: Any, **kwargs: Any) -> R:
         """Call the function.
 

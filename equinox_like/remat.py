@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import liftcore
-from liftcore.errors import name_of
+from liftcore.errors import call_user, name_of
 
 from .functions import MISSING, filtered
 from .parts import SplitResult, SplitTree
@@ -44,6 +44,6 @@ def _call(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...
 
     def body(scopes: Any, arrays: list[Any]) -> list[Any]:
         function, args, kwargs = given.join(arrays, scopes)
-        return result.arrays(function(*args, **kwargs))
+        return result.arrays(call_user(result.where, function, *args, **kwargs))
 
     return result.join(liftcore.remat(body, **options)(given.scopes, given.arrays))

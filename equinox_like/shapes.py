@@ -9,7 +9,7 @@ import jax
 
 import liftcore
 from liftcore import is_traceable
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
 from .functions import FilteredFunction
 from .parts import SplitResult, SplitTree
@@ -17,6 +17,7 @@ from .parts import SplitResult, SplitTree
 __all__ = ["filter_eval_shape", "filter_make_jaxpr", "is_typed"]
 
 
+@boundary
 def filter_eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Apply `jax.eval_shape` to a function of any Python objects.
 
@@ -45,7 +46,7 @@ def filter_eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
 
     def body(scopes: Any, arrays: list[Any]) -> list[Any]:
         function, args, kwargs = given.join(arrays, scopes)
-        found = result.arrays(function(*args, **kwargs))
+        found = result.arrays(call_user(result.where, function, *args, **kwargs))
         distinct = {id(array): array for array in found}  # JAX would return another shape for each place of an array
         order = {each: number for number, each in enumerate(distinct)}
         numbers.extend([order[id(array)] for array in found])
@@ -95,7 +96,7 @@ def _make_jaxpr(fun: Callable[..., Any], _: dict[str, Any], args: tuple[Any, ...
 
     def run(*arrays: Any) -> list[Any]:
         args, kwargs = given.join(arrays)
-        return result.arrays(fun(*args, **kwargs))
+        return result.arrays(call_user(where, fun, *args, **kwargs))
 
     jaxpr, shapes = liftcore.jaxpr_of(run, *given.arrays)
     nothing = [None] * len(shapes)

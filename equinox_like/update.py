@@ -12,7 +12,7 @@ import numpy as np
 
 from liftcore import is_array
 from liftcore.cycles import check_finite
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, shown
 
 from .functions import MISSING
 
@@ -91,6 +91,7 @@ def _equal(one: Any, other: Any, typematch: bool, rtol: Any, atol: Any) -> Any:
     return (one == other).all() if exact else numpy.isclose(one, other, rtol=rtol, atol=atol).all()
 
 
+@boundary
 def tree_at(
     where: Callable[[Any], Any],
     pytree: Any,

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import check_function, name_of
+from liftcore.errors import boundary, check_function, name_of
 
 from .differentiated import Differentiated
 from .filters import is_inexact_array
@@ -18,6 +18,7 @@ from .parts import SplitResult
 __all__ = ["filter_vjp"]
 
 
+@boundary
 def filter_vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """Apply `jax.vjp` to a function of any Python objects, with respect to its floating-point arrays.
 

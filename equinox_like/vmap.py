@@ -14,7 +14,7 @@ import numpy as np
 
 import liftcore
 from liftcore import is_scoped, is_traceable
-from liftcore.errors import LiftArgumentError, common_size, name_of, shown
+from liftcore.errors import LiftArgumentError, call_user, common_size, name_of, shown
 
 from .calls import OLDER, UNSET, answered_call, given_options
 from .functions import MISSING, filtered
@@ -171,7 +171,7 @@ def mapped(
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
         function, inner, named = given.join(arrays, scopes)
-        found = function(*inner, **named)
+        found = call_user(where, function, *inner, **named)
         each = leafwise(f"out_axes of {where}", axes.get("out_axes", axes.get("out", ARRAYS)), found)
         _check_axes(where, each)
         out_axes.begin(each)

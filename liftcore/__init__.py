@@ -19,12 +19,13 @@ functions. JAX's transformations exist here in lifted form for such functions, a
     on a mesh      init_sharded; liftcore.mesh_specs
     edits          liftcore.cursor
     on disk        liftcore.checkpoints
-    others         liftcore.cycles, errors, lazy, leaves, meta, owners, rng, serialization, statics, struct,
-                   frozen_dict, traverse_util, typing
+    caches         clear_caches; liftcore.caches
+    others         liftcore.cycles, errors, lazy, leaves, meta, owners, pickling, rng, serialization, statics,
+                   struct, frozen_dict, traverse_util, typing
 """
 
 import jax  # noqa: F401 - here, since two threads that load it at their first use of a name would wait for each other
 
 from .lazy import from_stub
 
-__getattr__, __dir__, __all__ = from_stub(__name__, __file__, ".elsewhere")
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__, ".elsewhere", {"Use": ("Body", "0.4")})

@@ -1,4 +1,5 @@
 from . import (
+    caches,
     checkpoints,
     cursor,
     cycles,
@@ -12,6 +13,7 @@ from . import (
     meta,
     nn,
     owners,
+    pickling,
     pipeline,
     rng,
     scope,
@@ -22,6 +24,7 @@ from . import (
     traverse_util,
     typing,
 )
+from .caches import clear_caches
 from .configurations import config
 from .diagnostics.explanation import ExplainedLift, ExplainedStream, ExplainedVariable, Explanation, explain
 from .diagnostics.operations import OperationCount, count_operations
@@ -60,11 +63,11 @@ from .lift.vmap import vmap
 from .lift.while_loop import while_loop
 from .lift.with_rngs import with_rngs
 from .meta import AxisMetadata, unbox
+from .pipeline.body import Body
 from .pipeline.changes import Changes
 from .pipeline.outlining import outline
 from .pipeline.packing import lifter_of, pack, transformation
 from .pipeline.splitting import Prologue, Split
-from .pipeline.use import Body, Use
 from .rest import Rest, flatten_static, join_static, split_static
 from .runners.ahead import CompiledJit, Jitted, LoweredJit
 from .runners.axes import NO_AXES, In, InOut, Out, broadcast
@@ -77,6 +80,8 @@ from .scopes.variable import Variable
 from .sharded_init import ShardedInit, init_sharded
 from .statics import static_key
 from .tracing import jaxpr_of, trace_state
+
+Use = Body  # its former name
 
 __all__ = [
     "NO_AXES",
@@ -109,7 +114,6 @@ __all__ = [
     "Scoped",
     "ShardedInit",
     "Split",
-    "Use",
     "Variable",
     "add_metadata_axis",
     "apply",
@@ -117,9 +121,11 @@ __all__ = [
     "associative_scan",
     "bind",
     "broadcast",
+    "caches",
     "checkify",
     "checkpoint",
     "checkpoints",
+    "clear_caches",
     "cond",
     "config",
     "copy",
@@ -167,6 +173,7 @@ __all__ = [
     "outline",
     "owners",
     "pack",
+    "pickling",
     "pipeline",
     "pmap",
     "pop",

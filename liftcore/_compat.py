@@ -6,7 +6,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -57,9 +57,22 @@ __all__ = [
 jaxpr_as_fun = jex.jaxpr_as_fun
 
 
-def eliminated(jaxpr: jex.Jaxpr) -> jex.Jaxpr:
-    """Return a jaxpr without the equations that its outputs do not need, also inside those that contain jaxprs."""
-    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
+def eliminated(
+    jaxpr: jex.Jaxpr, outputs: Sequence[bool] | None = None, inputs: Sequence[bool] | bool = True
+) -> tuple[jex.Jaxpr, list[bool]]:
+    """Return a jaxpr without the equations that its outputs do not need, also inside those that contain jaxprs.
+
+    Args:
+        jaxpr: the jaxpr.
+        outputs: for each output, whether to keep it; None for all.
+        inputs: for each input, or for all of them, whether to keep it even if no output needs it.
+
+    Returns:
+        The jaxpr, and for each input, whether it is kept.
+    """
+    outputs = [True] * len(jaxpr.outvars) if outputs is None else outputs
+    part, kept = partial_eval.dce_jaxpr(jaxpr, list(outputs), inputs)
+    return part, list(kept)
 
 
 _TYPED = tuple(kind for kind in typing.get_args(jax.typing.ArrayLike) if kind.__name__ == "TypedNdArray")

@@ -68,7 +68,7 @@ def entering(node: Any, fix: str) -> None:
     known.update([key for key, one in search.done.items() if type(one) in _children_of and one is not node])
 
 
-def check_finite(tree: Any, fix: str = "Leave out the reference.") -> None:
+def check_finite(tree: Any, fix: str = "Leave out the reference.", *, within: bool = False) -> None:
     """Check that lists, tuples, dicts and other pytrees do not contain themselves.
 
     Example:
@@ -82,13 +82,14 @@ def check_finite(tree: Any, fix: str = "Leave out the reference.") -> None:
     Args:
         tree: a pytree.
         fix: what the error says to do.
+        within: whether to look below nodes that check themselves too, for code that goes through them without JAX.
 
     Raises:
         LiftArgumentError: if one contains itself, or they are nested too deep.
     """
     kind = type(tree)
-    if kind not in _children_of and kind not in _LEAVES:
-        _Search(fix, enters=False).visit(tree)
+    if kind not in _LEAVES and (within or kind not in _children_of):
+        _Search(fix, enters=within).visit(tree)
 
 
 class _Search:
@@ -125,7 +126,8 @@ class _Search:
         kind: Any = type(node)
         children: Iterable[Any] = ()
         if kind in _CONTAINERS:
-            children = node.values() if isinstance(node, dict) else node
+            # In one step: another thread may change it in the meantime.
+            children = tuple(node.values() if isinstance(node, dict) else node)
         elif kind in _children_of:
             children = _children_of[kind](node) if self.enters else ()
         elif isinstance(node, jax.Array):

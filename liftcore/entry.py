@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from .errors import InvalidRngError, LazyInitError, check_function
+from .errors import InvalidRngError, LazyInitError, boundary, check_function, note_call
 from .pipeline.splitting import Prologue, trace
 from .scopes.observers import observers
 from .scopes.scope import Scope
@@ -76,11 +76,16 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
     check_function("liftcore.apply", fn)
 
     @functools.wraps(fn)
+    @boundary
     def applied(variables: Variables, *args: Any, rngs: RNGs | None = None, **kwargs: Any) -> Any:
         with bind(variables, rngs, mutable).temporary() as root:
             for observer in observers():
                 observer.applied(fn, root, mutable, args, kwargs)
-            result = fn(root, *args, **kwargs)
+            try:
+                result = fn(root, *args, **kwargs)
+            except TypeError as error:
+                note_call(error, "liftcore.apply", fn, (root, *args), kwargs)
+                raise
             return result if mutable is False or mutable is None else (result, root.mutable_variables())
 
     return applied
@@ -110,13 +115,18 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
     check_function("liftcore.init", fn)
 
     @functools.wraps(fn)
+    @boundary
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> tuple[Any, Variables]:
         if rngs is None:
             raise InvalidRngError("init", "expected a PRNG key, given None.", "Pass one: `jax.random.key(0)`.")
         with bind({}, rngs, mutable, initializing=True).temporary() as root:
             for observer in observers():
                 observer.applied(fn, root, True, args, kwargs)
-            result = fn(root, *args, **kwargs)
+            try:
+                result = fn(root, *args, **kwargs)
+            except TypeError as error:
+                note_call(error, "liftcore.init", fn, (root, *args), kwargs)
+                raise
             return result, {name: found for name, found in root.mutable_variables().items() if found}
 
     return initialized
@@ -147,6 +157,7 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
     """
     check_function("liftcore.lazy_init", fn)
 
+    @boundary
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> Variables:
         given = args, kwargs
         arrays, shapes = only(given, jax.Array), only(given, jax.ShapeDtypeStruct)

@@ -24,8 +24,15 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import string
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
+
+import jax
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def shown(value: Any) -> str:
@@ -63,33 +70,98 @@ def name_of(fn: Any) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def misfit(error: TypeError, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the signature of a function if an error says that it cannot take its arguments; otherwise None.
+def note_call(
+    error: TypeError, where: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Add to Python's error about a wrong call how a function of a user was called, and what it takes.
+
+    Call this in the `except` around the call. If the function began to run, nothing is added: the error is its own.
 
     Example:
+        >>> def of_jax(x):
+        ...     return x
         >>> try:
-        ...     (lambda x: x)(1, 2)
+        ...     of_jax("the scope", 2)
         ... except TypeError as error:
-        ...     misfit(error, lambda x: x, (1, 2), {})
-        '(x)'
+        ...     note_call(error, "remat at /", of_jax, ("the scope", 2), {})
+        ...     print(*error.__notes__)
+        remat at /: the call is `of_jax('the scope', 2)`, but `of_jax` takes `(x)`. Call it with what it takes, or ...
 
     Args:
         error: Python's error.
-        fn: the function that was called.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
+        where: the place that the note names.
+        fn: the function.
+        args: the positional arguments that it was called with.
+        kwargs: the keyword arguments.
     """
-    if "argument" not in str(error):
-        return None
+    if error.__traceback__ is None or error.__traceback__.tb_next is None:
+        _add_call(error, where, fn, args, kwargs)
+
+
+def call_user(where: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of a user. If it does not take these arguments, Python's error gets a note; see `note_call`.
+
+    Args:
+        where: the place that the note names.
+        fn: the function.
+        *args: its positional arguments.
+        **kwargs: its keyword arguments.
+    """
     try:
-        signature = inspect.signature(fn, follow_wrapped=False)  # a decorator may supply arguments of its function
+        return fn(*args, **kwargs)
+    except TypeError as error:
+        note_call(error, where, fn, args, kwargs)
+        raise
+
+
+def bind_user(where: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+    """Bind arguments to the parameters of a function of a user; a wrong call gets a note, as in `call_user`.
+
+    Args:
+        where: the place that the note names.
+        fn: the function.
+        *args: its positional arguments.
+        **kwargs: its keyword arguments.
+    """
+    try:
+        return inspect.signature(fn).bind(*args, **kwargs)
+    except TypeError as error:
+        _add_call(error, where, fn, args, kwargs)
+        raise
+
+
+def _add_call(
+    error: TypeError, where: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    signature = refused(fn, args, kwargs)
+    if signature is None:  # It takes them, so JAX has hidden that it began to run.
+        return
+    name, given = name_of(fn), ", ".join([*map(shown, args), *(f"{key}={shown(one)}" for key, one in kwargs.items())])
+    plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+    places = [one.name for one in plain[:1] if one.name == "self"]
+    places += string.ascii_lowercase[: len(args) - len(places)]
+    names = ", ".join([*places, *(["*"] if kwargs else []), *kwargs])
+    line = f"def {name}({names}): …" if name.isidentifier() else f"{f'lambda {names}'.strip()}: …"
+    what = f"the call is `{name}({given})`, but `{name}` takes `{inspect.Signature(plain)}`."
+    error.add_note(f"{where}: {what} Call it with what it takes, or write `{line}`.")
+
+
+def refused(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.Signature | None:
+    """Return the signature of a function if it does not take these arguments; None if it does, or has no signature.
+
+    Args:
+        fn: the function.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
+    """
+    try:  # not of what it wraps: a decorator may supply arguments of its function
+        signature = inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
         return None
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
-        plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
-        return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+        return signature
     return None
 
 
@@ -366,3 +438,77 @@ def common_size(
         fix = fix or "Make them equal, or give None as the axis of a value that is the same for all."
         raise AxisSizeError(where, what, fix)
     return sizes[0][1] if sizes else None
+
+
+_OURS = frozenset({"liftcore", "linen_like", "nnx_like", "equinox_like", "pax_like"})
+_BETWEEN = sys.stdlib_module_names | {"jax"}
+"""The packages that call functions for ours."""
+
+
+def boundary(fn: _F) -> _F:
+    """Decorate a function that users call, and that calls functions of theirs: its errors show the users' lines only.
+
+    Where a `try` is in place already, write `hide_frames` in it instead, which saves a call.
+
+    Example:
+        >>> @boundary
+        ... def twice(fn, x):
+        ...     return fn(fn(x))
+        >>> twice(lambda x: x + 1, 40)
+        42
+
+    Args:
+        fn: the function.
+    """
+
+    @functools.wraps(fn)
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
+
+    return entered  # type: ignore[return-value]
+
+
+def hide_frames(error: BaseException) -> None:
+    """Remove the frames of this library and of JAX from the traceback of an error that is about to leave the library.
+
+    Write `except Exception as error: hide_frames(error); raise`. A bare `raise` takes the traceback that the error has
+    by then, so the frame that it is in is hidden too.
+
+    If the error was raised by the library, and is not one that says what to do, the last frame of the library stays.
+    The option of JAX shows everything: `jax.config.update("jax_traceback_filtering", "off")`.
+
+    Args:
+        error: the error; its causes are treated alike.
+    """
+    shows = jax.config.jax_traceback_filtering  # type: ignore[attr-defined]
+    seen: set[int] = set()
+    one: BaseException | None = None if shows == "off" else error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        one.__traceback__ = _of_users(one)
+        one = (one.__cause__ or one.__context__) if shows != "remove_frames" else None  # there, JAX keeps all frames
+
+
+def _of_users(error: BaseException) -> TracebackType | None:
+    """Return the part of a traceback that users see."""
+    kept: list[TracebackType] = []
+    entry, last, inside = error.__traceback__, None, False
+    while entry is not None:
+        package = entry.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+        inside = package in _OURS or package == "jax" or (inside and package in _BETWEEN)
+        if not inside:
+            kept.append(entry)
+            last = None
+        elif package in _OURS and entry.tb_frame.f_globals is not globals():  # frames of this file pass on a call only
+            last = entry
+        entry = entry.tb_next
+    if last is not None and not isinstance(error, LiftError):
+        kept.append(last)
+    found = None
+    for entry in reversed(kept):
+        found = TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return found

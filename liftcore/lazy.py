@@ -10,15 +10,17 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 __all__ = ["from_stub", "unknown", "without_links"]
 
 
 def from_stub(
-    package: str, file: str, elsewhere: str | None = None
+    package: str, file: str, elsewhere: str | None = None, renamed: Mapping[str, tuple[str, str]] = MappingProxyType({})
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return what an `__init__.py` needs to offer the names that the `__init__.pyi` next to it declares.
 
@@ -39,6 +41,8 @@ def from_stub(
         elsewhere: a module of the package, such as `".elsewhere"`, for names that users know from other libraries. Its
             `INSTEAD` maps such names to texts about what to write here. The error about an unknown name ends with this
             text. The module is loaded only for the error.
+        renamed: for each former name, the present one, and the first release without the former name. A former name
+            still works, with a `DeprecationWarning`.
 
     Returns:
         `__getattr__`, `__dir__` and `__all__` of the package.
@@ -46,6 +50,11 @@ def from_stub(
     homes = _homes(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
 
     def load(name: str) -> Any:
+        if name in renamed:
+            present, release = renamed[name]
+            text = f"{package}.{name} is now named {present}, and leaves in {release}. Write `{package}.{present}`."
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            return getattr(sys.modules[package], present)
         home, attribute = homes.get(name, (".", name))  # a name that is not in the stub may be a module
         if home != ".":
             value = getattr(importlib.import_module(home, package), attribute)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -24,6 +23,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from . import struct
+from .caches import bounded
 from .errors import LiftArgumentError, shown
 from .texts import path_text
 from .typing import PyTree
@@ -129,7 +129,7 @@ def _is_array_type(kind: type) -> bool:
     return issubclass(kind, (jax.Array, jax.core.Tracer, np.ndarray))
 
 
-is_array_type: Callable[[type], bool] = functools.lru_cache(256)(_is_array_type)
+is_array_type: Callable[[type], bool] = bounded(256)(_is_array_type)
 """Whether the values of a type are arrays, as most variables are, and not boxes. The result is cached by type."""
 
 

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from .errors import WrongStyleError, check_function, shown
+from .errors import WrongStyleError, check_function, name_of, refused, shown
 from .leaves import is_array_or_struct, is_number
 
 __all__ = [
     "Owner",
     "Style",
     "by_dtype",
+    "call_maker",
     "check_function_of_scope",
     "check_made",
     "check_maker",
@@ -37,18 +38,20 @@ class Style(NamedTuple):
         adopt: the function that stores the variables of a module in a scope; empty if a module takes a scope itself.
         given: the argument of the function that makes the module to adopt.
         is_changed: whether calls change the arrays of a module in place.
+        used: the expression that uses `module` in `scope`, if it takes a scope itself.
     """
 
     noun: str
     adopt: str = ""
     given: str = ""
     is_changed: bool = False
+    used: str = "module.clone(parent=scope)(x)"
 
     @property
     def in_scope(self) -> str:
         """The expression that uses `module` in `scope`."""
         made = f"{self.adopt}(scope, lambda {self.given}: module)"
-        return f"{made}(x)" if self.adopt else "module.clone(parent=scope)(x)"
+        return f"{made}(x)" if self.adopt else self.used
 
 
 class Owner(Protocol):
@@ -157,6 +160,28 @@ def check_maker(where: str, make: Any, given: str, line: str = "") -> None:
     )
 
 
+def call_maker(where: str, make: Any, given: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that makes a value to adopt. If it cannot take its arguments, a note says who calls it.
+
+    Args:
+        where: the name of the bridge that it was passed to.
+        make: the function.
+        given: what the bridge passes, as the note says it.
+        *args: the positional arguments.
+        **kwargs: the keyword arguments.
+    """
+    try:
+        return make(*args, **kwargs)
+    except TypeError as error:
+        if refused(make, args, kwargs):
+            name = name_of(make)
+            error.add_note(
+                f"{where} passes {given} to {name}, which makes the module. For other arguments, write a `lambda`. "
+                f"A function of a scope needs no {where}: call `{name}(scope, x)`."
+            )
+        raise
+
+
 def check_made(where: str, made: Any, expected: str) -> None:
     """Check that what a function made can be adopted by a bridge.
 
@@ -171,11 +196,11 @@ def check_made(where: str, made: Any, expected: str) -> None:
     style = style_of(made)
     if style is None and not expected:
         return
-    if style is None or (style.noun != expected if expected else not style.adopt):
+    if isinstance(made, type) or style is None or (style.noun != expected if expected else not style.adopt):
         raise WrongStyleError(
             where,
             f"expected {expected or 'a pytree'}, but the function made {_described(made, style)}.",
-            f"Write `{style.in_scope}`." if style else "Return a module from the function.",
+            _fix(made, f"`{style.in_scope}`") if style else "Return a module from the function.",
         )
 
 

@@ -8,7 +8,6 @@ arrays.
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import jax
 
+from .caches import bounded
 from .cycles import check_finite
 from .errors import LiftArgumentError, raise_interrupt
 from .leaves import is_traceable
@@ -294,7 +294,7 @@ def _flatten(tree: Any) -> tuple[list[Any], Any, Hashable | None]:
         raise
 
 
-@functools.lru_cache(256)
+@bounded(256)
 def _exact(structure: Any) -> Hashable:
     """Return a structure that is equal only to structures with the same values by type: all its dict keys are strings.
 

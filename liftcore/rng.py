@@ -9,7 +9,6 @@ of `flax.linen` with its separator fix enabled.
 from __future__ import annotations
 
 import dis
-import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FunctionType
@@ -21,6 +20,7 @@ import numpy as np
 from jax.extend.core.primitives import random_fold_in_p
 
 from ._compat import varying_axes
+from .caches import bounded
 from .errors import InvalidRngError, shown
 
 DEFAULT = "params"
@@ -90,7 +90,7 @@ def ignores_key(init_fn: Callable[..., Any]) -> bool:
 _SEES_ALL = {"_getframe", "breakpoint", "currentframe", "eval", "exec", "locals", "vars"}
 
 
-@functools.lru_cache(maxsize=1024)
+@bounded(1024)
 def _never_loads_first(code: CodeType) -> bool:
     """Whether the code of a function never loads its first argument, and exposes it to no other function."""
     if code.co_argcount == 0 or _SEES_ALL.intersection(code.co_names):
@@ -116,7 +116,7 @@ def is_key(value: Any) -> bool:
     return bool(dtype == np.uint32 and shape == _raw_shape(impl))
 
 
-@functools.lru_cache
+@bounded(128)
 def _raw_shape(impl: str) -> tuple[int, ...]:
     """Return the shape of a raw key of one PRNG implementation."""
     return tuple(jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape)

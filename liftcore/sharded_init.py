@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .errors import LiftArgumentError, check_function, shown
+from .errors import LiftArgumentError, boundary, check_function, shown
 from .leaves import is_numpy
 from .mesh_specs import LogicalRules, check_rules
 from .meta import get_sharding
@@ -85,6 +85,7 @@ class ShardedInit:
     mesh: Mesh
     rules: LogicalRules | None = None
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         """Create the state, sharded.
 
@@ -98,6 +99,7 @@ class ShardedInit:
             leaves = [leaf for part in plan.parts() for leaf in plan.run(part, flat.arrays)]
         return jax.tree.unflatten(plan.treedef, leaves)
 
+    @boundary
     def eval_shape(self, *args: Any, **kwargs: Any) -> PyTree:
         """Return the pytree with a `jax.ShapeDtypeStruct`, with sharding, for each array, as a target for restoring.
 

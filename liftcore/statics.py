@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from ._compat import NUMPY_ARRAYS
+from .caches import bounded
 from .errors import NotSharedWarning, shown
 from .frozen_dict import FrozenDict
 from .leaves import is_numpy
@@ -397,7 +398,7 @@ def _attributes(value: Any, kind: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)} | _others(value, kind)
 
 
-@functools.lru_cache(1024)
+@bounded(1024)
 def _slots(kind: Any) -> tuple[str, ...]:
     """Return the names of the slots of a class; private ones are mangled."""
     descriptors = [(name, one) for cls in kind.__mro__ for name, one in vars(cls).items()]
@@ -416,7 +417,7 @@ def _has_only_attributes(value: Any, kind: Any) -> bool:
     return _is_plain(kind) and jax.tree_util.all_leaves((value,))
 
 
-@functools.lru_cache(1024)
+@bounded(1024)
 def _is_plain(kind: Any) -> bool:
     """Return whether the objects of a class have memory for attributes alone: no base class in C adds state."""
     dictionaries = (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)

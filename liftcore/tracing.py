@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from . import _compat
+from .errors import boundary
 
 __all__ = ["jaxpr_of", "trace_state"]
 
@@ -30,6 +31,7 @@ def trace_state() -> Any:
     return _compat.trace_state()
 
 
+@boundary
 def jaxpr_of(fn: Callable[..., Any], *operands: Any) -> tuple[Any, Any]:
     """Return `jax.make_jaxpr(fn, return_shape=True)(*operands)`; if the function raises, its trace keeps nothing alive.
 

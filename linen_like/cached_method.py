@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
+from liftcore.errors import hide_frames
 from liftcore.statics import Undescribed, static_key
 
 from .lifecycle.context import context
@@ -58,7 +59,11 @@ class _BoundMethod:
         self._value: tuple[Hashable, ...] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__func__(self.__self__, *args, **kwargs)
+        try:
+            return self.__func__(self.__self__, *args, **kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, _BoundMethod) and self._compared() == other._compared())

@@ -8,14 +8,15 @@ import dataclasses
 import functools
 import threading
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import get_ident
 from types import MappingProxyType
 from typing import Any, TypeVar, get_origin
 
 import liftcore
-from liftcore.errors import AxisSizeError, LiftArgumentError, check_function, name_of, shown
-from liftcore.statics import static_key
+from liftcore.caches import bounded
+from liftcore.errors import AxisSizeError, LiftArgumentError, boundary, check_function, hide_frames, name_of, shown
+from liftcore.statics import kept_with, static_key
 
 from .errors import TransformTargetError
 from .lifecycle.advice import add_to_fix
@@ -124,6 +125,7 @@ def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compar
     run = _run(lift, functions, name, compared)
 
     @functools.wraps(functions[0])
+    @boundary
     def function(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         if isinstance(module, Module) and module.scope is not None and module.scope.tree.thread != get_ident():
             with entered(module) as module:
@@ -142,8 +144,8 @@ def _run(lift: Lift, functions: Sequence[Callable[..., Any]], name: str, compare
 
     def run(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], lifts: Iterable[Any] = ()) -> Any:
         with as_in_a_method():
-            use = on_scopes(name, module, functions, args, kwargs, lifts, compared)
-            return lift_call(*use.calls)(use.scopes, *use.args, **use.kwargs)
+            inputs = on_scopes(name, module, functions, args, kwargs, lifts, compared)
+            return lift_call(*inputs.calls)(inputs.scopes, *inputs.args, **inputs.kwargs)
 
     return run
 
@@ -154,9 +156,11 @@ def as_in_a_method() -> contextlib.AbstractContextManager[None]:
 
 
 def _class(name: str, methods: tuple[tuple[str, Keyed], ...], target: type[Module], prefix: str) -> Any:
+    function = next((fn for _, keyed in methods for fn in _functions(keyed.lift)), None)
+    known = _known_class if function is None else kept_with(function, _class_cache)
     try:
         with _LOCK:
-            return _known_class(name, methods, target, prefix)  # type: ignore[arg-type]
+            return known(name, methods, target, prefix)
     except TypeError:  # an option has no key
         return _lifted_class(name, methods, target, prefix)
 
@@ -285,8 +289,27 @@ def _copied(module: Module, memo: dict[int, Any] | None = None) -> Module:
     return again
 
 
-_known_class = functools.lru_cache(256)(_lifted_class)
-"""A cache of lifted classes by their options, so that code compiled for their instances is found again."""
+def _class_cache() -> Any:
+    """Return a cache of lifted classes by their options, so that code compiled for their instances is found again."""
+    return bounded(256)(_lifted_class)
+
+
+_known_class = _class_cache()
+"""The cache of classes without a function in their options; others are kept with it, which may be new in each call."""
+
+
+def _functions(value: Any) -> Iterator[types.FunctionType]:
+    """Yield the functions in a lift or an option: what is given to a partial, but not what it calls."""
+    if isinstance(value, types.FunctionType):
+        yield value
+    elif isinstance(value, functools.partial):
+        yield from _functions((value.args, value.keywords))
+    elif isinstance(value, Mapping):
+        yield from _functions((*value.keys(), *value.values()))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _functions(one)
+
 
 _LOCK = threading.RLock()
 """Held during a lookup, so that threads that ask at once get the same class. Making a class may lift others."""
@@ -302,9 +325,10 @@ def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, na
             return method.__wrapped__(self, *args, **kwargs)
         try:
             return lifted(self, args, kwargs, (class_lift,))
-        except AxisSizeError as error:
-            if error.has_variables:
+        except Exception as error:
+            if isinstance(error, AxisSizeError) and error.has_variables:
                 add_to_fix(error, getattr(type(self), "_methods_advice", ""))
+            hide_frames(error)
             raise
 
     vars(method)["lifted"] = _run(lift, [fn], name), class_lift

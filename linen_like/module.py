@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import liftcore
 from liftcore import Scope, Variable
-from liftcore.errors import JaxTransformError, LiftArgumentError, shown
+from liftcore.errors import JaxTransformError, LiftArgumentError, boundary, shown
 from liftcore.typing import Filter, RNGs, Variables
 
 from . import rebuilding, summary
@@ -294,6 +294,7 @@ class Module(fields.Base):
         made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
         return made(rngs, *args, **kwargs)
 
+    @boundary
     def lazy_init(
         self,
         rngs: RNGs,
@@ -315,8 +316,7 @@ class Module(fields.Base):
             LazyInitError: if an initial value depends on an argument that is only a shape.
         """
         _check_instance(self, "lazy_init")
-        made = entry.lazy_init(entry.resolve_method(self, method), self, mutable)
-        return made(rngs, *args, **kwargs)
+        return entry.lazy_init(entry.resolve_method(self, method), self, mutable)(rngs, *args, **kwargs)
 
     @cached_method
     def apply(
@@ -350,6 +350,7 @@ class Module(fields.Base):
 
     # -- seeing ------------------------------------------------------------------------------------------------------
 
+    @boundary
     def tabulate(
         self,
         rngs: RNGs,
@@ -369,13 +370,9 @@ class Module(fields.Base):
         options = (depth, show_repeated, mutable, console_kwargs, table_kwargs, column_kwargs)
         return summary.tabulate(self, rngs, *options, compute_flops, compute_vjp_flops)(*args, **kwargs)
 
+    @boundary
     def module_paths(
-        self,
-        rngs: RNGs,
-        *args: Any,
-        show_repeated: bool = False,
-        mutable: Filter = NO_INTERMEDIATES,
-        **kwargs: Any,
+        self, rngs: RNGs, *args: Any, show_repeated: bool = False, mutable: Filter = NO_INTERMEDIATES, **kwargs: Any
     ) -> dict[str, Module]:
         """Return unbound copies of the modules that `init` calls, by their paths; see `nn.module_paths`."""
         _check_instance(self, "module_paths")

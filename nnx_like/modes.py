@@ -1,8 +1,9 @@
 """The arguments `graph=` and `graph_updates=` of NNX's functions, and partial functions.
 
 There is one mode here: objects may be shared, and may change. True and None mean this mode. False forbids what only
-the graph mode of NNX can do, so that code which relies on it is found: shared variables, objects that refer to each
-other in circles, and functions that change the structure of their arguments.
+the graph mode of NNX can do, so that code which relies on it is found. `graph=False` forbids shared variables and
+objects that refer to each other in circles; both forbid functions that change the structure of their arguments, or
+return variables that they were given.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from liftcore.errors import boundary
+
 from . import spmd
 from .errors import StructureError
 from .graph import flattening, functions
 from .objects import module, traversal, viewing
 from .objects.pytree import Pytree
-from .objects.sharing import check_unshared
+from .objects.sharing import check_not_returned, check_unshared
 from .rnglib import copies, reseeding, splitting
 from .transforms import branches, loops, uniform
 from .transforms import custom_vjp as rules
@@ -91,8 +94,8 @@ _EXPLAINED = {
         "circular references, as in the tree mode of NNX."
     ),
     "graph_updates": (
-        "True, like None, means that the function may change the structure of objects. False forbids this, and shared "
-        "variables."
+        "True, like None, means that the function may change the structure of objects. False forbids this, and to "
+        "return variables that it was given."
     ),
 }
 
@@ -119,19 +122,23 @@ def _with_modes(fn: Any, modes: tuple[str, ...]) -> Any:
     place = len(params) - (bool(params) and params[-1].kind is inspect.Parameter.VAR_KEYWORD)
 
     @functools.wraps(fn)
+    @boundary
     def moded(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             return fn(*args)
-        chosen = [kwargs.pop(name, None) for name in modes if name in kwargs]
-        if all(one is None or one for one in chosen):
+        given = {name: kwargs.pop(name) for name in modes if name in kwargs}
+        forbidden = {name: mode for name, mode in given.items() if mode is not None and not mode}
+        if not forbidden:
             return fn(*args, **kwargs)
         bound = signature.bind_partial(*args, **kwargs)
         first = params[0]
         if first.default is MISSING and first.name not in bound.arguments:  # a decorator with options
-            return functools.partial(moded, *args, **kwargs, **dict.fromkeys(modes, False))
-        check_unshared(fn.__name__, {key: value for key, value in bound.arguments.items() if key not in _BODIES})
+            return functools.partial(moded, *args, **kwargs, **forbidden)
+        tree = "graph" in forbidden
+        if tree:
+            check_unshared(fn.__name__, {key: value for key, value in bound.arguments.items() if key not in _BODIES})
         if "graph_updates" in modes:
-            _guard(fn.__name__, bound.arguments)
+            _guard(fn.__name__, bound.arguments, tree)
         return fn(*bound.args, **bound.kwargs)
 
     moded.__module__ = __name__
@@ -148,16 +155,16 @@ def _documented(doc: str, modes: tuple[str, ...]) -> str:
     return "\n\n".join(parts)
 
 
-def _guard(name: str, arguments: dict[str, Any]) -> None:
+def _guard(name: str, arguments: dict[str, Any], tree: bool) -> None:
     """Replace the functions among the arguments of a transformation by functions that check their objects."""
     for key in arguments.keys() & set(_BODIES):
         bodies = arguments[key]
         several = isinstance(bodies, list | tuple)
-        arguments[key] = [_guarded(name, body) for body in bodies] if several else _guarded(name, bodies)
+        arguments[key] = [_guarded(name, body, tree) for body in bodies] if several else _guarded(name, bodies, tree)
 
 
-def _guarded(name: str, body: Any) -> Any:
-    """Return a function that may neither share variables nor change the structure of its arguments."""
+def _guarded(name: str, body: Any, tree: bool) -> Any:
+    """Return a function that may not change the structure of its arguments, nor return them; nor share, in a tree."""
     if not callable(body) or inspect.ismethod(body) or isinstance(body, Pytree):
         return body  # a mistake, for which the transformation has an error
 
@@ -173,7 +180,10 @@ def _guarded(name: str, body: Any) -> Any:
                 "forbids.",
                 "Leave that option out, or change only the values of variables.",
             )
-        check_unshared(name, given if name in _LOOPS else {**given, "result": result})
+        if tree:
+            check_unshared(name, given if name in _LOOPS else {**given, "result": result})
+        elif name not in _LOOPS:
+            check_not_returned(name, given, result)
         return result
 
     return guarded
@@ -247,15 +257,15 @@ def cached_partial(
         f: a function, such as the result of `nnx.jit`.
         *cached_args: its first arguments. They are not copied, so calls change them.
         graph: True, like None, means the only mode there is. False forbids shared variables in the arguments.
-        graph_updates: True, like None, means the only mode there is. False forbids shared variables in the arguments.
+        graph_updates: accepted and without meaning here; what the function may do is said where it is compiled.
 
     Returns:
         A function of the other arguments.
 
     Raises:
-        AliasError: if one of the modes is False, and a variable is shared.
+        AliasError: if `graph` is False, and a variable is shared.
     """
-    if graph is False or graph_updates is False:
+    if graph is False:
         check_unshared("cached_partial", {"cached_args": cached_args})
     return functools.partial(f, *cached_args)
 

@@ -10,6 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from liftcore import mesh_specs, meta
+from liftcore.errors import boundary
 from liftcore.mesh_specs import LogicalRules
 from liftcore.struct import field
 
@@ -127,6 +128,7 @@ def as_abstract(tree: Tree, mesh: Any = None) -> Tree:
     return _mapped(abstract, tree)
 
 
+@boundary
 def get_abstract_model(init_fn: Callable[[], Any], mesh: Any) -> tuple[Any, Any]:
     """Return the definition and the abstract state of an object, without computing anything.
 

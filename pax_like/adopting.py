@@ -10,7 +10,7 @@ import jax
 
 from liftcore import Blueprint, Scope, is_array
 from liftcore.errors import name_of
-from liftcore.owners import check_made, check_maker
+from liftcore.owners import call_maker, check_made, check_maker
 
 from .structure import is_module
 from .variables import blueprint_of, write
@@ -130,7 +130,7 @@ def adopt(scope: Scope, module: Any) -> Adopted:
     check_maker("adopt", module, "key")
 
     def made() -> Any:
-        return _checked(module(scope.make_rng("params")))
+        return _checked(call_maker("adopt", module, "a key", scope.make_rng("params")))
 
     if scope.is_initializing() and not scope.variables():
         tree = made()
@@ -138,7 +138,11 @@ def adopt(scope: Scope, module: Any) -> Adopted:
         blueprint.create(scope, lambda: tree, tree)
     else:
         types = []
-        jax.eval_shape(lambda key: types.append(_types(_checked(module(key)))), jax.eval_shape(jax.random.key, 0))
+
+        def trace(key: Any) -> None:
+            types.append(_types(_checked(call_maker("adopt", module, "a key", key))))
+
+        jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
         blueprint = blueprint_of(types[0])
         blueprint.create(scope, made, types[0])
     return Adopted(scope, blueprint)

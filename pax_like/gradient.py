@@ -11,7 +11,8 @@ import jax
 
 import liftcore
 from liftcore import is_array
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.caches import bounded
+from liftcore.errors import LiftArgumentError, boundary, check_function, name_of
 
 from .lifting import OnScope, run
 from .variables import Places
@@ -51,7 +52,7 @@ def value_and_grad(
     where = f"value_and_grad({name_of(fn)})"
     check_function(where, fn)
 
-    @functools.lru_cache(64)
+    @bounded(64)
     def lifted(places: Places) -> Callable[..., Any]:
         if not places.trainable:
             raise LiftArgumentError(
@@ -63,6 +64,7 @@ def value_and_grad(
         return liftcore.value_and_grad(body, has_aux=has_aux, wrt=_Among(places.trainable), **options)
 
     @functools.wraps(fn)
+    @boundary
     def call(module: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, Any], Any]:
         changed, (value, gradient), places = run(where, lifted, module, args, kwargs)
         paths = places.blueprint.paths

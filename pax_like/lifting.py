@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import liftcore
 from liftcore import Blueprint, Scope
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.caches import bounded
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
 from .purity import check_first
 from .structure import is_module
@@ -62,11 +63,12 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     for fn in named:
         _check_free(where, fn)
 
-    @functools.lru_cache(_KEPT)
+    @bounded(_KEPT)
     def lifted(places: Places) -> Callable[..., Any]:
         return cast(Callable[..., Any], transformation(*_bodies(fns, places.blueprint), **options))
 
     @functools.wraps(named[0])
+    @boundary
     def call(module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         changed, result, _ = run(where, lifted, module, args, kwargs)
         return changed, result
@@ -127,7 +129,7 @@ class OnScope:
     def __call__(self, scope: Scope, *args: Any, **kwargs: Any) -> Any:
         """Call the function, and write the arrays that it changed."""
         module = self.blueprint.read(scope)
-        result = self.fn(module, *args, **kwargs)
+        result = call_user(name_of(self.fn), self.fn, module, *args, **kwargs)
         write(name_of(self.fn), self.blueprint, scope, module)
         return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Self
@@ -10,6 +11,7 @@ from typing import Any, Self
 import jax
 
 from liftcore import Rest
+from liftcore.cycles import checks_itself
 from liftcore.errors import check_keywords
 from liftcore.owners import is_owner
 
@@ -269,6 +271,7 @@ class Module(Structured):
     def __setstate__(self, state: tuple[Structure, dict[str, Any]]) -> None:
         hold(self, *state)
 
+    @reprlib.recursive_repr()
     def __repr__(self) -> str:
         return views.text(self)
 
@@ -279,4 +282,5 @@ def _register(cls: Any) -> None:
         keys = map(jax.tree_util.GetAttrKey, module.pytree_attributes)
         return list(zip(keys, children, strict=True)), definition
 
+    checks_itself(cls, structure.children_of)
     jax.tree_util.register_pytree_with_keys(cls, with_keys, cls.tree_unflatten, cls.tree_flatten)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from liftcore.errors import LiftArgumentError, check_function, name_of, shown
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of, shown
 
 from .structure import check_shared, is_module
 
@@ -44,6 +44,7 @@ def pure(fn: Callable[..., Any]) -> Callable[..., Any]:
     bound = _pure(method)
 
     @functools.wraps(method)
+    @boundary
     def call(*args: Any, **kwargs: Any) -> Any:
         return bound(module, *args, **kwargs)
 
@@ -74,12 +75,13 @@ def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     module, method = _of_module("module_and_value", fn)
 
     def both(module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        result = method(module, *args, **kwargs)
+        result = call_user(f"module_and_value({name_of(method)})", method, module, *args, **kwargs)
         return module, result
 
     changed = _pure(both)
 
     @functools.wraps(method)
+    @boundary
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         if module is not None:
             args = (module, *args)
@@ -117,9 +119,10 @@ def _of_module(where: str, fn: Callable[..., Any]) -> tuple[Any, Callable[..., A
 
 def _pure(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
+    @boundary
     def call(*args: Any, **kwargs: Any) -> Any:
         check_shared((args, kwargs))
         args, kwargs = jax.tree.map(lambda leaf: leaf, (args, kwargs))
-        return fn(*args, **kwargs)
+        return call_user(f"pure({name_of(fn)})", fn, *args, **kwargs)
 
     return call

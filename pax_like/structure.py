@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 import jax
 
 from liftcore import Rest, trace_state
+from liftcore.caches import bounded
+from liftcore.cycles import check_finite
 from liftcore.leaves import is_array_or_struct, is_numpy
 from liftcore.owners import Style, is_owner
 from liftcore.statics import Undescribed
@@ -23,6 +25,7 @@ __all__ = [
     "Structure",
     "Structured",
     "check_shared",
+    "children_of",
     "flatten",
     "hold",
     "holds_arrays",
@@ -105,8 +108,8 @@ def flatten(module: Structured) -> tuple[list[Any], Definition]:
     """Return the children of a module, and its definition."""
     structure, values = module._structure, module.__dict__
     names = structure.children
-    children = [values[name] for name in names]
     check_shared(module)
+    children = children_of(module)
     others = {name: value for name, value in values.items() if name not in names}
     return children, _kept(module, structure, others) or _definition(module, structure, others)
 
@@ -134,7 +137,7 @@ def _definition(module: Structured, structure: Structure, others: dict[str, Any]
     return definition
 
 
-@functools.lru_cache(1024)
+@bounded(1024)
 def _parts(definition: Definition) -> tuple[Structure, dict[str, Any], bool]:
     """Return the structure and the attributes of a definition, and whether these cannot change in place."""
     structure, others = definition.value
@@ -166,16 +169,27 @@ def leaves_and_modules(tree: Any, is_leaf: Callable[[Any], bool] = is_module) ->
     """Return the leaves of a pytree, with modules as leaves; with `is_owner`, modules of all styles."""
     if is_leaf(tree):
         return [tree]
+    check_finite(tree)
     return jax.tree.leaves(tree, is_leaf=is_leaf)
+
+
+def children_of(module: Structured) -> list[Any]:
+    """Return the children of a module."""
+    return [module.__dict__[name] for name in module._structure.children]
 
 
 def modules_in(tree: Any) -> Iterator[Any]:
     """Yield the modules in a pytree, outer ones first. A module in two places is yielded twice."""
+    check_finite(tree, within=True)
+    yield from _modules_in(tree)
+
+
+def _modules_in(tree: Any) -> Iterator[Any]:
     for one in leaves_and_modules(tree):
         if is_module(one):
             yield one
-            for name in one._structure.children:
-                yield from modules_in(one.__dict__[name])
+            for child in children_of(one):
+                yield from _modules_in(child)
 
 
 def check_shared(tree: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from liftcore import Blueprint, Rest, Scope, flatten_static, traverse_util
+from liftcore.caches import bounded
 from liftcore.errors import LiftArgumentError
 from liftcore.leaves import is_array_or_struct
 from liftcore.owners import by_dtype
@@ -70,7 +70,7 @@ def _is_inexact(leaf: Any) -> bool:
 _TYPES = (jax.ShapeDtypeStruct((), "int32"), jax.ShapeDtypeStruct((), "float32"))
 
 
-@functools.lru_cache(256)
+@bounded(256)
 def _places(rest: Rest, inexact: tuple[bool, ...]) -> Places:
     """Return the variables of a module, from its static part. The kind of an array may depend on its dtype."""
     module = rest.unflatten([_TYPES[one] for one in inexact])

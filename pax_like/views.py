@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
 from liftcore.leaves import is_array, is_array_or_struct
 from liftcore.owners import is_owner
@@ -132,6 +133,10 @@ def text(module: Any) -> str:
 
 
 def _texts(value: Any) -> Any:
+    try:
+        check_finite(value)
+    except LiftArgumentError:
+        return _Text("...")
     return jax.tree.map(lambda leaf: _Text(_type(leaf)) if is_array(leaf) else leaf, value, is_leaf=is_module)
 
 

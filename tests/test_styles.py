@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import jax
@@ -199,14 +200,26 @@ ADOPTED = {
     "module with kinds": lambda scope: pax.adopt(scope, Kinds()),
     "object with a module with kinds": lambda scope: bridge.adopt(scope, lambda rngs: InThing(Kinds())),
     "module with kinds with an object": lambda scope: pax.adopt(scope, lambda key: InKinds(Thing())),
+    "to_linen": lambda scope: bridge.to_linen(Thing).clone(parent=scope),
+}
+INSIDE = {
+    "none": lambda fn: fn,
+    "jit": liftcore.jit,
+    "remat": liftcore.remat,
+    "vjp": lambda fn: lambda *args: liftcore.vjp(fn)(*args)[0],
+    "loop": lambda fn: functools.partial(
+        lambda loop, scope, x: loop(scope, 0, 1, x),
+        liftcore.fori_loop(lambda scope, i, x: fn(scope, x), variable_carry=True),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", ADOPTED)
-def test_init_of_an_adopted_value_is_creation_and_a_call(name: str) -> None:
+@pytest.mark.parametrize("lift", INSIDE)
+def test_init_of_an_adopted_value_is_creation_and_a_call(lift: str, name: str) -> None:
     def model(scope: Any, x: Any) -> Any:
-        part = ADOPTED[name](scope.push("part"))
-        return part(part(x))
+        inner = scope.push("part")
+        return INSIDE[lift](lambda scope, x: ADOPTED[name](scope)(x))(inner, ADOPTED[name](inner)(x))
 
     y, variables = liftcore.init(model)(KEY, X)
     again, changed = liftcore.apply(model, mutable=True)(variables, X)
@@ -214,18 +227,10 @@ def test_init_of_an_adopted_value_is_creation_and_a_call(name: str) -> None:
     assert (counts, (y == again).all()) == ([2, 4], True)
 
 
-def test_to_linen_returns_what_the_object_is_made_with_and_its_calls_see_changes() -> None:
-    class Twice(nn.Module):
-        @nn.compact
-        def __call__(self, x: Any) -> Any:
-            part = bridge.to_linen(Thing)
-            return part(x), part(x), part.n
-
-    (_, _, n), variables = Twice().init_with_output(KEY, X)
-    assert (n, variables["batch_stats"]["ToLinen_0"]["n"]) == (2, 0)
+FIRST = [scoped, Plain(), bridge.object_in_scope(Thing), bridge.to_linen(Thing), lambda s, x: pax.adopt(s, Kinds())(x)]
 
 
-@pytest.mark.parametrize("fn", [scoped, Plain(), bridge.object_in_scope(Thing), lambda s, x: pax.adopt(s, Kinds())(x)])
+@pytest.mark.parametrize("fn", FIRST)
 def test_all_bridges_keep_what_a_first_call_writes(fn: Any) -> None:
     model = bridge.ToNNX(fn, rngs=nnx.Rngs(0))
     model(X)
@@ -299,6 +304,55 @@ def test_an_equal_owner_shares_its_variables(style: str) -> None:
     assert jax.tree.map(jnp.shape, liftcore.init(model)(KEY)[1]) == {"params": {"w": (3, 3), "b": {"c": (3,)}}}
 
 
+TAKES: dict[str, Any] = {
+    "eqx": lambda scope: eqx.adopt(scope, lambda key: {"w": jnp.ones(3)}),
+    "pax": lambda scope: pax.adopt(scope, lambda key: _kinds(3)),
+    "nnx": lambda scope: bridge.adopt(scope, lambda rngs: nnx.Dict(w=nnx.Param(jnp.ones(3)))),
+    "param": lambda scope: scope.param("w", lambda key: jnp.ones(3)),
+    "push": lambda scope: scope.push("w"),
+}
+BODIES: dict[str, Any] = {
+    "jit": lambda fn: liftcore.jit(fn),
+    "vmap": lambda fn: liftcore.vmap(fn, axis_size=2, variable_axes={"params": None}, split_rngs=False),
+    "cond": lambda fn: lambda scope: liftcore.cond(fn, lambda scope: None)(scope, True),
+    "loop": lambda fn: (
+        lambda scope: liftcore.fori_loop(lambda scope, *_: fn(scope), split_rngs=False)(scope, 0, 2, None)
+    ),
+}
+
+
+@pytest.mark.parametrize("is_inside_first", [False, True])
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("adopted", ["eqx", "pax", "nnx"])
+@pytest.mark.parametrize("other", TAKES)
+def test_a_name_has_one_owner_in_all_bodies(other: str, adopted: str, body: str, is_inside_first: bool) -> None:
+    def model(scope: Any, outside: Any, inside: Any) -> None:
+        steps = [outside, BODIES[body](lambda scope: (inside(scope), None)[1])]
+        for step in reversed(steps) if is_inside_first else steps:
+            step(scope)
+
+    for pair in (TAKES[other], TAKES[adopted]), (TAKES[adopted], TAKES[other]):
+        if other == adopted:
+            liftcore.init(model)(KEY, *pair)
+            continue
+        with pytest.raises(NameInUseError, match='"w" at /'):
+            liftcore.init(model)(KEY, *pair)
+
+
+@pytest.mark.parametrize("adopted", ["eqx", "pax", "nnx"])
+@pytest.mark.parametrize("other", TAKES)
+def test_an_owner_keeps_its_names_in_later_calls_of_a_child(other: str, adopted: str) -> None:
+    def model(scope: Any, *takes: str) -> None:
+        child = scope.child(lambda scope, name: (TAKES[name](scope), None)[1], "child")
+        for name in takes:
+            child(name)
+
+    liftcore.init(model)(KEY, adopted, adopted)
+    if other != adopted:
+        with pytest.raises(NameInUseError, match='"w" at /child'):
+            liftcore.init(model)(KEY, adopted, other)
+
+
 # --- wrong bridges ----------------------------------------------------------------------------------------------------
 
 
@@ -319,8 +373,20 @@ class Setup(nn.Module):
         return x
 
 
-LINES = {"tree": "eqx.adopt(", "kinds": "pax.adopt(", "object": "nnx.bridge.", "linen": "module.clone(parent=scope)"}
-GIVEN = {"tree": Tree, "kinds": Kinds, "object": Thing, "linen": Plain}
+LINES = {
+    "tree": "eqx.adopt(",
+    "kinds": "pax.adopt(",
+    "object": "nnx.bridge.",
+    "linen": "module.clone(parent=scope)",
+    "function": "module(scope, x)",
+}
+GIVEN = {
+    "tree": Tree,
+    "kinds": Kinds,
+    "object": Thing,
+    "linen": Plain,
+    "function": lambda: bridge.object_in_scope(Thing),
+}
 BRIDGES = {
     "eqx.adopt": lambda given: liftcore.init(lambda s: eqx.adopt(s, given))(KEY),
     "eqx.adopt of a maker": lambda given: liftcore.init(lambda s: eqx.adopt(s, lambda key: given))(KEY),
@@ -344,13 +410,27 @@ FITS = {
     "pax.adopt": {"kinds"},
     "pax.adopt of a maker": {"kinds"},
     "nnx.bridge.adopt of a maker": {"object", "tree", "kinds"},
-    "nnx.bridge.ToNNX": {"linen"},
-    "eqx.Applied": {"linen"},
-    "eqx.Applied.init": {"linen"},
-    "pax.Layer": {"linen"},
-    "a field of a Linen-style module": {"linen", "tree"},
-    "setup of a Linen-style module": {"linen", "tree"},
+    "nnx.bridge.ToNNX": {"linen", "function"},
+    "eqx.Applied": {"linen", "function"},
+    "eqx.Applied.init": {"linen", "function"},
+    "pax.Layer": {"linen", "function"},
+    "a field of a Linen-style module": {"linen", "tree", "function"},
+    "setup of a Linen-style module": {"linen", "tree", "function"},
 }
+REST = {"ToNNX": "x, rngs=nnx.Rngs(0)", "Applied": "{}", "Applied.init": "key, x", "Layer": "key, x"}
+
+
+def run_line(fix: str, module: Any) -> None:
+    """Run the last line that a fix says."""
+    line = re.findall(r"`([^`]*\([^`]*)`", fix)[-1]
+    name = line.partition("(")[0]
+    known = {"module": module, "x": X, "key": KEY, "eqx": eqx, "pax": pax, "nnx": nnx, "Layer": pax.Layer}
+    known |= {"ToNNX": bridge.ToNNX, "Applied": eqx.Applied}
+    line = line.replace("…", REST.get(name, ""))
+    if name in REST:
+        assert eval(line, known) is not None
+    else:
+        liftcore.init(lambda scope: eval(line, known | {"scope": scope}) is None)(KEY)
 
 
 @pytest.mark.parametrize("name", BRIDGES)
@@ -362,12 +442,29 @@ def test_a_wrong_bridge_names_the_right_one(given: str, name: str) -> None:
     with pytest.raises(LiftArgumentError) as caught:
         BRIDGES[name](GIVEN[given]())
     assert LINES[given] in caught.value.fix
+    if "Linen-style" not in name:
+        run_line(caught.value.fix, GIVEN[given]())
 
 
 @pytest.mark.parametrize("name", [name for name in BRIDGES if "Linen-style" not in name and "maker" not in name])
 def test_a_linen_class_is_no_module(name: str) -> None:
     with pytest.raises(WrongStyleError, match=r"module = Plain\(…\)"):
         BRIDGES[name](Plain)
+
+
+@pytest.mark.parametrize("name", ["eqx.adopt of a maker", "pax.adopt of a maker", "nnx.bridge.adopt of a maker"])
+@pytest.mark.parametrize("made", [Tree, Kinds, Thing, Plain])
+def test_a_maker_that_returns_a_class_is_an_error(made: Any, name: str) -> None:
+    with pytest.raises(WrongStyleError, match=rf"the class {made.__name__}.*module = {made.__name__}\(…\)") as caught:
+        BRIDGES[name](made)
+    run_line(caught.value.fix, made())
+
+
+@pytest.mark.parametrize("name", ["pax.adopt", "nnx.bridge.adopt", "nnx.bridge.ToLinen"])
+def test_a_function_of_a_scope_in_place_of_a_maker_is_told_so(name: str) -> None:
+    with pytest.raises(TypeError, match="scoped") as caught:
+        BRIDGES[name](scoped)
+    assert "call `scoped(scope, x)`" in caught.value.__notes__[0]
 
 
 def test_a_maker_of_no_module_is_an_error() -> None:

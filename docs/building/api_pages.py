@@ -31,6 +31,7 @@ MEMBERS = {
         "creates",
         "nested",
         "of",
+        "place",
         "repack_fn",
         "scope_fn",
         "split",
@@ -45,7 +46,7 @@ MEMBERS = {
     "liftcore.Prologue": ("evaluate", "make"),
     "liftcore.Retraces": ("by_path",),
     "liftcore.Split": ("batched_prologue", "output_reads", "prologue", "reads", "remainder", "join"),
-    "liftcore.Use": ("nested", "place", "unchanged", "where", "writes"),
+    "liftcore.pipeline.Lifter": ("__call__",),
     "liftcore.pipeline.Part": ("can_be_batched",),
 }
 """Of classes whose objects the library makes, what a user needs of one; the reference shows no constructor."""

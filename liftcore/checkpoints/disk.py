@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
 import os
 import stat
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..caches import bounded
 from ..errors import CheckpointInUseError, SerializationError
 
 try:
@@ -361,7 +361,7 @@ def _check_lock(path: Path, status: os.stat_result) -> None:
         raise OSError(errno.ELOOP, what, os.fspath(path))
 
 
-@functools.lru_cache(64)  # once for each folder
+@bounded(64)  # once for each folder
 def _warn_of_no_locks(folder: Path) -> None:
     what = f'the file system of "{folder}" has no locks, so nothing keeps a second writer out.'
     fix = "Make sure that one process writes, and say so with `Checkpoints(folder, lock=False)`."

@@ -164,18 +164,28 @@ class _FileTokens(Tokens):
 
     def step(self, count: int) -> int:
         """Move forward by `count` bytes, which are in the window afterwards."""
-        start = super().step(count) - self._start
+        start = self._at - self._start
         if start + count > len(self._data):
-            self._sum_up(start)
-            self._start, self._summed, start = self._start + start, 0, 0
-            size = min(max(count, _WINDOW), self._end - self._start)
-            self._data = memoryview(_bytes_at(self._file, self._start, size))
+            start = self._moved(count)
+        self._at += count
         return start
+
+    def _moved(self, count: int) -> int:
+        """Move the window to the next `count` bytes, and return the offset of these in it."""
+        self.check(count)
+        start = self._at - self._start
+        self._sum_up(start)
+        self._start, self._summed = self._at, 0
+        size = min(max(count, _WINDOW), self._end - self._start)
+        self._data = memoryview(_bytes_at(self._file, self._start, size))
+        return 0
 
     def skip(self, count: int) -> int:
         """Skip bytes, which the checksum leaves out, and return their position in the file."""
         self._sum_up(self._at - self._start)
-        start = super().step(count)
+        self.check(count)
+        start = self._at
+        self._at += count
         self._summed = self._at - self._start
         return start
 
@@ -230,12 +240,18 @@ class _FileReader(Reader):
 
 def _lazy(tree: Any, path: tuple[str, ...], stored: Callable[[_Payload, tuple[str, ...]], Any]) -> Any:
     """Return a state in which `stored` replaces each value that is still in the file; its containers are changed."""
-    if isinstance(tree, _Payload):
+    kind = type(tree)
+    if kind is _Payload:
         return stored(tree, path)
-    if isinstance(tree, dict | list):
-        for name, below in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            tree[name] = _lazy(below, (*path, str(name)), stored)
+    if kind is dict or kind is list:
+        for name, below in tree.items() if kind is dict else enumerate(tree):
+            if type(below) in _LAZY:
+                tree[name] = _lazy(below, (*path, str(name)), stored)
     return tree
+
+
+_LAZY = (_Payload, dict, list)
+"""What is, or may hold, a value that is still in the file."""
 
 
 def _stored(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple[str, ...]) -> Any:

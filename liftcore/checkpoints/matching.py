@@ -230,7 +230,11 @@ def _flat(state: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
         yield path, state
         return
     for name, below in state.items() if isinstance(state, Mapping) else enumerate(state):
-        yield from _flat(below, (*path, str(name)))
+        here = (*path, str(name))
+        if isinstance(below, Mapping | list):
+            yield from _flat(below, here)
+        else:
+            yield here, below
 
 
 def _chosen(
@@ -238,24 +242,26 @@ def _chosen(
 ) -> tuple[dict[Path, Any], int]:
     """Return the leaves of a state that are expected, and some of the others, and how many more of these there are."""
     keys = {path for path, leaf in expected.items() if isinstance(leaf, KeyTarget)}
-    parts = {(*path, name) for path in keys for name in ("impl", "data")}
-    saved, beside = dict[Path, Any](), dict[Path, Any]()
-    others = 0
+    places = {*expected, *((*path, name) for path in keys for name in ("impl", "data"))}
+    found = dict[Path, Any]()
+    beside = left_out = 0
     for path, leaf in _flat(state):
-        if path in saved or path in beside:
+        if path in found:
             what = f"two names are the same text: {printable('/'.join(path))}."
             raise SerializationError(where, what, "Use keys that differ as strings.")
-        if path in expected or path in parts:
-            saved[path] = leaf
-        elif is_taken(path, leaf):
-            others += 1
-            if others <= _MAX_OTHERS:
-                beside[path] = leaf
-    saved = _with_keys(saved, expected)
-    halves = [path for path in saved if path not in expected and not is_taken(path, saved[path])]
+        if path not in places:
+            if not is_taken(path, leaf):
+                continue
+            if beside == _MAX_OTHERS:
+                left_out += 1
+                continue
+            beside += 1
+        found[path] = leaf
+    found = _with_keys(found, expected)
+    halves = [path for path in found if path not in expected and not is_taken(path, found[path])]
     for path in halves:
-        del saved[path]
-    return saved | beside, others - len(beside)
+        del found[path]
+    return found, left_out
 
 
 def _with_keys(saved: dict[Path, Any], expected: Mapping[Path, Any]) -> dict[Path, Any]:

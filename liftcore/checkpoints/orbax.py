@@ -26,7 +26,7 @@ from ..typing import Filter, Path, PyTree
 from .files import Transform
 from .folders import no_such_step
 from .matching import TRANSFORM, compare
-from .orbax_arrays import array_in, check_size, guarded, require_orbax, restore_args, restored
+from .orbax_arrays import array_in, check_regular, check_size, guarded, require_orbax, restore_args, restored
 from .orbax_foreign import load_orbax
 from .orbax_items import parted, state_in
 from .placing import Stored
@@ -272,6 +272,8 @@ class OrbaxCheckpoints:
         utils = self._ocp.utils
         folders = {utils.step_from_checkpoint_name(one.name): one for one in utils.checkpoint_steps_paths(self.folder)}
         folder = folders.get(step)
+        if folder is not None:
+            check_regular(self._place(step), os.fspath(folder))
         if folder is None or (folder / "rest").exists():
             return None
         note = folder / "_CHECKPOINT_METADATA"  # it names the items that were saved
@@ -340,6 +342,7 @@ class OrbaxCheckpoints:
             ocp, self._writes = self._ocp, writes
             if writes:
                 self._remove()
+            check_regular(self._where, self.folder)  # orbax reads a file of each step now
             options = ocp.CheckpointManagerOptions(
                 create=writes,
                 cleanup_tmp_directories=writes,

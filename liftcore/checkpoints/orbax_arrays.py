@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -16,11 +17,13 @@ import numpy as np
 
 from ..errors import LiftArgumentError, LiftError, SerializationError
 from ..portions import bytes_per_process, portions, return_memory
+from ..saving.problems import printable
 from ..typing import Path
+from .disk import kind_of
 from .matching import Comparison
 from .placing import KeyTarget, SavedKey, Stored, converted, naming
 
-__all__ = ["Read", "array_in", "check_size", "guarded", "require_orbax", "restore_args", "restored"]
+__all__ = ["Read", "array_in", "check_regular", "check_size", "guarded", "require_orbax", "restore_args", "restored"]
 
 Read: TypeAlias = Callable[[Mapping[Path, Any]], dict[Path, Any]]
 """A function that reads arrays by their paths. The values of the mapping are the target's leaves."""
@@ -86,6 +89,25 @@ def array_in(where: str, path: Path, leaf: Any, read: Callable[[Path], Any]) -> 
         raise SerializationError(where, what, "It is damaged or incomplete. Copy it again.")
     check_size(where, path, chunk, dtype)
     return Stored(shape, dtype, lambda: read(path))
+
+
+def check_regular(where: str, folder: str) -> None:
+    """Check that a folder holds no pipes and no devices: orbax would wait for a writer, or read without an end.
+
+    Args:
+        where: the folder, for the error.
+        folder: its path; an address, such as `gs://…`, is not checked.
+
+    Raises:
+        SerializationError: if it does, in itself or in a folder in it; links to folders are not followed.
+    """
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            with contextlib.suppress(FileNotFoundError):  # a broken link, or a step that is being removed
+                if kind := kind_of(os.stat(path)):
+                    what = f'"{printable(os.path.relpath(path, folder))}" is {kind}, not a regular file.'
+                    raise SerializationError(where, what, "Remove it, or copy the folder again.")
 
 
 _SMALL = 2**20

@@ -21,7 +21,7 @@ from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
 from .matching import TRANSFORM, compare
-from .orbax_arrays import array_in, check_size, guarded, require_orbax, restore_args, restored
+from .orbax_arrays import array_in, check_regular, check_size, guarded, require_orbax, restore_args, restored
 from .placing import Stored
 from .streams import check_path
 
@@ -251,6 +251,7 @@ def _found(where: str, path: str | os.PathLike[str]) -> _Saved:
     if not folder.is_dir():
         fix = "If `flax.serialization.to_bytes` wrote it, use `load_file(path, target, checksums=False)`."
         raise SerializationError(where, "this is a file, but orbax writes folders.", fix)
+    check_regular(where, os.fspath(folder))
     if (structure := _structure(where, folder)) is not None:
         return _Saved(where, folder, structure)
     _check_foreign(where, folder)

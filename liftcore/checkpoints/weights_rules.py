@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from ..caches import bounded
 from ..errors import LiftArgumentError, shown
 
 __all__ = ["Change", "WeightGroup", "WeightRule", "grouped"]
@@ -155,7 +155,7 @@ def _fields(template: str) -> dict[str, None]:
     return {match["name"]: None for match in _FIELD.finditer(template)}
 
 
-@functools.lru_cache(1024)
+@bounded(1024)
 def _pattern(template: str, stacked: tuple[str, ...]) -> re.Pattern[str]:
     """Return the regular expression for the names that a template matches."""
     parts, at, known = [], 0, set()

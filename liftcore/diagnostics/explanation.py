@@ -20,9 +20,9 @@ import jax
 
 from .. import filters
 from ..errors import name_of
+from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
-from ..pipeline.use import Body, Use
 from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
 from ..texts import type_text
@@ -91,7 +91,7 @@ class ExplainedStream:
 
 @dataclasses.dataclass(frozen=True)
 class ExplainedLift:
-    """One use of a lifted transformation.
+    """One call of a lifted function.
 
     Attributes:
         name: its name in paths, such as `vmap(block)`.
@@ -203,10 +203,10 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
     name = name_of(fn)
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        watch = Watch(f"/{body.use.layout.lift.name}")
-        _trace(Body(functools.partial(_run, fn, watch), body.use), variable_groups, rng_groups, args, kwargs)
+        watch = Watch(f"/{body.layout.lift.name}")
+        _trace(body.of(functools.partial(_run, fn, watch)), variable_groups, rng_groups, args, kwargs)
         body.forget()
-        nothing: tuple[Any, ...] = tuple({} for _ in body.use.outers)
+        nothing: tuple[Any, ...] = tuple({} for _ in body.outers)
         return Explanation(name, tuple(watch.lifts)), (Changes(nothing, nothing), tuple([] for _ in nothing))
 
     advice = Advice('"{}"', '"{}"')  # everything is lifted, so no error uses it
@@ -227,7 +227,7 @@ def _trace(body: Body, variable_groups: Any, rng_groups: Any, args: Any, kwargs:
 def _run(fn: Callable[..., Any], watch: Watch, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
     def watching(scope: Scope) -> Watching:
         scope.tree.watch = watch
-        watching = Watching.at(scope.tree, scope.node, scope.path, scope.parent)
+        watching = Watching.over(scope)
         watching.stand_for(scope)
         return watching
 
@@ -293,10 +293,10 @@ class Watch:
         self.drawn: collections.Counter[tuple[Path, str, str]] = collections.Counter()
         self.lifts: list[ExplainedLift] = []
 
-    def lift(self, use: Use) -> Watched:
+    def lift(self, body: Body) -> Watched:
         """Return the observer of a lift in the body."""
-        where = use.outers[0].path_text.replace(self.above, "", 1) or "/"
-        return Watched(self, where, [outer.path for outer in use.outers])
+        where = body.outers[0].path_text.replace(self.above, "", 1) or "/"
+        return Watched(self, where, [outer.path for outer in body.outers])
 
 
 class Watched:
@@ -304,13 +304,13 @@ class Watched:
 
     def __init__(self, outside: Watch, where: str, places: Sequence[Path]) -> None:
         self._outside, self._where, self._places = outside, where, places
-        self._bodies: list[Watch] = []
+        self._runs: list[Watch] = []
         self._hoisted: set[Path] = set()
 
     def body(self) -> Watch:
-        """Return the observer of one body; a lift may have several."""
-        self._bodies.append(Watch(self._outside.above))
-        return self._bodies[-1]
+        """Return the observer of one run of a body; a lift may have several."""
+        self._runs.append(Watch(self._outside.above))
+        return self._runs[-1]
 
     def made(self, created: Sequence[PyTree]) -> None:
         """Record the initial values that were made outside the lift; the others are None."""
@@ -319,29 +319,29 @@ class Watched:
                 made = (path for path, value in filters.leaves_of(tree) if jax.tree.leaves(value))
                 self._hoisted |= {_below(place, path) for path in made}
 
-    def close(self, use: Use) -> None:
+    def close(self, body: Body) -> None:
         """Add the lift to the records of the body outside, after its outputs were written to the scopes there."""
         total = Watch("")
-        for body in self._bodies:
-            total.read |= body.read
-            total.created |= body.created
-            total.written |= body.written
-            total.drawn |= body.drawn
-            total.lifts += [one for one in body.lifts if one not in total.lifts]
+        for run in self._runs:
+            total.read |= run.read
+            total.created |= run.created
+            total.written |= run.written
+            total.drawn |= run.drawn
+            total.lifts += [one for one in run.lifts if one not in total.lifts]
         self._outside.drawn += total.drawn
-        variables = {row.path: row for row in self._variables(use, total)}
-        for path in _captured(use):
+        variables = {row.path: row for row in self._variables(body, total)}
+        for path in _captured(body):
             row = variables.get(path, ExplainedVariable(path, "", None, ""))
-            treatment = f"sown, {use.layout.lift.advice.captured}"
+            treatment = f"sown, {body.layout.lift.advice.captured}"
             variables[path] = dataclasses.replace(row, group=None, treatment=treatment, written=True)
         self._outside.read |= {row.path for row in variables.values() if row.read}
         rows = tuple(variables[path] for path in sorted(variables))
-        found = ExplainedLift(use.layout.lift.name, self._where, rows, _streams(use, total), tuple(total.lifts))
+        found = ExplainedLift(body.layout.lift.name, self._where, rows, _streams(body, total), tuple(total.lifts))
         self._outside.lifts.append(found)
 
-    def _variables(self, use: Use, total: Watch) -> Iterator[ExplainedVariable]:
-        layout = use.layout
-        for outer in use.outers:
+    def _variables(self, body: Body, total: Watch) -> Iterator[ExplainedVariable]:
+        layout = body.layout
+        for outer in body.outers:
             variables = outer.collections_below()
             into, out = (
                 {path: index for index, tree in enumerate(trees) for path, _ in filters.leaves_of(tree)}
@@ -356,7 +356,7 @@ class Watched:
                 yield ExplainedVariable(
                     path,
                     _type(value),
-                    *_treatment(use, into.get(relative), out.get(relative)),
+                    *_treatment(body, into.get(relative), out.get(relative)),
                     path in total.created,
                     path in total.read or (relative in into and path[1:] in moved),
                     path in total.written,
@@ -364,9 +364,9 @@ class Watched:
                 )
 
 
-def _treatment(use: Use, into: int | None, out: int | None) -> tuple[str | None, str]:
+def _treatment(body: Body, into: int | None, out: int | None) -> tuple[str | None, str]:
     """Return the filter that took a variable, and the lift's treatment of its group."""
-    layout = use.layout
+    layout = body.layout
     going_in, coming_out = _word(layout.lift.advice.into, into), _word(layout.lift.advice.out, out)
     if into is None and out is None:
         return None, _NOT_LIFTED
@@ -382,19 +382,19 @@ def _word(words: Sequence[str], index: int | None) -> str:
     return words[index] if index is not None and index < len(words) else _LIFTED
 
 
-def _captured(use: Use) -> set[Path]:
+def _captured(body: Body) -> set[Path]:
     """Return the paths of the sown values that came out of a lift outside its groups."""
-    sown = use.records[-1].sown if use.layout.lift.captures and use.records else ()
+    sown = body.records[-1].sown if body.layout.lift.captures and body.records else ()
     return {
         (one.collection, *outer.path, *one.path, one.name)
-        for outer, values in zip(use.outers, sown, strict=False)
+        for outer, values in zip(body.outers, sown, strict=False)
         for one in values
     }
 
 
-def _streams(use: Use, total: Watch) -> tuple[ExplainedStream, ...]:
-    layout, tree = use.layout, use.outers[0].tree
-    lifted = {name for outer in use.outers for name in outer.tree.rngs}
+def _streams(body: Body, total: Watch) -> tuple[ExplainedStream, ...]:
+    layout, tree = body.layout, body.outers[0].tree
+    lifted = {name for outer in body.outers for name in outer.tree.rngs}
     drawn = collections.Counter({(name, name): 0 for name in tree.given})
     for (_, name, source), count in total.drawn.items():
         drawn[name, source] += count

@@ -18,6 +18,8 @@ import jax
 import numpy as np
 from jax.extend import core as jex
 
+from ..errors import boundary
+
 __all__ = ["OperationCount", "count_operations"]
 
 
@@ -55,6 +57,7 @@ def count_operations(fn: Callable[..., Any]) -> Callable[..., OperationCount]:
     """
 
     @functools.wraps(fn)
+    @boundary
     def counted(*args: Any, **kwargs: Any) -> OperationCount:
         jaxpr = jax.make_jaxpr(fn)(*args, **kwargs).jaxpr
         return _of(jaxpr, [True] * len(jaxpr.outvars))

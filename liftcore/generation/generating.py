@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import LiftArgumentError, raise_interrupt, shown
+from ..errors import LiftArgumentError, boundary, raise_interrupt, shown
 from ..typing import ArrayLike, Key
 from .caches import all_counts
 from .loop import Generated, Programs
@@ -19,6 +19,7 @@ from .prompts import Prompts, make_prompts
 __all__ = ["generate"]
 
 
+@boundary
 def generate(
     module: Any,
     variables: Mapping[str, Any],

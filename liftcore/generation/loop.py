@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..caches import bounded
 from ..errors import LiftArgumentError, shown
 from ..typing import Array
 from .caches import recounted
@@ -63,7 +64,7 @@ class Programs(NamedTuple):
             model: the model.
         """
         owner = model.owner or cls
-        found: Programs = _kept.setdefault(owner, functools.lru_cache(_MODELS)(_compiled))(model)
+        found: Programs = _kept.setdefault(owner, bounded(_MODELS)(_compiled))(model)
         return found
 
 

@@ -12,7 +12,6 @@ import jax
 
 from ..entry import apply
 from ..errors import LiftArgumentError, name_of, shown
-from ..pipeline.checks import missing_arguments
 from ..rest import Rest
 from ..statics import Undescribed
 
@@ -140,7 +139,8 @@ def _check_arguments(where: str, model: Any) -> None:
     if hasattr(module, "apply") and getattr(model, "args", None):
         what = f"a `functools.partial` of {name_of(module)} has positional arguments, but tokens must be the first."
         raise LiftArgumentError(where, what, "Pass them by name: `functools.partial(model, train=False)`.")
-    missing = missing_arguments(signature, known)
+    absent = [one for one in signature.parameters.values() if one.name not in known and one.default is one.empty]
+    missing = [one.name for one in absent if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     if missing:
         fixed = ", ".join(f"{name}=…" for name in missing)
         listed = " and ".join(f"`{name}`" for name in missing)

@@ -9,9 +9,9 @@ import jax
 
 from ..errors import LiftArgumentError
 from ..filters.trees import names_of
+from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
-from ..pipeline.use import Body
 from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, PyTree
 
@@ -67,7 +67,7 @@ def associative_scan(
 
 def _check_reads_only(body: Body, changes: Changes, _: Sequence[Any]) -> None:
     """Check that one call of the operator changed nothing."""
-    record = body.use.record
+    record = body.record
     sown = sorted({f"{one.collection}/{one.name}" for each in record.sown for one in each})
     drawn = sorted({name for (_, _, name), _ in record.draws})
     done = (

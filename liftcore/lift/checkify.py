@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..runners.whole import whole
 from ..typing import Filter
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, shown
+from ..pipeline.body import Body
 from ..pipeline.reuse import once
-from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.branches import run_one
 from ..runners.eager import cached_when_eager

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError, check_function
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..runners.custom import Operands, RuleArguments, Ruled, WithRule, pair
 from ..runners.derivative import TreesByScope, zero_tangent, zero_tangents
 
@@ -71,7 +71,7 @@ class custom_jvp(WithRule):
             raise LiftArgumentError(body.where, "it has no rule yet.", "Call `.defjvp(rule)` first.")
         arguments = RuleArguments(body.where, args, self._nondiff)
         ruled = Ruled(body, variable_groups, rng_groups, arguments)
-        scoped, held = TreesByScope.of(body.use.layout), arguments.held
+        scoped, held = TreesByScope.of(body.layout), arguments.held
         moving = _Moving((ruled.operands.wrt, ruled.operands.args))
 
         def with_tangents(args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:

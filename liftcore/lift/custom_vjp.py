@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, check_function, name_of, shown
-from ..pipeline.use import Body
+from ..errors import LiftArgumentError, call_user, check_function, name_of, shown
+from ..pipeline.body import Body
 from ..runners.carry import overlay
 from ..runners.custom import Operands, RuleArguments, Ruled, WithRule, pair
 from ..runners.derivative import TreesByScope, zero_tangent
@@ -78,7 +78,7 @@ class custom_vjp(WithRule):
         arguments = RuleArguments(where, args, self._nondiff)
         ruled = Ruled(body, variable_groups, rng_groups, arguments)
         rule = ruled.rule(self.identity, pair(where, self._forward, "result, residuals"), lambda args: args)
-        scoped = TreesByScope.of(body.use.layout)
+        scoped = TreesByScope.of(body.layout)
         types = jax.tree.map(jax.typeof, ruled.operands.wrt)
         held, seen = arguments.held, len(arguments.seen)
         run = jax.custom_vjp(ruled.function)
@@ -88,7 +88,7 @@ class custom_vjp(WithRule):
             return (result, values), residuals
 
         def backward(residuals: Any, cotangents: Any) -> tuple[Operands]:
-            given = bwd(*held, residuals, cotangents[0])
+            given = call_user(f"the rule of {where}", bwd, *held, residuals, cotangents[0])
             if not isinstance(given, tuple | list) or len(given) != 1 + seen:
                 raise LiftArgumentError(
                     f"{name_of(bwd)}, the rule of {where}",

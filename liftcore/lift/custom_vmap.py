@@ -12,13 +12,12 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, LiftError, check_function, name_of
+from ..errors import LiftArgumentError, LiftError, bind_user, boundary, call_user, check_function, name_of
 from ..filters import Nothing, merge
 from ..filters.trees import names_of
+from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
-from ..pipeline.use import Body, Use
-from ..runners.custom import bind
 from ..runners.whole import AS_IT_IS
 from ..scopes.lifts import Captured
 from ..scopes.scope import Scope
@@ -83,6 +82,7 @@ class custom_vmap:
         self._rule = rule
         return rule
 
+    @boundary
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         return self._lifted(scopes, *args, **kwargs)
@@ -108,19 +108,19 @@ class custom_vmap:
 
         converted, consts, _ = closure_convert(rest, created, *operands)
         call = jax.custom_batching.custom_vmap(converted)
-        call.def_vmap(Rule(self._rule, converted, body.use, body.where))
+        call.def_vmap(Rule(self._rule, converted, body, body.where))
         result, captured = call(consts, created, *operands)
-        nothing: tuple[PyTree, ...] = tuple({} for _ in body.use.outers)
+        nothing: tuple[PyTree, ...] = tuple({} for _ in body.outers)
         return parts.join(created, result, [nothing, captured])
 
 
 class Rule:
     """A user's rule in the form that JAX calls. It must not refer to the lift, which has ended by then."""
 
-    def __init__(self, rule: Callable[..., tuple[Any, Any]], run: Callable[..., Any], use: Use, where: str) -> None:
+    def __init__(self, rule: Callable[..., tuple[Any, Any]], run: Callable[..., Any], body: Body, where: str) -> None:
         functools.update_wrapper(self, rule)
-        self._rule, self._run, self._where, self._layout = rule, run, where, use.layout
-        self._places = [(outer.path, outer.tree.initializing) for outer in use.outers]
+        self._rule, self._run, self._where, self._layout = rule, run, where, body.layout
+        self._places = [(outer.path, outer.tree.initializing) for outer in body.outers]
 
     def __call__(self, axis_size: int, in_batched: Sequence[Any], *operands: Any) -> tuple[Any, Any]:
         """Return the result of the rule, together with the values that the function itself sows."""
@@ -136,7 +136,9 @@ class Rule:
         if any(jax.tree.leaves(in_batched)) and not any(jax.tree.leaves((seen, is_arg))):
             return (result, sown), batched  # the rule sees no keys
         try:
-            result, is_result = self._rule(axis_size, (seen, *is_arg), given, *args)
+            result, is_result = call_user(
+                f"the rule of {self._where}", self._rule, axis_size, (seen, *is_arg), given, *args
+            )
         except LiftError as error:
             error.add_note(f"This is the rule of {self._where}: it may read variables, but not use scopes otherwise.")
             raise
@@ -150,7 +152,7 @@ class Rule:
         path, initializing = place
         tree = Tree({name: _above(below, path) for name, below in variables.items()}, {}, Nothing())
         tree.initializing = initializing
-        return Scope.at(tree, tree.root, (), None)
+        return Scope.at(tree)
 
     def _mapped(self, axis_size: int, in_batched: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, Any]:
         """Return the result of the function as `jax.vmap` maps it, and bools that tell what is batched."""
@@ -180,7 +182,7 @@ def _below(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _positional(body: Body, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return all arguments by position, including defaults, as a rule receives them."""
-    bound = bind(body.where, body.fn, tuple(args), dict(kwargs))
+    bound = bind_user(body.where, body.fn, next(iter(body.given), None), *args, **kwargs)
     bound.apply_defaults()
     named = sorted(set(bound.kwargs) & set(kwargs))
     if named:

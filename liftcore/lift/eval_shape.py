@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..runners.axes import split_arrays
 from ..runners.whole import whole
 from ..scopes.lifts import Advice

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, check_function, name_of
+from ..errors import LiftArgumentError, boundary, call_user, check_function, name_of
 from ..leaves import is_traceable
 from ..rest import Rest, split_static
 from ..scopes.scope import Scope
@@ -60,6 +60,7 @@ def filtered(
     lifted = lift(*[_body(fn, is_traced) for fn in fns])
 
     @functools.wraps(fns[0])
+    @boundary
     def call(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         hidden = [_hidden(arg, is_traced, fns[0], f"argument {number}") for number, arg in enumerate(args, 1)]
         named = {name: _hidden(arg, is_traced, fns[0], f'argument "{name}"') for name, arg in kwargs.items()}
@@ -76,7 +77,8 @@ class _Body:
     is_traced: Callable[[Any], bool]
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        result = self.fn(scopes, *map(_shown, args), **{name: _shown(arg) for name, arg in kwargs.items()})
+        named = {name: _shown(arg) for name, arg in kwargs.items()}
+        result = call_user(f"filtered({name_of(self.fn)})", self.fn, scopes, *map(_shown, args), **named)
         return _hidden(result, self.is_traced, self.fn, "the result")
 
 

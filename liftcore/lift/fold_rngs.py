@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from .. import rng
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..runners.whole import whole
 from ..scopes.lifts import Advice
 from ..scopes.scope import Scope
@@ -54,16 +54,15 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
     """
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        use = body.use
         folded, draws = [], []
-        for index, (outer, group) in enumerate(zip(use.outers, rng_groups[0], strict=True)):
+        for index, (outer, group) in enumerate(zip(body.outers, rng_groups[0], strict=True)):
             roots, drawn = _fold(outer, group)
             folded.append(roots)
             draws += [((index, (_PLACE,), name), count) for name, count in drawn.items()]
         names = frozenset({name for _, _, name in (place for place, _ in draws)})
         output = begin_anew(body, names, variable_groups, (tuple(folded),), args, kwargs)
-        record = use.take_record()
-        use.replay(dataclasses.replace(record, draws=(*record.draws, *draws)))
+        record = body.take_record()
+        body.replay(dataclasses.replace(record, draws=(*record.draws, *draws)))
         return output
 
     return whole(transform, "fold_rngs", variables, rngs, advice=_ADVICE)(fn)
@@ -75,13 +74,13 @@ def _fold(outer: Scope, roots: dict[str, Any]) -> tuple[dict[str, Any], Counter[
     They are drawn as in a child scope, so no other draw has their fold-in data. They are not counted yet, since the
     body may raise.
     """
-    before = outer.node.child(_PLACE)
+    before = outer.counter.child(_PLACE)
     drawn: Counter[str] = Counter()
     folded = {}
     for name, root in roots.items():
         counted = name if name in outer.tree.rngs else rng.DEFAULT
         drawn[counted] += 1
-        count, rewound = before.counts.get(counted, 0) + drawn[counted], before.times_rewound(counted)
-        fold_in_data = outer.tree.fold_in_data((*outer.path, _PLACE), counted, count, rewound)
+        count = before.counts.get(counted, 0) + drawn[counted]
+        fold_in_data = outer.tree.fold_in_data((*outer.path, _PLACE), counted, count, before.origin)
         folded[name] = jax.random.fold_in(root, fold_in_data)
     return folded, drawn

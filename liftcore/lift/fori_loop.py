@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
+from ..pipeline.body import Body
 from ..pipeline.packing import transformation
-from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules
 from ..runners.eager import cached_when_eager

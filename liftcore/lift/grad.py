@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from ..pipeline.use import Body
+from ..errors import boundary
+from ..pipeline.body import Body
 from ..runners.derivative import TreesByScope, by_argument, check_wrt, derivative, differentiable, positive, with_aux
 from ..typing import Filter
 
@@ -109,6 +110,7 @@ def grad(
     both = _lifted("grad", fn, argnums, has_aux, options, (wrt, variables, rngs))
 
     @functools.wraps(fn)
+    @boundary
     def lifted(scopes: Any, *args: Any, **kwargs: Any) -> Any:
         value, grads = both(scopes, *args, **kwargs)
         return (grads, value[1]) if has_aux else grads
@@ -131,7 +133,7 @@ def _lifted(
             check_wrt(body, trees, options["allow_int"])
         run = jax.value_and_grad(with_aux(body.where, call, has_aux), nums, has_aux=True, **options)
         (value, (aux, groups)), grads = run(trees, *args)
-        grads = by_argument(TreesByScope.of(body.use.layout), argnums, nums, grads)
+        grads = by_argument(TreesByScope.of(body.layout), argnums, nums, grads)
         return ((value, aux) if has_aux else value, grads), finish(groups)
 
     return derivative(transform, name, *rules)(fn)

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..runners.derivative import TreesByScope, by_argument, check_wrt, derivative, differentiable, positive, with_aux
 from ..typing import Filter
 
@@ -166,7 +166,7 @@ def _lifted(
             return result, (jax.tree.map(lambda _: 0, result), *rest)
 
         jacobian, (like, aux, groups) = jacobian_of(flat, nums, has_aux=True)(trees, *args)
-        scoped = TreesByScope.of(body.use.layout)
+        scoped = TreesByScope.of(body.layout)
         outer: Any = jax.tree.structure(like)
         parts = [by_argument(scoped, argnums, nums, part) for part in outer.flatten_up_to(jacobian)]
         jacobian = jax.tree.unflatten(outer, parts)

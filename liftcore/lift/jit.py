@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..filters import Everything, Nothing, names_collections, to_predicate
+from ..pipeline.body import Body
 from ..pipeline.packing import Lifter
-from ..pipeline.use import Body, Use
 from ..runners.ahead import Jitted, Step
 from ..runners.arguments import advised, choose, parameter_names, split_arguments
 from ..runners.axes import NO_AXES
@@ -92,7 +92,7 @@ def jit(
 
     Raises:
         LiftArgumentError: if a static argument is not hashable, or shardings do not fit their arguments, results or
-    variables.
+            variables.
     """
     placement = Placement.of(in_shardings, out_shardings, variable_shardings)
     options = _options(
@@ -118,24 +118,24 @@ def jit(
         return prepare(fn)
 
     def transform(step: Step, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        use, prepared = body.use, body.prepared
+        prepared = body.prepared
         fixed, dynamic = split_arguments(body.where, prepared.static, args, kwargs)
         kept = {name: value for name, value in dynamic.items() if name not in prepared.donated}
         with advised(body, dynamic):
-            lost, variable_groups = donate(donates, variable_groups, use)
+            lost, variable_groups = donate(donates, variable_groups, body)
             gone = Donated(lost, {name: value for name, value in dynamic.items() if name not in kept})
             placed = None
             if placement is not None:
-                placed = placement.arrange(body.where, use, gone, variable_groups, kept)
+                placed = placement.arrange(body.where, body, gone, variable_groups, kept)
             cache, keys = _keys(body.where, body.fn, fixed, prepared.cache)
             key = (prepared.key, _around())
-            if use.observer is not None:  # trace again, because a compiled body would not run under the observer
+            if body.observer is not None:  # trace again, because a compiled body would not run under the observer
                 cache, key = Cache(), (object(), ())
-            program = Program(body.fn, key, use.layout, keys, _seen_paths(use, asked), placed)
+            program = Program(body.fn, key, body.layout, keys, _seen_paths(body, asked), placed)
             found = cache.find(program, prepared.options)
             if whole_tree and body.fn is fn and not (keys or placed or any(gone)):
-                direct.note(use, key[1], found)
-            return step(found, use, gone, (variable_groups, rng_groups, kept))
+                direct.note(body, key[1], found)
+            return step(found, body, gone, (variable_groups, rng_groups, kept))
 
     direct = Direct(_around)
 
@@ -205,7 +205,7 @@ def _keys(
     return cache, tuple(keys)
 
 
-def _seen_paths(use: Use, asked: bool) -> tuple[Path, ...]:
+def _seen_paths(body: Body, asked: bool) -> tuple[Path, ...]:
     """Return the paths of the scopes if a filter may depend on them: one of the lift (`asked`), or `mutable`."""
-    asked = asked or not all(names_collections(outer.tree.mutable) for outer in use.outers)
-    return tuple(outer.path for outer in use.outers) if asked else ()
+    asked = asked or not all(names_collections(outer.tree.mutable) for outer in body.outers)
+    return tuple(outer.path for outer in body.outers) if asked else ()

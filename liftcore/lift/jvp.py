@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..runners.arguments import named_like
 from ..runners.carry import overlay, select
 from ..runners.derivative import TreesByScope, derivative, differentiable, with_aux, zero_tangents
@@ -58,7 +58,7 @@ def jvp(
         body: Body, variable_groups: Any, rng_groups: Any, primals: Any, tangents: Any, given: Any
     ) -> tuple[Any, Any]:
         call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
-        scoped = TreesByScope.of(body.use.layout)
+        scoped = TreesByScope.of(body.layout)
         along = tuple({} for _ in trees) if given is None else scoped.into(body.where, given, trees)
 
         flat = with_aux(body.where, call, has_aux)
@@ -117,7 +117,7 @@ def linearize(
         flat = with_aux(body.where, call, has_aux)
         result, linear, (aux, groups) = jax.linearize(flat, trees, *primals, has_aux=True)
         zeros = zero_tangents(trees)
-        move = functools.partial(_along, body.where, TreesByScope.of(body.use.layout))
+        move = functools.partial(_along, body.where, TreesByScope.of(body.layout))
         along = jax.tree_util.Partial(move, linear, zeros)  # type: ignore[no-untyped-call]
         return (result, along, aux) if has_aux else (result, along), finish(groups)
 

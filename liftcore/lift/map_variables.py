@@ -14,9 +14,9 @@ from typing import Any
 from ..errors import UnliftedCollectionError, check_function
 from ..filters import Nothing, intersect, subtract
 from ..filters.trees import names_of
+from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import Prologue
-from ..pipeline.use import Body
 from ..runners.axes import split_arrays
 from ..runners.mapped import make_mapped
 from ..runners.variable_maps import VariableMaps
@@ -100,7 +100,7 @@ def map_variables(
         def run(body: Body, seen: Any) -> Any:
             return body((seen, variable_groups[1]), rng_groups, *args, **kwargs)
 
-        if not creates or all(intersect(outer.tree.mutable, mapped) == Nothing() for outer in body.use.outers):
+        if not creates or all(intersect(outer.tree.mutable, mapped) == Nothing() for outer in body.outers):
             return run(body, maps.view(variable_groups[0]))
         return _traced(maps, run, variable_groups[0], mutable)
 
@@ -129,7 +129,7 @@ def _traced(maps: VariableMaps, run: Callable[..., Any], before: Any, mutable: b
     prologue.make([value is None for value in prologue.values])
     created = prologue.tree()
     groups = [stored, *created[1 : len(parts.values)]]
-    body.use.made(groups)
+    body.made(groups)
     arrays, (written, *values) = parts.remainder(created, seen)
     _check_unwritten(body, () if mutable else written)
     return parts.join(groups, joins[0](arrays), [maps.stored(written), *values])

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..filters import subtract
+from ..pipeline.body import Body
 from ..pipeline.packing import transformation
-from ..pipeline.use import Body
 from ..runners.axes import NO_AXES, VariableAxes
 from ..runners.boxes import boxes_inside, boxes_outside, check_params
 from ..scopes.lifts import Advice, Captured

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..errors import check_function, name_of
+from ..errors import boundary, check_function, name_of
 
 __all__ = ["named_call"]
 
@@ -35,4 +35,4 @@ def named_call(fn: Callable[..., Any], name: str | None = None) -> Callable[...,
     """
     check_function("named_call", fn)
     lifted: Callable[..., Any] = jax.named_call(fn, name=name_of(fn) if name is None else name)
-    return lifted
+    return boundary(lifted)

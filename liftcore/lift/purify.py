@@ -10,11 +10,11 @@ import jax
 
 from .. import rng
 from ..entry import bind
-from ..errors import LazyInitError, LiftArgumentError, name_of
+from ..errors import LazyInitError, LiftArgumentError, boundary, call_user, name_of
 from ..filters import merge
+from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
-from ..pipeline.use import Body, Use
 from ..runners.axes import split_arrays
 from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
@@ -30,6 +30,7 @@ _ADVICE = Advice(
 )
 
 
+@boundary
 def purify(
     fn: Callable[..., Any], scope: PyTree, *example_args: Any, **example_kwargs: Any
 ) -> tuple[Callable[..., Any], Variables]:
@@ -67,11 +68,12 @@ def purify(
     """
     transform = _create if example_args or example_kwargs else _leave
     lifted = transformation(transform, [True], [True, Captured()], [True], "purify", advice=_ADVICE)(fn)
-    use: Use = lifted(scope, *example_args, **example_kwargs)
-    outers, structure = use.outers, use.layout.scopes
+    body: Body = lifted(scope, *example_args, **example_kwargs)
+    outers, structure = body.outers, body.layout.scopes
     base = _common([outer.path for outer in outers])
-    places = [(one.path, one.names()) for one in use.given]
+    places = [(one.path, one.names()) for one in body.given]
 
+    @boundary
     def pure_fn(
         variables: Variables, *args: Any, rngs: RNGs | None = None, mutable: Filter = False, **kwargs: Any
     ) -> Any:
@@ -79,7 +81,7 @@ def purify(
             scopes = [root.below(path) for path, _ in places]
             for one, (_, names) in zip(scopes, places, strict=True):
                 one.enter_names(names)
-            result = fn(jax.tree.unflatten(structure, scopes), *args, **kwargs)
+            result = call_user(f"purify({name_of(fn)})", fn, jax.tree.unflatten(structure, scopes), *args, **kwargs)
             if mutable is False or mutable is None:
                 return result
             return result, root.below(base).mutable_variables()
@@ -89,25 +91,25 @@ def purify(
     return pure_fn, merge(*below)
 
 
-def _leave(body: Body, variable_groups: Any, rng_groups: Any) -> tuple[Use, tuple[Any, ...]]:
+def _leave(body: Body, variable_groups: Any, rng_groups: Any) -> tuple[Body, tuple[Any, ...]]:
     """Find the scopes and do nothing else."""
-    outers = body.use.outers
+    outers = body.outers
     if len({id(outer.tree) for outer in outers}) > 1:
         raise LiftArgumentError(
             body.where,
             f"the scopes belong to different trees of variables: {[outer.path_text for outer in outers]}.",
             "Pass scopes of one `init`, `apply` or lift.",
         )
-    return body.use, body.unchanged
+    return body, body.unchanged
 
 
 def _create(
     body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any
-) -> tuple[Use, tuple[Any, ...]]:
+) -> tuple[Body, tuple[Any, ...]]:
     """Create the variables that a function creates, and drop its other effects."""
-    use, (unchanged, captured) = _leave(body, variable_groups, rng_groups)
+    body, (unchanged, captured) = _leave(body, variable_groups, rng_groups)
     if not body.writes:
-        return use, (unchanged, captured)
+        return body, (unchanged, captured)
     arrays, join = split_arrays((args, kwargs))
     numbers = {at: array for at, array in enumerate(arrays) if isinstance(array, jax.Array)}
     shapes = {at: array for at, array in enumerate(arrays) if at not in numbers}
@@ -125,10 +127,10 @@ def _create(
                 "Pass an array for that example.",
             )
     created = parts.prologue(numbers, None)
-    names = tuple(scope.names() for scope in use.given)
-    record = use.take_record()
-    use.replay(dataclasses.replace(record, names=names, sown=tuple(() for _ in record.sown)))
-    return use, (Changes(unchanged.values, created[0]), captured)
+    names = tuple(scope.names() for scope in body.given)
+    record = body.take_record()
+    body.replay(dataclasses.replace(record, names=names, sown=tuple(() for _ in record.sown)))
+    return body, (Changes(unchanged.values, created[0]), captured)
 
 
 def _common(paths: Sequence[Path]) -> Path:
@@ -142,11 +144,11 @@ def _root(base: Path, variables: Variables, rngs: RNGs | None, mutable: Filter) 
     """Return a root scope above the variables, so that paths are absolute; keys depend on the path below `base`."""
     checked = bind(variables, rngs, mutable).tree
 
-    def fold_in_data(path: Path, name: str, count: int, rewound: int) -> Any:
+    def fold_in_data(path: Path, name: str, count: int, origin: object) -> Any:
         return rng.fold_in_data((*path[len(base) :], count))
 
     tree = Tree(_nested(base, variables), checked.rngs, checked.mutable, fold_in_data=fold_in_data)
-    return Scope.at(tree, tree.root, (), None)
+    return Scope.at(tree)
 
 
 def _nested(path: Path, variables: Mapping[str, Any]) -> dict[str, Any]:

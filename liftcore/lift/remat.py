@@ -8,9 +8,9 @@ from typing import Any
 
 from .. import _compat
 from ..errors import LiftArgumentError, shown
+from ..pipeline.body import Body
 from ..pipeline.outlining import outline
 from ..pipeline.reuse import once
-from ..pipeline.use import Body
 from ..runners.arguments import advised, choose, join_arguments, split_arguments
 from ..runners.whole import whole
 from ..typing import Filter

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import LiftArgumentError, check_function, name_of
-from ..pipeline.use import call_inside
+from ..pipeline.body import call_inside
 from ..runners.axes import NO_AXES
 from ..runners.eager import cached_when_eager
 from ..typing import Filter

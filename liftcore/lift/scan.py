@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import LiftArgumentError, shown
+from ..pipeline.body import Body
 from ..pipeline.packing import transformation
-from ..pipeline.use import Body
 from ..runners.arguments import parameter_names
 from ..runners.axes import (
     NO_AXES,

@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec
 
 from ..errors import LiftArgumentError, check_function
 from ..filters import to_predicate
+from ..pipeline.body import Body
 from ..pipeline.packing import transformation
-from ..pipeline.use import Body
 from ..runners.axes import Arguments, flatten_axes
 from ..runners.shards import WHOLE, Shards, SplitOver
 from ..runners.varying import typed

@@ -11,7 +11,7 @@ import jax
 
 from ..errors import check_function
 from ..filters import SubtreePredicate, decide, matches_collection, names_collections, subtract, union
-from ..pipeline.use import call_inside
+from ..pipeline.body import call_inside
 from ..scopes.scope import Scope
 from ..typing import Filter, Path, Predicate
 from .map_variables import map_variables

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..runners.derivative import TreesByScope, derivative, differentiable, with_aux
 from ..typing import Filter
 
@@ -53,7 +53,7 @@ def vjp(
         call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
         flat = with_aux(body.where, call, has_aux)
         result, pullback, (aux, groups) = jax.vjp(flat, trees, *primals, has_aux=True)
-        back = functools.partial(_pull_back, TreesByScope.of(body.use.layout))
+        back = functools.partial(_pull_back, TreesByScope.of(body.layout))
         pull_back = jax.tree_util.Partial(back, pullback)  # type: ignore[no-untyped-call]
         return (result, pull_back, aux) if has_aux else (result, pull_back), finish(groups)
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from .. import rng
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..runners.whole import whole
 from ..scopes.lifts import Advice
 from ..typing import RNGs
@@ -53,7 +53,7 @@ def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         group = []
-        for index, (outer, roots) in enumerate(zip(body.use.outers, rng_groups[0], strict=True)):
+        for index, (outer, roots) in enumerate(zip(body.outers, rng_groups[0], strict=True)):
             kept = roots if rng.DEFAULT not in keys else {name: roots[name] for name in outer.tree.rngs}
             group.append({**kept, **(_folded(keys, index) if index else keys)})
         return begin_anew(body, frozenset(keys), variable_groups, (tuple(group),), args, kwargs)
@@ -70,9 +70,9 @@ def begin_anew(
     kwargs: Mapping[str, Any],
 ) -> tuple[Any, tuple[Any, ...]]:
     """Run a function of scopes in which the named streams start again, from the root keys in their group."""
-    scopes = body.use.scope_fn(variable_groups, rng_groups, restarted=names)
-    result = body.use.run(body.fn, scopes, args, kwargs)
-    return result, body.use.repack_fn(scopes)
+    scopes = body.scope_fn(variable_groups, rng_groups, restarted=names)
+    result = body.run(body.fn, scopes, args, kwargs)
+    return result, body.repack_fn(scopes)
 
 
 def _folded(keys: Mapping[str, Any], index: int) -> dict[str, Any]:

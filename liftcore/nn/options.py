@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, hide_frames, shown
 
 __all__ = ["OptionKind", "check_option", "checks_options", "option_kind"]
 
@@ -154,7 +154,11 @@ def checks_options(fn: Function) -> Function:
             given = args[number] if number < len(args) else kwargs.get(name)
             if given is not None:
                 check(name, given, args)
-        return fn(*args, **kwargs)
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def check(name: str, given: Any, args: tuple[Any, ...]) -> None:
         owner = args[0] if args else None

@@ -1,8 +1,9 @@
 """The pipeline that every lift goes through.
 
     transformation, pack   the entry points: each makes a lift from a function over groups of variables and RNG streams
-    Use                    one use of a lift, in six stages: dedupe, filter, transform, reconstruct, repack, commit
-    Body                   a function of scopes in such a use, as a pure function of groups
+    Lifter                 a lift with its options; the functions it lifts go through six stages: dedupe, filter,
+                           transform, reconstruct, repack, commit
+    Body                   a function of scopes in such a call, as a pure function of groups
     Split, Prologue        a body in two parts: the computation of its initial values, and the remainder
     outline                splits a body for a transformation that turns it into one equation
     Changes, Record        the effects of a body: its output groups, and all effects that are not arrays
@@ -12,4 +13,4 @@ The lifts of this library are written with these names alone; [Write a lift](doc
 
 from ..lazy import from_stub
 
-__getattr__, __dir__, __all__ = from_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__, renamed={"Use": ("Body", "0.4")})

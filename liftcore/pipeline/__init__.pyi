@@ -1,10 +1,12 @@
+from .body import Body, Via, call_inside
 from .changes import Changes, Record, with_created, without_created
 from .outlining import outline
 from .packing import Lifter, Transform, keeping_lifter, lifter_of, pack, transformation
 from .reuse import once
 from .splitting import Part, Prologue, Split, closure_convert, trace
 from .stages import Layout
-from .use import Body, Use, Via, call_inside
+
+Use = Body  # its former name
 
 __all__ = [
     "Body",
@@ -16,7 +18,6 @@ __all__ = [
     "Record",
     "Split",
     "Transform",
-    "Use",
     "Via",
     "call_inside",
     "closure_convert",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..scopes.scope import Scope
-from ..scopes.tree import Names, Node, Sown
+from ..scopes.tree import Names, Sown
 from ..typing import Path, PyTree
 
 __all__ = ["Changes", "Record", "record_of", "with_created", "without_created"]
@@ -35,8 +35,6 @@ class Record:
         sown: the captured values of each outermost scope.
         unsplit: the variables that a lift created without separating the first value from later computation, for
             example with `pack` around a raw transformation. An outer loop cannot carry them: `carry.check_separate`.
-        rewound: the scopes that were rewound together with their draws, as `(index of the scope, relative path, for
-            each time the streams that were not rewound)`; `draws` counts since then.
         redrawn: the variables whose draws were counted again; see `Tree.must_redraw`.
     """
 
@@ -44,7 +42,6 @@ class Record:
     names: tuple[Names, ...] = ()
     sown: tuple[tuple[Sown, ...], ...] = ()
     unsplit: frozenset[tuple[int, Path]] = frozenset()
-    rewound: tuple[tuple[int, Path, tuple[frozenset[str], ...]], ...] = ()
     redrawn: frozenset[tuple[int, Path]] = frozenset()
 
 
@@ -62,46 +59,17 @@ def record_of(
     draws = {
         (index, path, name): count
         for index, root in enumerate(roots)
-        for path, name, count in _advances(root.node)
+        for path, name, count in root.counter.drawn()
         if name not in restarted
     }
     unsplit = frozenset([(index, path) for index, root in enumerate(roots) for path in root.tree.unsplit])
-    rewound = tuple(
-        (index, path, tuple(kept | restarted for kept in each))
-        for index, root in enumerate(roots)
-        if root.tree.rewound
-        for path, each in _rewinds(root.node)
-    )
     redrawn = [
         (index, (path[0], *path[len(root.path) + 1 :]))
         for index, root in enumerate(roots)
         for path in root.tree.made_again
     ]
     names = tuple([inner.names() for inner in scopes])
-    return Record(tuple(draws.items()), names, sown, unsplit, rewound, frozenset(redrawn))
-
-
-def _advances(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
-    """Yield how many keys were drawn at and below a node since it was created or rewound."""
-    counts, rewinds = node.began
-    earlier = len(rewinds)
-    for name, count in node.counts.items():
-        went_on = all(name in kept for kept in node.rewinds[earlier:])
-        drawn = count - (counts.get(name, 0) if went_on else 0)
-        if drawn > 0:
-            yield path, name, drawn
-    for name, child in node.children.items():
-        yield from _advances(child, (*path, name))
-
-
-def _rewinds(node: Node, path: Path = ()) -> Iterator[tuple[Path, tuple[frozenset[str], ...]]]:
-    """Yield the rewound scopes at and below a node; scopes below a rewound one were rewound with it."""
-    _, rewinds = node.began
-    if len(node.rewinds) > len(rewinds):
-        yield path, node.rewinds[len(rewinds) :]
-        return
-    for name, child in node.children.items():
-        yield from _rewinds(child, (*path, name))
+    return Record(tuple(draws.items()), names, sown, unsplit, frozenset(redrawn))
 
 
 def without_created(result: Any, groups: Sequence[Any]) -> tuple[list[Any], tuple[Any, list[Any]]]:

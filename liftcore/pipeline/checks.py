@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+from jax.extend import core as jex
 
-from .._compat import needs_python
-from ..errors import LiftArgumentError, misfit, name_of, shown
+from .._compat import is_tag, needs_python
+from ..errors import LiftArgumentError, LoopInvarianceError, note_call, shown
 from ..filters import asking_further, short_form
 from ..scopes.lifts import Captured, Lift
 from ..scopes.scope import Scope
@@ -17,9 +17,17 @@ from ..typing import Predicate, PyTree
 from .changes import Changes
 
 if TYPE_CHECKING:
-    from .use import Use
+    from .body import Body
 
-__all__ = ["check_call", "check_filters", "check_given", "check_stream_names", "checked_output", "missing_arguments"]
+__all__ = [
+    "check_call",
+    "check_filters",
+    "check_given",
+    "check_marked",
+    "check_shared",
+    "check_stream_names",
+    "checked_output",
+]
 
 
 def check_filters(name: str, **filters: Sequence[Any]) -> None:
@@ -89,13 +97,13 @@ class _StreamPath(tuple[str, ...]):
         return super().__getitem__(place)
 
 
-def check_given(use: Use, variable_groups: Any, rng_groups: Any) -> None:
+def check_given(body: Body, variable_groups: Any, rng_groups: Any) -> None:
     """Check that a body is called with groups, and with as many groups of streams as the lift has filters for them."""
-    each, streams = len(use.outers), len(use.layout.lift.rngs)
+    each, streams = len(body.outers), len(body.layout.lift.rngs)
     if not _are_groups(variable_groups, each):
-        raise _no_groups(use, f"groups of variables, given {_shape(variable_groups)}")
+        raise _no_groups(body, f"groups of variables, given {_shape(variable_groups)}")
     if not _are_groups(rng_groups, each) or len(rng_groups) != streams:
-        raise _no_groups(use, f"the {streams} groups of RNG streams, given {_shape(rng_groups)}")
+        raise _no_groups(body, f"the {streams} groups of RNG streams, given {_shape(rng_groups)}")
 
 
 def _are_groups(groups: Any, each: int) -> bool:
@@ -105,9 +113,9 @@ def _are_groups(groups: Any, each: int) -> bool:
     return False not in [isinstance(group, tuple | list) and len(group) == each for group in groups]
 
 
-def _no_groups(use: Use, what: str) -> LiftArgumentError:
+def _no_groups(body: Body, what: str) -> LiftArgumentError:
     return LiftArgumentError(
-        use.where,
+        body.where,
         f"the body was called with {what}.",
         "Write `body(variable_groups, rng_groups, …)`, with groups that have the structure of the given ones.",
     )
@@ -115,80 +123,48 @@ def _no_groups(use: Use, what: str) -> LiftArgumentError:
 
 def check_call(
     error: TypeError,
-    use: Use,
+    body: Body,
     transform: Callable[..., Any],
     given: Sequence[Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Replace Python's error by a clearer one if a transformation does not take the arguments of its call.
+    """Add a note to an error of a transformation, if it did not take its arguments or JAX did not take theirs.
 
     Args:
-        error: Python's error.
-        use: the use of the lift in which it was raised.
+        error: the error.
+        body: the body that the transformation was given.
         transform: the transformation.
         given: the arguments before those of the lifted function.
         args: the positional arguments of the lifted function.
         kwargs: its keyword arguments.
     """
-    taken = misfit(error, transform, (*given, *args), kwargs)
-    if taken is None:
-        if needs_python(error) and (transform.__module__ or "").partition(".")[0] != __name__.partition(".")[0]:
-            _advise_filtered(error, use, {**dict(enumerate(args, 1)), **kwargs})
-        return
-    name, names, passed_on = name_of(transform), *_CALLS[len(given)]
-    listed = ", ".join([names, *map(shown, args), *(f"{key}={shown(value)}" for key, value in kwargs.items())])
-    parameters = inspect.signature(transform, follow_wrapped=False)
-    try:
-        known = parameters.bind_partial(*given, *args, **kwargs).arguments
-    except TypeError:
-        fix = f"Write `def {name}({names}, *args, **kwargs)`, and pass the arguments on: `{passed_on}`."
-    else:
-        missing = missing_arguments(parameters, known)
-        fix = f"Pass a value for `{missing[0]}` in the call of the lifted function, after the scope."
-    what = f"`{name}` takes `{taken}`, but is called as `{name}({listed})`."
-    raise LiftArgumentError(use.where, what, fix) from error
+    note_call(error, body.where, transform, (*given, *args), kwargs)
+    if needs_python(error) and (transform.__module__ or "").partition(".")[0] != __name__.partition(".")[0]:
+        _advise_filtered(error, body, {**dict(enumerate(args, 1)), **kwargs})
 
 
-def _advise_filtered(error: TypeError, use: Use, arguments: Mapping[Any, Any]) -> None:
+def _advise_filtered(error: TypeError, body: Body, arguments: Mapping[Any, Any]) -> None:
     """Add to an error of JAX how a lift of one's own takes Python values."""
     flags = [name for name, value in arguments.items() if isinstance(value, bool | str)]
     if flags and not any("`liftcore.filtered" in note for note in getattr(error, "__notes__", ())):
         error.add_note(
-            f"{use.where} was called with Python values as the arguments {flags}, and JAX traces all arguments. To "
+            f"{body.where} was called with Python values as the arguments {flags}, and JAX traces all arguments. To "
             "keep Python values as they are, lift the function with `liftcore.filtered(lift, fn)`."
         )
 
 
-def missing_arguments(signature: inspect.Signature, given: Collection[str]) -> list[str]:
-    """Return the names of the parameters that have no default and are not given.
-
-    Args:
-        signature: the signature of the function that was called.
-        given: the names of the parameters that have values, such as `signature.bind_partial(…).arguments`.
-    """
-    absent = [one for name, one in signature.parameters.items() if name not in given and one.default is one.empty]
-    return [one.name for one in absent if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-
-
-_CALLS = {
-    3: ("body, variable_groups, rng_groups", "body(variable_groups, rng_groups, *args, **kwargs)"),
-    4: ("scope_fn, repack_fn, variable_groups, rng_groups", "fn(scope, *args, **kwargs)"),
-}
-"""The names of the leading arguments, and how to pass on the others, by the number of leading arguments."""
-
-
-def checked_output(use: Use, output: Any, fix: str) -> tuple[Any, Sequence[PyTree]]:
+def checked_output(body: Body, output: Any, fix: str) -> tuple[Any, Sequence[PyTree]]:
     """Return the result and the output groups that a transformation returned, or raise if they have another form."""
     result, groups = output if isinstance(output, tuple) and len(output) == 2 else (None, None)
-    if groups is use.unchanged:
+    if groups is body.unchanged:
         return result, groups
-    wanted, captures = len(use.layout.lift.out), use.layout.lift.captures is not None
+    wanted, captures = len(body.layout.lift.out), body.layout.lift.captures is not None
     right = isinstance(groups, tuple | list) and len(groups) == wanted + captures
     if groups is not None and right and all(isinstance(group, Changes) for group in groups[:wanted]):
         return result, groups
     raise LiftArgumentError(
-        use.where,
+        body.where,
         f"a transformation must return the result and the output groups, one `Changes` for each of its {wanted} output "
         f"filters{' and the captured values' if captures else ''}; given {jax.tree.structure(output)}.",
         fix,
@@ -200,3 +176,49 @@ def _shape(groups: Any) -> str:
     if isinstance(groups, tuple | list):
         return f"a {type(groups).__name__} of {len(groups)}"
     return shown(groups)
+
+
+def check_marked(jaxpr: jex.Jaxpr, count: int, body: Body) -> None:
+    """Check that initial values are marked; only then can they be separated from what is computed from them."""
+    marks = {var for eqn in jaxpr.eqns if is_tag(eqn) for var in eqn.outvars}
+    if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):
+        return
+    raise LiftArgumentError(
+        body.where,
+        "a transformation ran a body other than the one that it received, so initial values are not marked.",
+        "In `iteration(body, …)` and `via(body, …)`, call that `body`.",
+    )
+
+
+def check_shared(
+    body: Body,
+    names: Sequence[str],
+    axes: Sequence[Any],
+    along: Sequence[Any],
+    reads: tuple[Sequence[Collection[int]], Sequence[Collection[int]]],
+    error: ValueError,
+) -> None:
+    """Raise if an initial value that all elements of a batch share reads something that differs between them.
+
+    Args:
+        body: the body.
+        names: for each initial value, the name of its variable.
+        axes: for each initial value, its axis, or None.
+        along: for each leaf of the operands, its axis, or None.
+        reads: for each initial value, the leaves that it reads, and the initial values that it reads.
+        error: the error of JAX.
+    """
+
+    def differ(numbers: Collection[int], among: Sequence[Any]) -> bool:
+        return any(number >= 0 and among[number] is not None for number in numbers)  # constants are negative
+
+    each = zip(names, axes, *reads, strict=True)
+    found = {
+        name for name, axis, leaves, values in each if axis is None and (differ(leaves, along) or differ(values, axes))
+    }
+    if found:
+        raise LoopInvarianceError(
+            body.where,
+            f"{sorted(found)} is shared by all elements (axis None), but its initial value differs between them.",
+            "Give its group an axis, in `group_axes`, or do not split the stream that its initializer draws from.",
+        ) from error

@@ -15,35 +15,35 @@ from ..typing import Path, PyTree
 from ..values import unwrapped
 
 if TYPE_CHECKING:
-    from .use import Use
+    from .body import Body
 
 __all__ = ["commit"]
 
 _MISSING: Any = object()
 
 
-def commit(use: Use, groups: Sequence[PyTree]) -> None:
+def commit(body: Body, groups: Sequence[PyTree]) -> None:
     """Write output groups to the scopes outside, and continue their names and draw counts where the body ended.
 
     All or nothing: every check and user function that can raise has run before anything outside changes.
     """
-    _check_draws(use)
-    if not use.is_unchanged(groups):
-        changes = _changes(use, groups)
-        sown = _reduced(use, groups, changes)
-        _put_back(use, changes)
+    _check_draws(body)
+    if groups is not body.unchanged:
+        changes = _changes(body, groups)
+        sown = _reduced(body, groups, changes)
+        _put_back(body, changes)
         for scope, one, value in sown:
             scope.sow(one.collection, one.name, value, one.init_fn, one.reduce_fn)
-    _go_on(use)
+    _go_on(body)
 
 
-def _check_draws(use: Use) -> None:
+def _check_draws(body: Body) -> None:
     """Check that draws inside may be counted outside: the scopes there may belong to another thread."""
     here = get_ident()
-    for record in use.records:
+    for record in body.records:
         for (index, path, name), _ in record.draws:
-            if use.outers[index].tree.thread != here:
-                use.outers[index].below(path).check_live("drawing from", name)
+            if body.outers[index].tree.thread != here:
+                body.outers[index].below(path).check_live("drawing from", name)
 
 
 class _Change(NamedTuple):
@@ -64,11 +64,11 @@ class _Change(NamedTuple):
         return {**self.created, **dict(filters.leaves_of(self.written))}
 
 
-def _changes(use: Use, groups: Sequence[PyTree]) -> list[_Change]:
+def _changes(body: Body, groups: Sequence[PyTree]) -> list[_Change]:
     """Return the changes to each scope outside, checked."""
-    tables = groups[: len(use.layout.lift.out)]
+    tables = groups[: len(body.layout.lift.out)]
     changes = []
-    for index, outer in enumerate(use.outers):
+    for index, outer in enumerate(body.outers):
         created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in tables])))
         written = filters.merge(*[group.values[index] for group in tables])
         paths = itertools.chain(created, (path for path, _ in filters.leaves_of(written)))
@@ -84,13 +84,13 @@ def _changes(use: Use, groups: Sequence[PyTree]) -> list[_Change]:
     return changes
 
 
-def _reduced(use: Use, groups: Sequence[PyTree], changes: Sequence[_Change]) -> list[tuple[Scope, Sown, Any]]:
+def _reduced(body: Body, groups: Sequence[PyTree], changes: Sequence[_Change]) -> list[tuple[Scope, Sown, Any]]:
     """Return the captured values, each with the scope outside that sows it, after running the user's functions."""
-    if not use.layout.lift.captures or not use.records:
+    if not body.layout.lift.captures or not body.records:
         return []
     found = []
     # The last record belongs to the group: it is of the one body that ran, or from `Body.capture` for several bodies.
-    for change, sown, values in zip(changes, use.records[-1].sown, groups[-1], strict=True):
+    for change, sown, values in zip(changes, body.records[-1].sown, groups[-1], strict=True):
         now = change.now() if sown else {}
         for one, value in zip(sown, values, strict=True):
             scope = change.scope.below(one.path)
@@ -119,15 +119,15 @@ def _first(first: Any, *_: Any) -> Any:
     return first
 
 
-def _put_back(use: Use, changes: Sequence[_Change]) -> None:
+def _put_back(body: Body, changes: Sequence[_Change]) -> None:
     """Create and write outside the variables that the body created and wrote inside."""
     for outer, created, written in changes:
         for path, value in created.items():
-            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, bound=use.is_bound(value))
+            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, bound=body.is_bound(value))
         for collection, tree in written.items():
             _write(outer, collection, tree)
-        if use.nested:
-            unsplit = [path for path, value in created.items() if not use.is_bound(value)]
+        if body.nested:
+            unsplit = [path for path, value in created.items() if not body.is_bound(value)]
             outer.tree.unsplit |= {(path[0], *outer.relative_path, *path[1:]) for path in unsplit}
 
 
@@ -143,27 +143,19 @@ def _write(scope: Scope, collection: str, tree: Mapping[str, Any]) -> None:
         scope.put_checked(collection, values)
 
 
-def _go_on(use: Use) -> None:
-    """Take over the names of the body, and count its draws; of several bodies, the highest counts apply.
-
-    If one of several bodies rewinds, all counts start again, so that they do not depend on draws before the lift.
-    """
+def _go_on(body: Body) -> None:
+    """Take over the names of the body, and count its draws; of several bodies, the highest counts apply."""
     draws: dict[tuple[int, Path, str], int] = {}
-    for record in use.records:
+    for record in body.records:
         draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}
-        for scope, names in zip(use.given, record.names, strict=bool(record.names)):
+        for scope, names in zip(body.given, record.names, strict=bool(record.names)):
             scope.take_names(names)
         for index, path in record.unsplit:
-            outer = use.outers[index]
+            outer = body.outers[index]
             outer.tree.unsplit.add((path[0], *outer.relative_path, *path[1:]))
         for index, path in record.redrawn:
-            outer = use.outers[index]
+            outer = body.outers[index]
             outer.tree.made_again.add((path[0], *outer.path, *path[1:]))
-        for index, path, each in record.rewound:
-            outer = use.outers[index]
-            outer.tree.rewound = True
-            for kept in each:
-                outer.below(path).node.rewind(kept)
     for (index, path, name), count in draws.items():
-        counts = use.outers[index].below(path).node.counts
+        counts = body.outers[index].below(path).counter.counts
         counts[name] = counts.get(name, 0) + count

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .._compat import as_array
-from .use import Body, Via
+from .body import Body, Via
 
 __all__ = ["outline"]
 

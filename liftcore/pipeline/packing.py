@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..cycles import check_finite
-from ..errors import check_function, name_of, raise_interrupt
+from ..errors import check_function, hide_frames, name_of, raise_interrupt
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
+from .body import Body
 from .checks import check_call, check_filters, check_stream_names, checked_output
 from .committing import commit
 from .stages import Layout, dedupe, filter_
-from .use import Body, Use
 
 __all__ = ["Lifter", "Transform", "keeping_lifter", "lifter_of", "pack", "transformation"]
 
 Transform = Callable[..., tuple[Any, Sequence[PyTree]]]
 """Called as `transform(body, variable_groups, rng_groups, *args, **kwargs)`; returns the result and output groups."""
-
-Lifter = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""A lifted transformation with its options: a function from a function of scopes to the lifted function."""
 
 _REPACKED = "Write `return result, repack_fn(scope)`."
 _FROM_BODY = "Return the groups that `body(…)`, `outline(…)` or `Loop.run` returned, or those of `split.join(…)`."
@@ -78,42 +75,7 @@ def transformation(
     _check(name, in_variable_filters, out_variable_filters, rng_filters)
     lift = Lift.of(name, in_variable_filters, out_variable_filters, rng_filters, advice, shown)
 
-    def lift_any(fn: Callable[..., Any]) -> Callable[..., Any]:
-        check_function(name, fn)
-        prepared = None if prepare is None else prepare(fn)
-
-        def run(use: Use, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-            given = Body(fn, use, prepared), variable_groups, rng_groups
-            try:
-                return transform(*given, *args, **kwargs)
-            except TypeError as error:
-                check_call(error, use, transform, given, args, kwargs)
-                raise
-
-        lifted = _lifted(run, lift._replace(name=f"{name}({_told_apart(name, fn)})"), _FROM_BODY)
-        lifted.__name__ = getattr(fn, "__name__", lifted.__name__)  # `Scope.child` uses it as the default name
-        return lifted
-
-    def lift_to_keep(fn: Callable[..., Any]) -> Callable[..., Any]:
-        lifted = lift_any(fn)
-        if hasattr(fn, "__name__"):
-            functools.update_wrapper(lifted, fn)
-        lifted.__dict__["__lifter__"] = _Origin(lifted, fn, lift_any, f"{name}({_name_of_lifted(fn)})")
-        return lifted
-
-    return lift_to_keep
-
-
-def _name_of_lifted(fn: Callable[..., Any]) -> str:
-    """Return the name of a function, with the lifts that it was made of."""
-    origin = getattr(fn, "__lifter__", None)
-    return origin.name if isinstance(origin, _Origin) and origin.made(fn) else name_of(fn)
-
-
-def _told_apart(name: str, fn: Callable[..., Any]) -> str:
-    """Return the name of a function; with its lifts if one of them is `name` too, so that paths tell the two apart."""
-    lifted = _name_of_lifted(fn)
-    return lifted if f"{name}(" in lifted else name_of(fn)
+    return Lifter(transform, lift, prepare)
 
 
 def pack(
@@ -159,18 +121,14 @@ def pack(
     """
     check_function("pack", fn)
 
-    def run(use: Use, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        given = use.scope_fn, use.repack_fn, variable_groups, rng_groups
-        try:
-            return fn(*given, *args, **kwargs)
-        except TypeError as error:
-            check_call(error, use, fn, given, args, kwargs)
-            raise
-
     name = name or name_of(fn)
     _check(name, in_variable_filters, out_variable_filters, rng_filters)
-    lift = Lift.of(name, in_variable_filters, out_variable_filters, rng_filters, _ADVICE)
-    return _lifted(run, lift, _REPACKED)
+
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        given = body.scope_fn, body.repack_fn, variable_groups, rng_groups
+        return checked_output(body, _call(fn, body, given, args, kwargs), _REPACKED)
+
+    return _lifted(None, transform, Lift.of(name, in_variable_filters, out_variable_filters, rng_filters, _ADVICE))
 
 
 def _check(name: str, into: Sequence[Filter], out: Sequence[Filter | Captured], rngs: Sequence[Filter]) -> None:
@@ -195,8 +153,7 @@ def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | No
         fn: that function; it must be the same object.
 
     Returns:
-        The transformation with its options. Call the functions that it makes at once: they have the name of their
-        function, but not its docstring and signature. None if nothing can be reused, or more than one lift was applied.
+        The transformation with its options; None if nothing can be reused, or more than one lift was applied.
     """
     origin = getattr(lifted, "__lifter__", None)
     return origin.lifter if isinstance(origin, _Origin) and origin.is_of(lifted, fn) else None
@@ -215,8 +172,52 @@ def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> C
     return outside
 
 
+class Lifter:
+    """A lifted transformation with its options; `lifter(fn)` returns the lifted function.
+
+    Example:
+        >>> import liftcore
+        >>> def run(body, variable_groups, rng_groups, x):
+        ...     return body(variable_groups, rng_groups, x)
+        >>> lifter = liftcore.transformation(run, [True], [True], [True])
+        >>> liftcore.apply(lifter(lambda scope, x: x + 1))({}, 2)
+        3
+
+    Args:
+        transform: the transformation.
+        lift: its name and filters.
+        prepare: called with each function, for the `prepared` of its bodies; None if there is nothing to prepare.
+    """
+
+    def __init__(
+        self, transform: Transform, lift: Lift, prepare: Callable[[Callable[..., Any]], Any] | None = None
+    ) -> None:
+        self._transform, self._lift, self._prepare = transform, lift, prepare
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the lifted function.
+
+        Args:
+            fn: the function of scopes.
+
+        Raises:
+            LiftArgumentError: if it is not callable.
+        """
+        name = self._lift.name
+        check_function(name, fn)
+        prepared = None if self._prepare is None else self._prepare(fn)
+        inner = _name_of_lifted(fn)
+        # With all its lifts only if one of them has the same name, so that paths tell the two apart.
+        shown = inner if f"{name}(" in inner else name_of(fn)
+        lifted = _lifted(fn, self._transform, self._lift._replace(name=f"{name}({shown})"), prepared)
+        if hasattr(fn, "__name__"):
+            functools.update_wrapper(lifted, fn)
+        lifted.__dict__["__lifter__"] = _Origin(lifted, fn, self, f"{name}({inner})")
+        return lifted
+
+
 class _Origin:
-    """Records the lift and the function that a lifted function was made of. Pickles leave it out."""
+    """Records the lifter and the function that a lifted function was made of. Pickles leave it out."""
 
     __slots__ = ("_fn", "_lifted", "lifter", "name")
 
@@ -240,13 +241,22 @@ class _Origin:
         return _Origin, ()
 
 
-def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]:
-    """Return the lifted function, from `run(use, variable_groups, rng_groups, *args, **kwargs) -> (result, groups)`.
+def _name_of_lifted(fn: Callable[..., Any]) -> str:
+    """Return the name of a function, with the lifts that it was made of."""
+    origin = getattr(fn, "__lifter__", None)
+    return origin.name if isinstance(origin, _Origin) and origin.made(fn) else name_of(fn)
+
+
+def _lifted(
+    fn: Callable[..., Any] | None, transform: Transform, lift: Lift, prepared: Any = None
+) -> Callable[..., Any]:
+    """Return a lifted function.
 
     Args:
-        run: the transformation.
+        fn: the function of scopes; None if the transformation calls its function itself.
+        transform: the transformation.
         lift: its name and filters.
-        fix: the fix in the error message if it returns something else.
+        prepared: see `Body`.
     """
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
@@ -258,23 +268,36 @@ def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]
         variable_groups, rng_groups, unlifted = filter_(outers, lift.into, lift.rngs)
         surroundings = tuple([outer.tree.surroundings(type(outer), outer.path) for outer in outers])
         names = tuple([scope.names() for scope in given])
-        use = Use(Layout(lift, structure, routes, surroundings, names, unlifted), outers, given)
-        use.enter()  # so that an error of a scope outside can say which lift is running
+        body = Body(fn, Layout(lift, structure, routes, surroundings, names, unlifted), outers, given, prepared)
+        body.enter()  # so that an error of a scope outside can say which lift is running
         try:
-            # The stage transform. The `Body`s in it reconstruct scopes and repack the changes of these.
-            result, groups = checked_output(use, run(use, variable_groups, rng_groups, *args, **kwargs), fix)
-            use.check_repacked()
+            # The stage transform. The body reconstructs scopes in it, and repacks their changes.
+            output = _call(transform, body, (body, variable_groups, rng_groups), args, kwargs)
+            result, groups = checked_output(body, output, _FROM_BODY)
+            body.check_repacked()
         except BaseException as error:
-            use.release()
+            body.release()
             raise_interrupt(error)
+            hide_frames(error)
             raise
         finally:
-            use.leave()
-        commit(use, groups)  # the last stage; if the body raised, nothing outside has changed
-        use.forget()
-        if use.observer is not None:
-            use.observer.close(use)
+            body.leave()
+        commit(body, groups)  # the last stage; if the transformation raised, nothing outside has changed
+        body.unbind()
+        if body.observer is not None:
+            body.observer.close(body)
         return result
 
     lifted.__name__ = lifted.__qualname__ = lift.name
     return lifted
+
+
+def _call(
+    transform: Transform, body: Body, given: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call a transformation with what it is given, and the arguments of the lifted function."""
+    try:
+        return transform(*given, *args, **kwargs)
+    except TypeError as error:
+        check_call(error, body, transform, given, args, kwargs)
+        raise

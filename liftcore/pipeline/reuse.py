@@ -3,7 +3,8 @@
 Outside `jit`, JAX compiles each loop and each branch by itself, and keeps what it compiled for the jaxpr of its body.
 But a function that is made anew in each call has a new jaxpr in each call. So a loop is traced here, and of several
 traces with equal equations only the first is run. Since each call is traced, a change in a closure or a global is seen.
-The kept traces hold no arrays: those that the functions close over are inputs.
+The kept traces hold no arrays of JAX: those that the functions close over are inputs. Constants of NumPy in a `jit` are
+compared by their content, and copied.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import dataclasses
 import functools
 import itertools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core as jex
 from jax.extend.core import primitives
 
-from .._compat import as_array, context_of, has_effect, is_staging, keeps_rules
+from .._compat import NUMPY_ARRAYS, as_array, context_of, has_effect, is_eager, is_staging, keeps_rules
+from ..caches import bounded
 from ..statics import Undescribed, is_shareable, marked, static_key
-from .equations import evaluate, opened
+from .equations import evaluate, flat_jaxpr_of, opened
 
 __all__ = ["once", "run_part"]
 
@@ -34,7 +37,11 @@ _CALLABLE_DATA = (type, jax.sharding.Mesh, jax.sharding.AbstractMesh)
 _LOOPS = (primitives.scan_p, primitives.while_p, primitives.cond_p)
 """Primitives that JAX compiles when they run outside `jit`, each by itself."""
 
-_RULED = (primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
+_OF_DERIVATIVES = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+"""The primitives of functions with rules for derivatives, each with the parameter that has the function."""
+
+_OF_BATCHES = {"custom_vmap_call": "call"}
+"""The same for rules of `vmap`."""
 
 
 def once(run: Callable[..., Any], *operands: Any) -> Any:
@@ -52,32 +59,34 @@ def once(run: Callable[..., Any], *operands: Any) -> Any:
         return run(*jax.tree.unflatten(treedef, leaves))
 
     # JAX gets leaves alone: it would compare the static parts of a pytree, which may be arrays, with earlier ones.
-    closed, shapes = jax.make_jaxpr(run_flat, return_shape=True)(*leaves)
+    closed, structure = flat_jaxpr_of(run_flat, *leaves)
     inputs = list(map(as_array, [*closed.consts, *leaves]))
-    outputs = evaluate(_kept(opened(closed), ruled=keeps_rules(*inputs)), *inputs)
-    return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+    outputs = evaluate(_kept(opened(closed), inputs), *inputs)
+    return jax.tree.unflatten(structure, outputs)
 
 
 def run_part(jaxpr: jex.Jaxpr, *inputs: Any) -> list[Any]:
     """Return the outputs of a jaxpr without constants; outside `jit`, equal ones with loops are compiled once."""
     loops = any(eqn.primitive in _LOOPS for eqn in jaxpr.eqns)
     if loops and not (jax.config.jax_disable_jit or is_staging()):  # type: ignore[attr-defined]
-        jaxpr = _kept(jaxpr, ruled=keeps_rules(*inputs))
+        jaxpr = _kept(jaxpr, inputs)
     return evaluate(jaxpr, *inputs)
 
 
-def _kept(jaxpr: jex.Jaxpr, ruled: bool) -> jex.Jaxpr:
+def _kept(jaxpr: jex.Jaxpr, inputs: Sequence[Any]) -> jex.Jaxpr:
     """Return the first jaxpr with equal equations; the given one if it has effects, or values that have no key.
+
+    Custom rules that cannot be used are left out: they would be kept, and no two of them are equal.
 
     Args:
         jaxpr: a jaxpr without constants.
-        ruled: whether it may be differentiated. If not, custom rules are left out: they would be kept, and no two of
-            them are equal.
+        inputs: the values for which it will be evaluated.
     """
     if has_effect(jaxpr):
         return jaxpr
     try:
-        equations = Equations(jaxpr if ruled else _without_rules(jaxpr))
+        unused = {} if keeps_rules(*inputs) else _OF_DERIVATIVES | _OF_BATCHES if is_eager() else _OF_DERIVATIVES
+        equations = Equations(_within(jaxpr, functools.partial(_without_rule, unused)) if unused else jaxpr)
     except Undescribed:
         return jaxpr
     return _first(equations).jaxpr
@@ -104,17 +113,16 @@ class Equations:
         return self._hash
 
 
-@functools.lru_cache(_KEPT)
+@bounded(_KEPT)
 def _first(equations: Equations) -> Equations:
+    equations.jaxpr = _within(equations.jaxpr, _with_copies)
     return equations
 
 
 def _key_of(value: Any) -> Any:
     """Return the key of a jaxpr, or of a parameter of an equation, which may contain jaxprs."""
     if isinstance(value, jex.ClosedJaxpr):
-        if value.consts:
-            raise Undescribed(value.consts[0])
-        return _key_of(value.jaxpr)
+        return _key_of(value.jaxpr), *map(_key_of_constant, value.consts)
     if isinstance(value, jex.Jaxpr):
         return tuple(_parts(value))
     if isinstance(value, tuple | list):
@@ -122,6 +130,12 @@ def _key_of(value: Any) -> Any:
     if (callable(value) and not isinstance(value, _CALLABLE_DATA)) or hasattr(value, "call_wrapped"):
         return _key_of_function(value)  # the last one is JAX's type of functions
     return static_key(marked(value))  # such as JAX's marker for an unspecified sharding
+
+
+def _key_of_constant(const: Any) -> Any:
+    if not isinstance(const, NUMPY_ARRAYS):
+        raise Undescribed(const)
+    return jax.typeof(const), static_key(np.asarray(const))
 
 
 def _key_of_function(fn: Any) -> Any:
@@ -154,19 +168,29 @@ def _parts(jaxpr: jex.Jaxpr) -> Iterator[Any]:
     yield tuple([used(atom) for atom in jaxpr.outvars])
 
 
-def _without_rules(value: Any) -> Any:
-    """Return a jaxpr, or a parameter of an equation, with plain calls instead of functions with custom rules."""
+def _within(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a jaxpr, or a parameter of an equation, with each closed jaxpr and each equation in it changed."""
     if isinstance(value, jex.ClosedJaxpr):
-        return value.replace(jaxpr=_without_rules(value.jaxpr))  # type: ignore[no-untyped-call]
+        return change(value.replace(jaxpr=_within(value.jaxpr, change)))  # type: ignore[no-untyped-call]
     if isinstance(value, jex.Jaxpr):
-        return value.replace(eqns=[_without_rule(eqn) for eqn in value.eqns])  # type: ignore[no-untyped-call]
-    if type(value) is tuple:
-        return tuple(map(_without_rules, value))
-    return value
+        return value.replace(eqns=[_with_parameters(eqn, change) for eqn in value.eqns])  # type: ignore[no-untyped-call]
+    return tuple([_within(one, change) for one in value]) if type(value) is tuple else value
 
 
-def _without_rule(eqn: Any) -> Any:
-    if eqn.primitive in _RULED:
-        call = _without_rules(eqn.params["call_jaxpr"])
-        return eqn.replace(primitive=primitives.closed_call_p, params={"call_jaxpr": call})
-    return eqn.replace(params={name: _without_rules(value) for name, value in eqn.params.items()})
+def _with_parameters(eqn: Any, change: Callable[[Any], Any]) -> Any:
+    return change(eqn.replace(params={name: _within(value, change) for name, value in eqn.params.items()}))
+
+
+def _with_copies(part: Any) -> Any:
+    """Return a closed jaxpr with copies of its constants, which may change."""
+    if isinstance(part, jex.ClosedJaxpr) and part.consts:
+        return part.replace(consts=[np.array(const) for const in part.consts])  # type: ignore[no-untyped-call]
+    return part
+
+
+def _without_rule(unused: Mapping[str, str], part: Any) -> Any:
+    """Return the equation of a function with a rule that is not used as a plain call."""
+    called = None if isinstance(part, jex.ClosedJaxpr) else unused.get(part.primitive.name)
+    if called is None:
+        return part
+    return part.replace(primitive=primitives.closed_call_p, params={"call_jaxpr": part.params[called]})

@@ -18,23 +18,24 @@ import copy
 import functools
 import itertools
 import operator
+import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.extend import core as jex
 
-from .._compat import has_effect, is_tag
-from ..errors import LiftArgumentError
+from .._compat import has_effect
 from ..texts import path_text
 from ..typing import PyTree
 from .changes import with_created
-from .equations import Step, batches, cut, narrowed, needed, opened, pick, steps_of, variables_of
+from .checks import check_marked, check_shared
+from .equations import Step, batches, cut, flat_jaxpr_of, narrowed, needed, opened, pick, steps_of, variables_of
 from .previews import given_previews, previews_in
 from .reuse import run_part
 
 if TYPE_CHECKING:
-    from .use import Use
+    from .body import Body
 
 __all__ = ["Part", "Prologue", "Split", "closure_convert", "trace"]
 
@@ -51,8 +52,8 @@ class Split:
     Args:
         closed: the jaxpr.
         sizes: the number of leaves of each operand.
-        outputs: a pytree with the structure of the return value of `fn`.
-        use: the use of a lift that it belongs to; the scopes outside will hold the initial values.
+        structure: the pytree structure of the return value of `fn`.
+        body: the body that it is of; the scopes outside will hold the initial values.
 
     Attributes:
         jaxpr: the jaxpr, with its constants as its first inputs.
@@ -63,16 +64,14 @@ class Split:
         earlier: for each initial value, the numbers of those that it reads directly or indirectly.
     """
 
-    def __init__(
-        self, closed: jex.ClosedJaxpr, sizes: Sequence[int], outputs: tuple[PyTree, PyTree], use: Use | None = None
-    ) -> None:
-        self.jaxpr, self._consts, self._sizes, self.use = opened(closed), list(closed.consts), sizes, use
+    def __init__(self, closed: jex.ClosedJaxpr, sizes: Sequence[int], structure: Any, body: Body | None = None) -> None:
+        self.jaxpr, self._consts, self._sizes, self.body = opened(closed), list(closed.consts), sizes, body
         avals = [atom.aval for atom in closed.jaxpr.outvars]
-        self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
+        self.created, self.outputs = jax.tree.unflatten(structure, avals)
         self._treedef: Any = jax.tree.structure(self.created)
         self._count = len(jax.tree.leaves(self.created))
         self.steps = steps_of(self.jaxpr)
-        places = [] if use is None else [outer.path for outer in use.outers]
+        places = [] if body is None else [outer.path for outer in body.outers]
         self.previews = previews_in(self.steps, self.created, places)
         self._sources, self.earlier = self._read_by()
 
@@ -87,15 +86,15 @@ class Split:
         return self.jaxpr.outvars[: self._count]
 
     def closed_over(self, consts: Sequence[Any]) -> Split:
-        """Return the same function, outside any use of a lift, with other closed-over arrays of the same types."""
+        """Return the same function, of no body, with other closed-over arrays of the same types."""
         other = self.within(None)
         other._consts = list(consts)
         return other
 
-    def within(self, use: Use | None) -> Split:
-        """Return the same split for another use of the lift, or for none: a split that is kept must not keep scopes."""
+    def within(self, body: Body | None) -> Split:
+        """Return the same split for another body, or for none: a split that is kept must not keep scopes."""
         other = copy.copy(self)
-        other.use = use
+        other.body = body
         return other
 
     @property
@@ -188,10 +187,10 @@ class Split:
             effects -= {id(step) for step in needed(self.steps, chosen)}
         return self._cut(chosen, needed(steps, outvars, effects, made), outvars)
 
-    def narrowed(self, picks: Sequence[bool] | None = None) -> Split:
-        """Return the same split, in which the chosen initial values (None: all outputs) read only what they need."""
+    def narrowed(self, picks: Sequence[bool] | None = None, ruled: bool = True) -> Split:
+        """Return the split in which chosen values (None: all outputs) read only what they, or their rules, need."""
         other, chosen = copy.copy(self), self.jaxpr.outvars if picks is None else pick(self.outvars, picks)
-        other.steps = narrowed(self.jaxpr, self.steps, chosen)
+        other.steps = narrowed(self.jaxpr, self.steps, chosen, ruled)
         other._sources, other.earlier = other._read_by()
         return other
 
@@ -223,23 +222,30 @@ class Split:
             operands: the arguments of the body, for all elements.
             in_axes: a pytree prefix of the operands: the axis along which elements differ, or None.
             group_axes: for each part of `created`, the axis along which its values are stacked, or None.
+
+        Raises:
+            LoopInvarianceError: if a group has no axis, but an initial value in it differs between elements.
         """
         parts: list[Any]
         treedef: Any
         parts, treedef = jax.tree.flatten(tuple(in_axes), is_leaf=lambda axis: axis is None)
         pairs = zip(parts, treedef.flatten_up_to(tuple(operands)), strict=True)
         along = [axis for axis, part in pairs for _ in jax.tree.leaves(part)]
-        return self._made(
-            Prologue(self, self.leaves(operands), along, batch), [group_axes[part] for part in self.parts], None
-        )
+        axes = [group_axes[part] for part in self.parts]
+        try:
+            return self._made(Prologue(self, self.leaves(operands), along, batch), axes, None)
+        except ValueError as error:
+            if self.body is not None:
+                check_shared(self.body, self.names, axes, along, (self._sources, self.earlier), error)
+            raise
 
     def _made(
         self, prologue: Prologue, axes: Sequence[Any] | None, form: Callable[[int, Any], Any] | None
     ) -> list[PyTree]:
         prologue.make(None, axes, form)
         created: list[PyTree] = prologue.tree()
-        if self.use is not None:
-            self.use.made(created[: len(self.values)])
+        if self.body is not None:
+            self.body.made(created[: len(self.values)])
         return created
 
     def remainder(self, created: Sequence[PyTree], *operands: PyTree) -> tuple[PyTree, list[PyTree]]:
@@ -442,16 +448,16 @@ class Prologue:
             axes: for each of them, the axis along which the values of a batch are stacked; None for a shared value.
             form: maps the number of an initial value and the value to the value that is held outside.
         """
-        split, use = self.split, self.split.use
+        split, body = self.split, self.split.body
         picks = split.all(picks)
-        nested = use is not None and use.nested
+        nested = body is not None and body.nested
         if not nested and not split.mixes(axes):
             self.evaluate(picks, axes, form)
             return
 
         def bind(number: int, value: Any) -> Any:
             value = value if form is None else form(number, value)
-            return value if use is None else use.bind(value)
+            return value if body is None else body.bind(value)
 
         # An outer split sees equations. If one equation, such as a `vmap` of a call, computed two initial values, both
         # would seem to depend on all that it reads. So values that depend on different operands are computed
@@ -549,7 +555,8 @@ def trace(
     fn: Callable[..., tuple[PyTree, PyTree]],
     *operands: PyTree,
     axes: Sequence[tuple[Any, int]] = (),
-    use: Use | None = None,
+    body: Body | None = None,
+    use: Body | None = None,
 ) -> Split:
     """Trace `fn(*operands) -> (created, outputs)` once, without computing anything.
 
@@ -557,25 +564,17 @@ def trace(
         fn: a pure function.
         *operands: pytrees of arrays or of their types.
         axes: the names and sizes of the mapped axes that `fn` may use.
-        use: the use of a lift that it belongs to; the scopes outside will hold the initial values.
+        body: the body that it is of; the scopes outside will hold the initial values.
+        use: deprecated; the former name of `body`.
     """
-    with contextlib.nullcontext() if use is None else use.being_split():
-        closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
     if use is not None:
-        _check_marked(closed.jaxpr, len(jax.tree.leaves(shapes[0])), use)
-    return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes, use)
-
-
-def _check_marked(jaxpr: jex.Jaxpr, count: int, use: Use) -> None:
-    """Check that initial values are marked; only then can they be separated from what is computed from them."""
-    marks = {var for eqn in jaxpr.eqns if is_tag(eqn) for var in eqn.outvars}
-    if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):
-        return
-    raise LiftArgumentError(
-        use.where,
-        "a transformation ran a body other than the one that it received, so initial values are not marked.",
-        "In `iteration(body, …)` and `via(body, …)`, call that `body`.",
-    )
+        warnings.warn("`use` is now named `body`, and leaves in 0.4. Write `trace(…, body=…)`.", DeprecationWarning, 2)
+        body = use
+    with contextlib.nullcontext() if body is None else body.being_split():
+        closed, structure = flat_jaxpr_of(fn, *operands, axes=axes)
+    if body is not None:
+        check_marked(closed.jaxpr, structure.children()[0].num_leaves, body)
+    return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], structure, body)
 
 
 def closure_convert(

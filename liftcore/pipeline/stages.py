@@ -1,4 +1,4 @@
-"""The stages of a use of a lift. Four of the six are here, each a function of plain values.
+"""The stages of a call of a lifted function. Four of the six are here, each a function of plain values.
 
     dedupe       the given scopes -> the outermost distinct scopes, and the route from these to each given scope
     filter_      their variables and RNG streams -> groups; the first filter that matches takes a variable or stream
@@ -35,7 +35,7 @@ __all__ = ["Layout", "dedupe", "filter_", "is_scope", "reconstruct", "repack"]
 
 
 class Layout(NamedTuple):
-    """Everything that is static about one use of a lift, except the paths of its scopes and the draws.
+    """Everything that is static about one call of a lifted function, except the paths of its scopes and the draws.
 
     Equal layouts give equal traces.
 
@@ -93,6 +93,13 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
         index = next(same, len(outers))
         if index == len(outers):
             outers.append(outermost)
+        if scope.counter.origin is not outers[index].counter.origin:
+            raise LiftArgumentError(
+                f"the scope at {scope.path_text}, given to a lifted function",
+                f"it counts its draws apart from the scope at {outers[index].path_text}, which is given too: one of "
+                "them was rewound with `rewind_rngs=True`.",
+                "Rewind in the function instead: `scope = scope.rewound(rewind_rngs=True)`.",
+            )
         routes.append((index, scope.path[len(outers[index].path) :]))
     return outers, given, tuple(routes), structure
 
@@ -139,7 +146,8 @@ def reconstruct(
             rngs,
             writable if mutable is True else filters.intersect(writable, mutable),
             base=outer.path,
-            root=outer.node.copy_counts(restarted),
+            root=outer.node.without_variables(),
+            counter=outer.counter.copy(restarted),
             fallbacks=fallbacks,
             initializing=outer.tree.initializing,
             lift=layout.lift,
@@ -148,7 +156,7 @@ def reconstruct(
             unlifted=(*layout.unlifted[index], *outer.tree.unlifted),
             fold_in_data=functools.partial(_restarted_data, outer, restarted) if restarted else outer.tree.fold_in_data,
         )
-        roots.append(outer.at(tree, tree.root, outer.path, None))
+        roots.append(outer.at(tree))
     return roots
 
 
@@ -238,8 +246,8 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
     return parts
 
 
-def _restarted_data(outer: Scope, restarted: Container[str], path: Path, name: str, count: int, rewound: int) -> Any:
+def _restarted_data(outer: Scope, restarted: Container[str], path: Path, name: str, count: int, origin: object) -> Any:
     """Return the fold-in data of a draw; for a restarted stream, it depends only on the path below that scope."""
     if name in restarted:
         return rng.fold_in_data((*path[len(outer.path) :], count))
-    return outer.tree.fold_in_data(path, name, count, rewound)
+    return outer.tree.fold_in_data(path, name, count, origin)

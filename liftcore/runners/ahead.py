@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from ..cycles import check_finite
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, boundary
+from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, keeping_lifter
-from ..pipeline.use import Use
 from ..typing import PyTree
 from .arguments import name_arguments
 from .compiled import Compiled, Kept, NewTrace
@@ -19,8 +19,8 @@ from .donation import Donated
 
 __all__ = ["CompiledJit", "Jitted", "LoweredJit", "Step"]
 
-Step: TypeAlias = Callable[[Compiled, Use, Donated, PyTree], tuple[Any, tuple[Any, ...]]]
-"""One use of a compiled function: from its operands to the result and the output groups of the lift."""
+Step: TypeAlias = Callable[[Compiled, Body, Donated, PyTree], tuple[Any, tuple[Any, ...]]]
+"""One call of a compiled function: from its operands to the result and the output groups of the lift."""
 
 
 def _never(scopes: PyTree) -> None:
@@ -50,6 +50,7 @@ class Jitted:
         keeping_lifter(self, lifted)
         self._fn, self._lift, self._lifted, self._direct = fn, lift, lifted, direct
 
+    @boundary
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         """Call the function.
 
@@ -70,6 +71,7 @@ class Jitted:
                 raise
         return self._lifted(scopes, *args, **kwargs)
 
+    @boundary
     def lower(self, scopes: PyTree, *args: Any, **kwargs: Any) -> LoweredJit:
         """Trace and lower the function for the types of these arguments, without running it.
 
@@ -160,6 +162,7 @@ class CompiledJit:
     def __init__(self, stage: Any, lifted: Callable[..., Any]) -> None:
         self.stage, self._lifted = stage, lifted
 
+    @boundary
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         """Call the function.
 
@@ -184,15 +187,15 @@ class CompiledJit:
 
 
 def _run(
-    stage: Any, lowered: Compiled, kept: Kept, room: int, found: Compiled, use: Use, gone: Donated, operands: PyTree
+    stage: Any, lowered: Compiled, kept: Kept, room: int, found: Compiled, body: Body, gone: Donated, operands: PyTree
 ) -> tuple[Any, tuple[Any, ...]]:
     """Run a program that was compiled ahead of time; `found` is the one that this call would compile."""
     fix = "Lower it again for this call: `jitted.lower(scope, …).compile()`."
     if found.program != lowered.program:
-        raise LiftArgumentError(use.where, "it was compiled for other scopes or other static arguments.", fix)
-    data = lowered.fold_in_data(kept, use, room)
+        raise LiftArgumentError(body.where, "it was compiled for other scopes or other static arguments.", fix)
+    data = lowered.fold_in_data(kept, body, room)
     try:
         created, output = stage(data, gone, operands)
     except TypeError as error:
-        raise LiftArgumentError(use.where, "it was compiled for values of other types or names.", fix) from error
-    return lowered.output(use, created, output)
+        raise LiftArgumentError(body.where, "it was compiled for values of other types or names.", fix) from error
+    return lowered.output(body, created, output)

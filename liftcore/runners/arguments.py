@@ -11,8 +11,8 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from .._compat import needs_python
-from ..errors import LiftArgumentError, shown
-from ..pipeline.use import Body
+from ..errors import LiftArgumentError, boundary, shown
+from ..pipeline.body import Body
 
 __all__ = [
     "advised",
@@ -150,9 +150,10 @@ def _advise(error: TypeError, where: str, fn: Callable[..., Any], dynamic: Mappi
 
 
 def named_like(fn: Callable[..., Any]) -> Callable[[Called], Called]:
-    """Return a decorator that gives a lifted function the name and docstring of `fn`, but not its signature."""
+    """Return a decorator for a function that users call: it gets the name and docstring of `fn`, not its signature."""
 
     def decorate(lifted: Called) -> Called:
+        lifted = boundary(lifted)
         if hasattr(fn, "__name__"):
             functools.update_wrapper(lifted, fn, updated=())
             del lifted.__wrapped__  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ import numpy as np
 from .._compat import mapped_aval
 from ..errors import AxisSizeError, LiftArgumentError, common_size, shown
 from ..leaves import is_numpy
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..scopes.scope import PERTURBATIONS
 from ..texts import path_text
 from ..typing import Axis, Filter, PyTree, Shape
@@ -287,10 +287,10 @@ class Arguments:
         differing = [path for path, size in variables if size != usual]
         if not differing:
             return ""
-        use = self._body.use
+        body = self._body
         others = [path for path, size in variables if size == usual]
-        others += [outer.path for outer in use.outers if outer.path != differing[0][1 : 1 + len(outer.path)]]
-        code = use.layout.lift.advice.sharing(differing[0], others)
+        others += [outer.path for outer in body.outers if outer.path != differing[0][1 : 1 + len(outer.path)]]
+        code = body.layout.lift.advice.sharing(differing[0], others)
         if not code:
             return ""
         equal = "Share" if dict(variables)[differing[0]] is None else "Make them equal, or share"

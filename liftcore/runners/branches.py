@@ -16,9 +16,9 @@ import jax
 from .._compat import zeros
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
+from ..pipeline.body import Body
 from ..pipeline.changes import Changes, without_created
 from ..pipeline.splitting import Prologue, Split, trace
-from ..pipeline.use import Body
 from ..scopes.tree import Sown
 from ..texts import path_text, types_text
 from ..typing import PyTree
@@ -58,8 +58,8 @@ def run_one(
     slots = Slots()
     for branch in branches:
         body = marked.of(branch)
-        traced.append(trace(lambda body=body: without_created(*run(body)), use=body.use))
-        slots.add(body.use.record.sown, traced[-1].outputs[1][1])
+        traced.append(trace(lambda body=body: without_created(*run(body)), body=body))
+        slots.add(body.record.sown, traced[-1].outputs[1][1])
         for one in traced[:-1]:
             check_separate(body, select(one.created[0], traced[-1].created[0]))
     made = _made(body, traced)
@@ -163,7 +163,7 @@ def _made(body: Body, traced: Sequence[Split]) -> PyTree:
                 prologue.know(place, value)
         prologue.make(missing)
         made, types = tuple(map(merge, prologue.tree(missing)[0], made)), tuple(map(merge, created, types))
-    body.use.made([made])
+    body.made([made])
     return made
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..errors import CarryTypeError, LiftArgumentError
 from ..filters import leaves_of, merge
 from ..filters.trees import names_of
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..texts import ArrayType, path_text
 from ..typing import Path, PyTree
 from ..values import Whole, unwrapped, wrapped
@@ -139,7 +139,7 @@ def _casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[
     """
     found = {}
     before, after = select(created, written), select(written, created)
-    for outer, tree, other in zip(body.use.outers, before, after, strict=True):
+    for outer, tree, other in zip(body.outers, before, after, strict=True):
         values = dict(leaves_of(other))
         for path, value in leaves_of(tree):
             (olds, treedef), (news, treedef_after) = _flatten(value), _flatten(values[path])
@@ -217,12 +217,12 @@ def check_separate(body: Body, group: PyTree) -> None:
 
 def not_separate(body: Body, group: PyTree) -> list[Path]:
     """Return the paths of the variables of a group whose initial values are not separate from later computation."""
-    return [path for index, path in sorted(body.use.record.unsplit) if path in dict(leaves_of(group[index]))]
+    return [path for index, path in sorted(body.record.unsplit) if path in dict(leaves_of(group[index]))]
 
 
 def fix_for(body: Body, names: Collection[str], otherwise: str) -> str:
     """Return the fix for a dependent initial value: if a custom lift created the variable, the fix is about that."""
-    unsplit = {path_text(path) for record in body.use.records for _, path in record.unsplit}
+    unsplit = {path_text(path) for record in body.records for _, path in record.unsplit}
     return otherwise if unsplit.isdisjoint(names) else _HOIST
 
 

@@ -25,11 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import closed_over, forget_calls
+from ..caches import bounded
 from ..errors import ThreadError, name_of, raise_interrupt
+from ..pipeline.body import Body
 from ..pipeline.changes import Record, with_created, without_created
 from ..pipeline.splitting import Split
 from ..pipeline.stages import Layout
-from ..pipeline.use import Use
 from ..scopes.observers import observers
 from ..statics import snapshot
 from ..typing import Path, PyTree
@@ -56,15 +57,15 @@ class CompiledCall:
     """One call of a compiled function.
 
     Attributes:
-        use: the use of a lift that it belongs to; None for a call without one, which expects an existing trace.
+        body: the body that it runs; None for a call outside the stages of a lift, which expects an existing trace.
         traced: whether the body ran.
         steady: whether an existing trace is expected.
     """
 
-    __slots__ = ("steady", "traced", "use")
+    __slots__ = ("body", "steady", "traced")
 
-    def __init__(self, use: Use | None) -> None:
-        self.use, self.traced, self.steady = use, False, use is None
+    def __init__(self, body: Body | None) -> None:
+        self.body, self.traced, self.steady = body, False, body is None
 
 
 _calls: contextvars.ContextVar[CompiledCall] = contextvars.ContextVar("calls of compiled functions")
@@ -75,20 +76,22 @@ _calls: contextvars.ContextVar[CompiledCall] = contextvars.ContextVar("calls of 
 class Draw:
     """One draw of a body: its place below the lifted scopes, and its number among the draws there.
 
-    After the body has rewound the place (`rewound` times), draws outside no longer count for it.
+    Draws outside do not count for one from a scope that the body has rewound.
     """
 
     index: int
     path: Path
     name: str
     count: int
-    rewound: int
+    rewound: bool
 
-    def fold_in_data(self, use: Use) -> Any:
+    def fold_in_data(self, body: Body) -> Any:
         """Return the fold-in data of this draw in another call; an array if that call is itself traced."""
-        scope = use.outers[self.index].below(self.path)
-        count = self.count if self.rewound else scope.node.counts.get(self.name, 0) + self.count
-        return scope.tree.fold_in_data(scope.path, self.name, count, scope.node.times_rewound(self.name) + self.rewound)
+        scope = body.outers[self.index].below(self.path)
+        if self.rewound:
+            return scope.tree.fold_in_data(scope.path, self.name, self.count, None)
+        count = scope.counter.counts.get(self.name, 0) + self.count
+        return scope.tree.fold_in_data(scope.path, self.name, count, scope.counter.origin)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,19 +137,18 @@ class NewTrace(BaseException):
 class FoldInData:
     """Hands out fold-in data to a body while it is traced, and records the draw that each number is for."""
 
-    def __init__(self, fold_in_data: Any, use: Use) -> None:
-        self._fold_in_data, self._outers = fold_in_data, use.outers
+    def __init__(self, fold_in_data: Any, body: Body) -> None:
+        self._fold_in_data, self._outers = fold_in_data, body.outers
         self.draws: list[Draw] = []
 
-    def to(self, index: int) -> Callable[[Path, str, int, int], Any]:
+    def to(self, index: int) -> Callable[[Path, str, int, object], Any]:
         """Return the function that makes fold-in data for the scopes below one of the outermost scopes."""
         outer = self._outers[index]
 
-        def deal(path: Path, name: str, count: int, rewound: int) -> Any:
+        def deal(path: Path, name: str, count: int, origin: object) -> Any:
             below = path[len(outer.path) :]
-            node = outer.below(below).node
-            rewound -= node.times_rewound(name)
-            before = 0 if rewound else node.counts.get(name, 0)
+            rewound = origin is not outer.counter.origin
+            before = 0 if rewound else outer.below(below).counter.counts.get(name, 0)
             self.draws.append(Draw(index, below, name, count - before, rewound))
             if len(self.draws) > self._fold_in_data.size:
                 raise TooManyDraws
@@ -161,7 +163,7 @@ class Program:
     Args:
         fn: the function of scopes.
         key: the key of the function; if there is none, an object that equals no other.
-        layout: the static data of the use of the lift.
+        layout: everything that is static about the call of the lift.
         fixed: the static arguments: name, key and value of each.
         paths: the paths of the lifted scopes, if a filter may depend on them.
         shardings: the shardings of arguments, result and variables, if any were given.
@@ -197,27 +199,27 @@ class Program:
     def __call__(self, fold_in_data: Any, gone: Donated, operands: Any) -> Any:
         """Run the body; this happens only during tracing."""
         call = _calls.get()
-        use = call.use
-        if call.steady or use is None:
+        body = call.body
+        if call.steady or body is None:
             raise NewTrace
         variable_groups, rng_groups, kept = operands
         fixed = {name: value for name, _, value in self.fixed}
         args, kwargs = join_arguments({**fixed, **gone.arguments, **kept})
-        source = FoldInData(fold_in_data, use)
+        source = FoldInData(fold_in_data, body)
         variable_groups = gone.joined(variable_groups)
         # Always marked: one trace serves calls inside other lifts, which split it, and calls outside any lift.
-        scopes = use.scope_fn(variable_groups, rng_groups, marked=True, fold_in_data=source.to)
-        gone.write(use, scopes)
-        result = use.run(self.fn, scopes, args, kwargs)
-        groups = use.repacked(scopes)
+        scopes = body.marked().scope_fn(variable_groups, rng_groups, fold_in_data=source.to)
+        gone.write(body, scopes)
+        result = body.run(self.fn, scopes, args, kwargs)
+        groups = body.repacked(scopes)
         created, (result, values) = without_created(result, groups)
         if self.shardings is not None:
             placement = self.shardings.placement
-            placement.check_result(f"{self.layout.lift.name} at {use.place}", result)
-            values = placement.constrain(values, use)
+            placement.check_result(f"{self.layout.lift.name} at {body.place}", result)
+            values = placement.constrain(values, body)
         call.traced = True
-        changed = not use.is_unchanged(groups)
-        return created, (result, values, Kept(use.take_record(), tuple(source.draws), changed))
+        changed = groups is not body.unchanged
+        return created, (result, values, Kept(body.take_record(), tuple(source.draws), changed))
 
 
 _SIGNATURE = inspect.signature(functools.partial(Program.__call__, None))  # type: ignore[arg-type]
@@ -237,7 +239,7 @@ class Cache:
 
     def __init__(self) -> None:
         known: Found = weakref.WeakValueDictionary()
-        self.find = functools.lru_cache(_CACHED)(functools.partial(Compiled, known))
+        self.find = bounded(_CACHED)(functools.partial(Compiled, known))
 
 
 class Signature(NamedTuple):
@@ -254,10 +256,10 @@ class Signature(NamedTuple):
     types: tuple[Any, ...]
 
     @classmethod
-    def of(cls, use: Use, gone: Donated, operands: PyTree) -> Signature:
+    def of(cls, body: Body, gone: Donated, operands: PyTree) -> Signature:
         """Return the signature of a call."""
         leaves, treedef = jax.tree.flatten((gone, operands))
-        path = f"{use.place.rstrip('/')}/{use.layout.lift.name}"
+        path = f"{body.place.rstrip('/')}/{body.layout.lift.name}"
         return cls(path, treedef, tuple(map(jax.typeof, leaves)))
 
 
@@ -286,14 +288,14 @@ class Compiled:
         whole, rest = ({}, {}) if program.shardings is None else (program.shardings.whole(), program.shardings.rest())
         self._whole = self._jit(self.program, **whole)
         self._jit_rest = functools.partial(self._jit, **rest)
-        self._rest = functools.lru_cache(_TRACES)(self._split_off)
+        self._rest = bounded(_TRACES)(self._split_off)
         self._steady = _STEADY.setdefault(program, Steady())
         self.known = known
         known[id(self)] = self
 
-    def __call__(self, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+    def __call__(self, body: Body, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return the result of the body and its output groups; `gone` holds the donated values."""
-        output: tuple[Any, tuple[Any, ...]] = self._in_call(self._call, use, gone, operands)
+        output: tuple[Any, tuple[Any, ...]] = self._in_call(self._call, body, gone, operands)
         return output
 
     def directly(self, operands: Any) -> tuple[Any, Record]:
@@ -320,20 +322,20 @@ class Compiled:
             _calls.reset(before)
         return result, kept.record
 
-    def lower(self, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+    def lower(self, body: Body, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return itself, the effects of the body, the room for draws, and a stage of JAX; nothing changes outside."""
-        return self._in_call(self._lower, use, gone, operands), use.unchanged
+        return self._in_call(self._lower, body, gone, operands), body.unchanged
 
-    def _in_call(self, run: Callable[..., Any], use: Use, gone: Donated, operands: Any) -> Any:
-        call = CompiledCall(use)
+    def _in_call(self, run: Callable[..., Any], body: Body, gone: Donated, operands: Any) -> Any:
+        call = CompiledCall(body)
         before = _calls.set(call)
         try:
-            return run(use, gone, operands)
+            return run(body, gone, operands)
         finally:
             _calls.reset(before)
-            del call.use  # a copy of the context would keep it alive
+            del call.body  # a copy of the context would keep it alive
             if call.traced:
-                self._remember(Signature.of(use, gone, operands))
+                self._remember(Signature.of(body, gone, operands))
 
     def _remember(self, now: Signature) -> None:
         """Record the signature of a trace, and notify observers."""
@@ -341,53 +343,53 @@ class Compiled:
             observer.compiled(self, now)
         self.traces.append(now)
 
-    def _lower(self, use: Use, gone: Donated, operands: Any) -> tuple[Compiled, Kept, int, Any]:
+    def _lower(self, body: Body, gone: Donated, operands: Any) -> tuple[Compiled, Kept, int, Any]:
         traced = self._trace(gone, operands)
         created, (_, _, kept) = traced.out_info
         self._steady.note(None if jax.tree.leaves(created) else kept)
         return self, kept, self._steady.room, traced.lower()
 
-    def _call(self, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _call(self, body: Body, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         steady = self._steady.kept
         # Looking up a trace takes longer than a call with few operations. Donated values cannot be passed twice, so if
         # there are keys to draw, the list of draws must be certain.
         if steady is not None and not (steady.draws and any(gone)):
             try:
-                return self._steadily(steady, use, gone, operands)
+                return self._steadily(steady, body, gone, operands)
             except NewTrace:
                 forget_calls(self._whole)
         fold_in_data: Any = None  # if there is nothing to draw from
         creates = False
         # A body that neither writes nor draws is called directly: its effects need not be known before it runs.
-        if use.writes or any(map(any, operands[1])):
+        if body.writes or any(map(any, operands[1])):
             traced = self._trace(gone, operands)
             created, (_, _, kept) = traced.out_info
-            fold_in_data = self.fold_in_data(kept, use)
+            fold_in_data = self.fold_in_data(kept, body)
             creates = bool(jax.tree.leaves(created))
             self._steady.note(None if creates else kept)
         elif steady is not None:  # the lowered program has room for draws, and must be found again
-            fold_in_data = self.fold_in_data(steady, use)
+            fold_in_data = self.fold_in_data(steady, body)
         if creates:
             held = closed_over(traced)
             sizes = tuple(len(jax.tree.leaves(one)) for one in (held, fold_in_data, gone, operands))
             split, run = self._rest(traced.jaxpr, sizes, jax.tree.structure(traced.out_info))
-            parts, shardings = split.within(use), self.program.shardings
-            form = None if shardings is None else shardings.placement.form(split.created, use)
+            parts, shardings = split.within(body), self.program.shardings
+            form = None if shardings is None else shardings.placement.form(split.created, body)
             created = parts.prologue(held, fold_in_data, gone, operands, form=form)
             result, values, kept = run(created, held, fold_in_data, gone, operands)
         else:
             created, (result, values, kept) = self._whole(fold_in_data, gone, operands)
-        return self.output(use, created, (result, values, kept))
+        return self.output(body, created, (result, values, kept))
 
-    def output(self, use: Use, created: list[Any], output: Any) -> tuple[Any, tuple[Any, ...]]:
+    def output(self, body: Body, created: list[Any], output: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return the result and the output groups of a call, and apply its record outside."""
         result, values, kept = output
-        use.replay(kept.record)
+        body.replay(kept.record)
         if not kept.changed:
-            return result, use.unchanged
+            return result, body.unchanged
         return with_created(created[: len(values)], result, values)
 
-    def _steadily(self, kept: Kept, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _steadily(self, kept: Kept, body: Body, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call the compiled function and expect the effects that all its traces have in common.
 
         Raises:
@@ -397,7 +399,7 @@ class Compiled:
         call = _calls.get()
         call.steady = True
         try:
-            created, output = self._whole(self.fold_in_data(kept, use), gone, operands)
+            created, output = self._whole(self.fold_in_data(kept, body), gone, operands)
         finally:
             call.steady = False
         if output[2] != kept:  # an equal program was traced in the meantime
@@ -405,16 +407,16 @@ class Compiled:
                 raise NewTrace
             if output[2].draws:
                 raise ThreadError(
-                    use.where,
+                    body.where,
                     "while it ran, another thread traced it for other types, and that trace draws keys; the donated "
                     "arrays are lost.",
                     "Call it once for these types before you start threads, or donate nothing.",
                 )
-        return self.output(use, created, output)
+        return self.output(body, created, output)
 
-    def fold_in_data(self, kept: Kept, use: Use, room: int | None = None) -> Any:
+    def fold_in_data(self, kept: Kept, body: Body, room: int | None = None) -> Any:
         """Return the fold-in data of the draws of a body in this call: a vector that fills the room."""
-        data = [draw.fold_in_data(use) for draw in kept.draws]
+        data = [draw.fold_in_data(body) for draw in kept.draws]
         rest = np.zeros((room or self._steady.room) - len(data), np.uint32)
         if any(isinstance(one, jax.Array) for one in data):
             return jnp.concatenate([jnp.stack(data), rest])
@@ -430,7 +432,7 @@ class Compiled:
 
     def _split_off(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Split, Callable[..., Any]]:
         """Return the split of a traced body, and the compiled function that runs it on given initial values."""
-        split = Split(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars)).with_effects()
+        split = Split(closed, sizes, out_tree).with_effects()
 
         def rest(created: Any, held: Any, fold_in_data: Any, gone: Donated, operands: Any) -> Any:
             return split.rest(None, created, held, fold_in_data, gone, operands)[1]

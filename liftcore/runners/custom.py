@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import LiftArgumentError, misfit, name_of, shown
+from ..errors import LiftArgumentError, bind_user, boundary, call_user, name_of, shown
 from ..filters import leaves_of, merge
 from ..leaves import is_array_like
+from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.splitting import Split, trace
-from ..pipeline.use import Body
-from ..scopes.problems import wrong_function
 from ..texts import path_text, types_text
 from ..typing import Filter, PyTree
 from .arguments import parameter_names
@@ -32,7 +30,7 @@ from .branches import Slots
 from .carry import select
 from .derivative import derivative, positive
 
-__all__ = ["Operands", "RuleArguments", "Ruled", "WithRule", "bind", "by_number", "pair", "with_defaults"]
+__all__ = ["Operands", "RuleArguments", "Ruled", "WithRule", "by_number", "pair", "with_defaults"]
 
 
 class WithRule:
@@ -57,9 +55,10 @@ class WithRule:
         self._lifted = derivative(self._transform, type(self).__name__, wrt, variables, rngs)(fn)
         functools.update_wrapper(self, fn, updated=())
 
+    @boundary
     def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the function; if it is differentiated, its rule runs instead."""
-        return self._lifted(scopes, *with_defaults(self._where, self._fn, self._nondiff, args, kwargs))
+        return self._lifted(scopes, *with_defaults(self._where, self._fn, self._nondiff, (scopes, *args), kwargs))
 
     @property
     def _where(self) -> str:
@@ -174,7 +173,7 @@ class Ruled:
 
     def _is_same(self, outer: Ruled) -> bool:
         """Whether this is the very call, with equal arguments, for which the rule of an outer one is being traced."""
-        here, there = self._function.use.outers, outer._function.use.outers
+        here, there = self._function.outers, outer._function.outers
         if [one.path for one in here] != [one.path for one in there]:
             return False
         held = zip(self._arguments.held, outer._arguments.held, strict=True)
@@ -183,8 +182,8 @@ class Ruled:
 
     def _counts_of_draws(self) -> list[int]:
         """Return the counts from which the draws of the function continue."""
-        outers, draws = self._function.use.outers, self._function.use.record.draws
-        return [outers[index].below(path).node.counts.get(name, 0) for (index, path, name), _ in draws]
+        outers, draws = self._function.outers, self._function.record.draws
+        return [outers[index].below(path).counter.counts.get(name, 0) for (index, path, name), _ in draws]
 
     def _check_draws(self, rule: Callable[..., Any], outer: Ruled) -> None:
         if self._begins != outer._begins:
@@ -214,7 +213,7 @@ class Ruled:
         return body([operands.wrt, operands.others], operands.rngs, *args)
 
     def _note(self, values: Sequence[Any]) -> set[str]:
-        self._slots.add(self._function.use.record.sown, values[-1])
+        self._slots.add(self._function.record.sown, values[-1])
         return _names(values[:-1])
 
     def _check_same(self, rule: Callable[..., Any], does: str, given: set[str], expected: set[str]) -> None:
@@ -300,7 +299,7 @@ def with_defaults(
     Raises:
         LiftArgumentError: if an argument can be passed only by name.
     """
-    bound = bind(where, fn, args, kwargs)
+    bound = bind_user(where, fn, *args, **kwargs)
     given = len(bound.args) - 1
     bound.apply_defaults()
     if bound.kwargs:
@@ -318,21 +317,6 @@ def with_defaults(
     return full[: next(ends, len(full))]
 
 
-def bind(where: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-    """Bind the arguments of a function of scopes, without the scopes, to its parameters.
-
-    Raises:
-        LiftArgumentError: if the function cannot be called with them.
-    """
-    try:
-        return inspect.signature(fn).bind(None, *args, **kwargs)
-    except TypeError as error:
-        taken = misfit(error, fn, (None, *args), kwargs)
-        if taken is None:
-            raise
-        raise wrong_function(where, fn, taken, args, kwargs) from error
-
-
 def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., Any]:
     """Return a rule that raises if the given rule does not return a pair.
 
@@ -344,7 +328,7 @@ def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., A
 
     @functools.wraps(rule)
     def checked(*args: Any) -> Any:
-        given = rule(*args)
+        given = call_user(f"the rule of {where}", rule, *args)
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise LiftArgumentError(
                 f"{name_of(rule)}, the rule of {where}",

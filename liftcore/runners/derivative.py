@@ -18,10 +18,10 @@ import numpy as np
 from .._compat import zeros
 from ..errors import LiftArgumentError, shown
 from ..filters import leaves_of, merge
+from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.packing import Lifter, Transform, transformation
 from ..pipeline.stages import Layout
-from ..pipeline.use import Body
 from ..scopes.lifts import Advice, Captured
 from ..texts import path_text
 from ..typing import Filter, Path, PyTree
@@ -73,7 +73,7 @@ class TreesByScope(NamedTuple):
 
     @classmethod
     def of(cls, layout: Layout) -> TreesByScope:
-        """Return the converter for one use of a lift."""
+        """Return the converter for one call of a lifted function."""
         return cls(layout.routes, layout.bare_scopes)
 
     def out(self, trees: Sequence[Any]) -> PyTree:
@@ -150,7 +150,7 @@ def differentiable(
         return parts.remainder([select(full, made[0]), *made[1:]], select(full, trees), moved)
 
     def again(full: PyTree, moved: Sequence[Any]) -> Any:
-        body.use.take_record()
+        body.take_record()
         return without_created(*run(body.of(body.fn, made[:2]), full, moved, tuple(map(merge, others, made[1]))))[1]
 
     # A custom lift may compute the value that it stores from the one that its body uses. The result is then no function
@@ -225,7 +225,7 @@ def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
     """Check that there are variables to differentiate with respect to, and that their dtypes allow it."""
     leaves = jax.tree.leaves(trees)
     if not leaves:
-        known = sorted({name for outer in body.use.outers for name in outer.tree.variables})
+        known = sorted({name for outer in body.outers for name in outer.tree.variables})
         raise LiftArgumentError(
             body.where,
             f"argument number 0 is the scope, and `wrt` takes no variable below it (collections there: {known}).",

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from .._compat import trace_state
-from ..pipeline.use import Use
+from ..caches import watched
+from ..pipeline.body import Body
 from ..scopes.scope import Scope
 from ..typing import PyTree
 from .compiled import Compiled
@@ -35,17 +36,22 @@ class Direct:
     def __init__(self, around: Callable[[], Hashable]) -> None:
         self._around = around
         self._found: dict[Any, Compiled] = {}
+        watched(self)
 
-    def note(self, use: Use, around: Hashable, found: Compiled) -> None:
-        """Record the compiled function for a use of the lift of all variables, if it only reads at most one scope."""
+    def cache_clear(self) -> None:
+        """Forget all of them."""
+        self._found.clear()
+
+    def note(self, body: Body, around: Hashable, found: Compiled) -> None:
+        """Record the compiled function for a call of the lift of all variables, if it only reads at most one scope."""
         if type(around) is object:  # it equals no other key
             return
         if len(self._found) >= _MOST:
             self._found.clear()
-        if not use.outers:
-            self._found[use.layout.scopes, around] = found
-        elif len(use.given) == 1 and use.layout.scopes == _ONE and _only_reads(use.given[0]):
-            self._found[use.layout.trees[0], use.layout.names[0], around] = found
+        if not body.outers:
+            self._found[body.layout.scopes, around] = found
+        elif len(body.given) == 1 and body.layout.scopes == _ONE and _only_reads(body.given[0]):
+            self._found[body.layout.trees[0], body.layout.names[0], around] = found
 
     def find(self, scopes: PyTree) -> Callable[[dict[str, Any]], Any] | None:
         """Return the compiled function for a call, as a function of named arguments; None if the stages are needed."""

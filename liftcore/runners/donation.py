@@ -8,7 +8,7 @@ import jax
 
 from .. import filters
 from .._compat import is_eager
-from ..pipeline.use import Use
+from ..pipeline.body import Body
 from ..typing import Predicate, PyTree
 
 __all__ = ["DONATED", "NOTHING", "Donated", "donate"]
@@ -35,9 +35,9 @@ class Donated(NamedTuple):
         pairs = zip(variable_groups, self.variables, strict=True)
         return tuple(tuple(map(filters.merge, *pair)) for pair in pairs)
 
-    def write(self, use: Use, scopes: PyTree) -> None:
+    def write(self, body: Body, scopes: PyTree) -> None:
         """Write each donated variable with its own value, so that it comes back even if the body does not write it."""
-        routes = zip(use.layout.routes, jax.tree.leaves(scopes), strict=True)
+        routes = zip(body.layout.routes, jax.tree.leaves(scopes), strict=True)
         outermost = {index: scope for (index, route), scope in routes if not route}
         for group in self.variables:
             for index, tree in enumerate(group):
@@ -50,7 +50,7 @@ NOTHING = Donated((), {})
 
 
 def donate(
-    matches: Predicate, variable_groups: tuple[PyTree, ...], use: Use
+    matches: Predicate, variable_groups: tuple[PyTree, ...], body: Body
 ) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
     """Separate the donated variables from the groups of variables.
 
@@ -60,14 +60,14 @@ def donate(
     Returns:
         The groups of donated variables (no groups if there are none), and the groups of the others.
     """
-    if matches == filters.Nothing() or not use.writes or not is_eager():
+    if matches == filters.Nothing() or not body.writes or not is_eager():
         return (), variable_groups
-    which = [filters.intersect(matches, outer.tree.mutable) for outer in use.outers]
+    which = [filters.intersect(matches, outer.tree.mutable) for outer in body.outers]
     gone, kept = [], []
     for group in variable_groups:
         parts = [
             filters.partition(tree, [one], outer.path, empty=True)
-            for tree, one, outer in zip(group, which, use.outers, strict=True)
+            for tree, one, outer in zip(group, which, body.outers, strict=True)
         ]
         gone.append(tuple(taken for (taken,), _ in parts))
         kept.append(tuple(rest for _, rest in parts))

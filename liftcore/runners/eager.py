@@ -17,10 +17,10 @@ import numpy as np
 
 from .._compat import is_eager
 from ..cycles import check_finite
-from ..errors import LiftError, name_of
+from ..errors import LiftError, boundary, name_of
 from ..leaves import is_array, is_array_like, is_number
+from ..pipeline.body import Body
 from ..pipeline.packing import keeping_lifter, transformation
-from ..pipeline.use import Body
 from ..scopes.lifts import Captured
 from ..statics import is_shareable, snapshot, static_key, surroundings
 from ..typing import PyTree
@@ -128,18 +128,19 @@ def _kept(made: Made, kinds: Treatment) -> Callable[..., Any]:
         return made.lifted
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, gone: Arrays, arrays: Arrays) -> Any:
-        if body.use.observer is not None:
+        if body.observer is not None:
             raise AsItIs
-        paths = tuple(outer.path for outer in body.use.outers)  # filters may depend on them
-        program = Program(body.fn, body.fn.key, body.use.layout, (), paths, None)  # type: ignore[attr-defined]
+        paths = tuple(outer.path for outer in body.outers)  # filters may depend on them
+        program = Program(body.fn, body.fn.key, body.layout, (), paths, None)
         found = _KEPT.find(program, (("donate_argnames", DONATED),) if gone else ())
         if found.program.fn.needs_values:  # type: ignore[attr-defined]
             raise AsItIs
-        return found(body.use, Donated((), gone), (variable_groups, rng_groups, arrays))
+        return found(body, Donated((), gone), (variable_groups, rng_groups, arrays))
 
     run = transformation(transform, [True], [True, Captured(all=True)], [True], made.lift.__name__, shown=False)
 
     @functools.wraps(made.lifted)
+    @boundary
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         call = EagerCall.of(made, kinds, args, kwargs) if is_eager() else None
         if call is None:

@@ -14,9 +14,9 @@ from jax.core import ShapedArray
 
 from .._compat import DRAWS_SHARDED
 from ..errors import LoopInvarianceError
+from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, transformation
 from ..pipeline.splitting import Split
-from ..pipeline.use import Body
 from ..scopes.lifts import Advice, Captured
 from ..texts import path_text
 from ..typing import Axis, InOutAxes, PyTree

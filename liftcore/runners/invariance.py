@@ -10,8 +10,8 @@ import numpy as np
 
 from ..errors import AxisSizeError, LiftArgumentError, LoopInvarianceError, name_of, shown
 from ..filters import leaves_of
+from ..pipeline.body import Body
 from ..pipeline.splitting import Split, trace
-from ..pipeline.use import Body
 from ..texts import path_text
 from ..typing import Path, PyTree
 from .carry import fix_for, overlay, select
@@ -64,7 +64,7 @@ def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None
         LiftArgumentError: if the output groups or the state do not have the form that a loop needs.
         AxisSizeError: if the number of slices differs from the number of iterations.
     """
-    lift = body.use.layout.lift
+    lift = body.layout.lift
     if len(lift.out) != 2 + axes or lift.captures is None:
         given = f"{len(lift.out)}{'' if lift.captures is None else ' and `Captured()`'}"
         raise LiftArgumentError(
@@ -114,11 +114,17 @@ def check_unread(
     state: PyTree,
     slices: PyTree,
     advice: LoopAdvice,
-) -> None:
+) -> bool:
     """Check that a body does not read shared variables before it writes them: the next iteration would read new values.
 
     For this check, it is traced once more, as a function of these variables too. If an inner lift does not separate the
     initial value of one of them from later computation, what the body sees of it depends on an operand of its own.
+
+    Returns:
+        Whether no rule may read them either.
+
+    Raises:
+        LoopInvarianceError: if the body reads one.
     """
     there, treedef = jax.tree.flatten_with_path(select(shared, written))
     given, names = [leaf for _, leaf in there], [path_text(path[1:]) for path, _ in there]
@@ -138,19 +144,21 @@ def check_unread(
     finally:
         marks.clear()  # a compiled function may keep `sight`
     names, begun = [*names, *unsplit.values()], {str(path) for path, _ in jax.tree.leaves_with_path(written)}
-    if _read_first(traced, names, begun):
-        found = _read_first(traced.narrowed(), names, begun)
-        if found:
-            error = _carry_it(body.where, sorted(found), advice, "the body reads it and then writes it")
-            also = fix_for(body, found, "")
-            raise LoopInvarianceError(error.where, error.what, f"{error.fix} {also}".strip())
+    if not _read_first(traced, names, begun):
+        return True
+    found = _read_first(traced.narrowed(ruled=False), names, begun)
+    if found:
+        error = _carry_it(body.where, sorted(found), advice, "the body reads it and then writes it")
+        also = fix_for(body, found, "")
+        raise LoopInvarianceError(error.where, error.what, f"{error.fix} {also}".strip())
+    return not _read_first(traced.narrowed(), names, begun)
 
 
 def _unsplit(body: Body, written: PyTree) -> dict[Path, str]:
     """Return the paths, from the root, and names of written variables whose initial value is not separate."""
     trees = [dict(leaves_of(tree)) for tree in written]
-    places = [(index, path) for index, path in sorted(body.use.record.unsplit) if path in trees[index]]
-    return {(path[0], *body.use.outers[index].path, *path[1:]): path_text(path) for index, path in places}
+    places = [(index, path) for index, path in sorted(body.record.unsplit) if path in trees[index]]
+    return {(path[0], *body.outers[index].path, *path[1:]): path_text(path) for index, path in places}
 
 
 def _read_first(traced: Split, names: Sequence[str], begun: Collection[str]) -> set[str]:
@@ -185,8 +193,8 @@ def share_the_rest(body: Body, differing: Sequence[Path], group: int) -> str:
         differing: the paths of new variables whose initial values differ.
         group: the number of the output group whose variables are the same for all.
     """
-    lift = body.use.layout.lift
-    for outer in body.use.outers:
+    lift = body.layout.lift
+    for outer in body.outers:
         for (collection, *names), value in leaves_of(outer.collections_below()):
             path = (collection, *outer.path, *names)
             taken = next((number for number, takes in enumerate(lift.out) if takes(path, value)), None)

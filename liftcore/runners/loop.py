@@ -5,7 +5,8 @@ The body is traced once, and again if a weakly typed carry must be cast or a sha
 Its initial values are split off and computed as follows:
 
     shared     once, before the loop. They may depend on neither the carry nor slices. If one is written, its new value
-               is computed before the loop too: it must be the same in all iterations, and the old one must not be read
+               is computed before the loop too: it must be the same in all iterations, and the old one must not be read.
+               If it is, except for what the rule of a derivative may read, the variable is carried
     carried    once, before the loop, as in iteration 0
     stacked    for all iterations at once, unless they depend on the carry. Then they are computed in the loop itself
                or, inside another lift that must separate initial values from later computation, by running the loop
@@ -17,21 +18,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from .._compat import tag
 from ..errors import AxisSizeError
+from ..filters import leaves_of, partition
+from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Part, Prologue, Split, trace
-from ..pipeline.use import Body
-from ..typing import Axis, InOutAxes, Path, PyTree
+from ..typing import Axis, InOutAxes, Path, Predicate, PyTree
 from ..values import overlaid
 from .axes import check_group_axes, check_out_axes, flatten_axes, slice_type, to_axis, to_front
-from .carry import LoopState, check_carry, overlay
+from .carry import LoopState, check_carry, merged, overlay
 from .invariance import (
     GROUPS,
     SLICES,
@@ -165,11 +167,11 @@ class Loop(NamedTuple):
             return created, (LoopState(carried.values, carry), ([one.values for one in stacked], captured, stackable))
 
         slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
-        traced, state = self._trace(body, parted, given, state, slices)
-        kinds = Kinds.of(traced)
-        if kinds.differing:
-            traced = traced.narrowed(traced.picks(kinds.differing))
-            kinds = Kinds.of(traced)
+        traced, state, is_read = self._trace(body, parted, given, state, slices)
+        traced, kinds, differs = _sharing(body, traced, self.advice)
+        if is_read or differs:
+            carrying = Carrying(iteration, traced.created.constant[WRITTEN])
+            return self._run_split(body, carrying, *carrying.moved(given, state), xs, out_axes)
         once, made, stacked = self._create(body, traced, kinds, state, xs)
         made_before = kinds.made_before
 
@@ -192,10 +194,10 @@ class Loop(NamedTuple):
         if body.nested and not all(made_before):
             # The outer lift must find these values as created and bound. So this run only computes them, and the run
             # below receives them. A carried variable that reads one of them is not bound yet, but may already exist.
-            previews = body.use.preview(once.tree(kinds.late).carried)
+            previews = body.preview(once.tree(kinds.late).carried)
             _, (late, _) = loop(made._replace(carried=overlaid(made.carried, previews)), made_before)
-            late = jax.tree.map(body.use.bind, self._moved(to_axis, late))
-            body.use.made([(), (), *late])
+            late = jax.tree.map(body.bind, self._moved(to_axis, late))
+            body.made([(), (), *late])
             stacked = _either(stacked, late)
             made = self._made_late(body, once, kinds, stacked)
             made_before = [True for _ in made_before]
@@ -213,17 +215,20 @@ class Loop(NamedTuple):
 
     def _trace(
         self, body: Body, iteration: Callable[..., Any], shared: PyTree, state: LoopState, slices: Any
-    ) -> tuple[Split, LoopState]:
-        """Trace a body, and trace it again if a weakly typed carry must be cast, as in `jax.lax.scan`."""
+    ) -> tuple[Split, LoopState, bool]:
+        """Trace a body, and trace it again if a weakly typed carry must be cast, as in `jax.lax.scan`.
+
+        Returns:
+            The trace, the state, and whether a rule may read a shared variable before the body writes it.
+        """
         casts: dict[Path, tuple[Any, ...]] = {}
         while True:  # it ends, since a leaf that was cast is no longer weakly typed
-            traced = trace(functools.partial(iteration, body.marked(casts)), state, slices, use=body.use)
+            traced = trace(functools.partial(iteration, body.marked(casts)), state, slices, body=body)
             cast = state.cast(body, traced.created.carried, traced.outputs[0], casts)
             if cast is None:
                 written = traced.created.constant[WRITTEN]
-                if any(written):
-                    check_unread(body.marked(casts), iteration, shared, written, state, slices, self.advice)
-                return traced, state
+                given = body.marked(casts), iteration, shared, written, state, slices, self.advice
+                return traced, state, any(written) and not check_unread(*given)
             state = cast
 
     def _create(
@@ -234,8 +239,6 @@ class Loop(NamedTuple):
         Returns:
             The prologue of the values that are computed once; the values; and the stacked values as they are outside.
         """
-        if kinds.differing:
-            raise not_constant(body, traced, kinds.differing, self.advice)
         first = _first(body.where, xs, self.size, self.reverse) if kinds.carried_from_slices else None
         once = Prologue(traced, traced.leaves((state, first)))
         along = [None if leaf is None else 0 for leaf in traced.leaves((None, xs))]
@@ -252,7 +255,7 @@ class Loop(NamedTuple):
                     many.know(number, once.values[number])
         values = [one if one is not None else other for one, other in zip(once.values, many.values, strict=True)]
         made: Created = traced.tree(None, values)
-        body.use.made([made.shared, made.carried, *made.stacked])
+        body.made([made.shared, made.carried, *made.stacked])
         return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
 
     def _made_late(self, body: Body, once: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:
@@ -350,6 +353,62 @@ class Kinds(NamedTuple):
     def made_before(self) -> list[bool]:
         """For each value, whether it is computed before the loop."""
         return [one or other for one, other in zip(self.unbatched, self.batched, strict=True)]
+
+
+def _sharing(body: Body, traced: Split, advice: LoopAdvice) -> tuple[Split, Kinds, bool]:
+    """Let the values that all iterations share read only what they need.
+
+    Returns:
+        The split, its kinds, and whether written variables differ between iterations by what a rule may read.
+
+    Raises:
+        LoopInvarianceError: if a value that is shared differs.
+    """
+    kinds = Kinds.of(traced)
+    if not kinds.differing:
+        return traced, kinds, False
+    picks = traced.picks(kinds.differing)
+    traced, without_rules = traced.narrowed(picks), traced.narrowed(picks, ruled=False)
+    kinds, others = Kinds.of(traced), Kinds.of(without_rules).differing
+    differing = others or ([] if any(traced.created.constant[WRITTEN]) else kinds.differing)
+    if differing:
+        raise not_constant(body, traced, differing, advice)
+    return traced, kinds, bool(kinds.differing)
+
+
+class Carrying:
+    """An iteration in which the shared variables that it writes are carried.
+
+    A rule may read slices, or a value from before: then its gradients are those of the Python loop.
+
+    Args:
+        iteration: see `Loop.run`.
+        written: the shared variables that it writes.
+    """
+
+    def __init__(self, iteration: Callable[..., Any], written: PyTree) -> None:
+        self._iteration = iteration
+        self._paths = [{path for path, _ in leaves_of(tree)} for tree in written]
+
+    def __call__(self, *args: Any) -> Any:
+        """Run one iteration."""
+        carry, ys, (shared, carried, *rest) = self._iteration(*args)
+        (values, left), (created, others) = self._apart(shared.values), self._apart(shared.created)
+        carried = Changes(merged(carried.values, values), merged(carried.created, created))
+        return carry, ys, (Changes(left, others), carried, *rest)
+
+    def moved(self, shared: PyTree, state: LoopState) -> tuple[PyTree, LoopState]:
+        """Return the shared variables without those that are carried, and the state with them."""
+        moved, left = self._apart(shared)
+        return left, state.with_created(moved)
+
+    def _apart(self, group: PyTree) -> tuple[PyTree, PyTree]:
+        parts = [partition(tree, [_among(paths)]) for tree, paths in zip(group, self._paths, strict=True)]
+        return tuple([taken for (taken,), _ in parts]), tuple([left for _, left in parts])
+
+
+def _among(paths: Container[Path]) -> Predicate:
+    return lambda path, _: path in paths
 
 
 def both(some: Sequence[bool], others: Sequence[bool]) -> list[bool]:

@@ -53,7 +53,7 @@ def make_mapped(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) 
         return _InOrder(maps, prologue, views).run()
     prologue.make(read)
     prologue.evaluate(mapped)
-    stored = maps.body.use.bind(maps.stored(prologue.tree(mapped)[0]))
+    stored = maps.body.bind(maps.stored(prologue.tree(mapped)[0]))
     if jax.tree.leaves(stored):
         fitting, seen = views(stored)
         for number, value in enumerate(jax.tree.leaves(fitting)):  # they come first among all initial values
@@ -73,7 +73,7 @@ def _by_parts(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) ->
         if True in now:
             prologue.evaluate(now)
             made, types = (_without_none(tree[0]) for tree in (prologue.tree(now), traced.tree(now, traced.types(now))))
-            parts.append(maps.body.use.bind(maps.stored(made)))
+            parts.append(maps.body.bind(maps.stored(made)))
             values = jax.tree.leaves(maps.fitting(maps.view(parts[-1]), types))
             for number, value in zip(itertools.compress(range(len(now)), now), values, strict=True):
                 prologue.replace(number, value)
@@ -139,7 +139,7 @@ class _InOrder:
         self._maps.see(self._made)
         now = {number for number, value in enumerate(self._maps.values) if value is None and not self._wants(number)}
         stored = {number for number in now if number < first}
-        self._maps.evaluate(self._traced.picks(stored), bind=lambda _, value: self._variables.body.use.bind(value))
+        self._maps.evaluate(self._traced.picks(stored), bind=lambda _, value: self._variables.body.bind(value))
         self._maps.evaluate(self._traced.picks(now - stored))
         for number in now & set(range(first, first + count)):
             self._body.replace(number - first, self._maps.values[number])

@@ -17,10 +17,10 @@ import jax
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..filters import leaves_of
 from ..filters.trees import names_of
+from ..pipeline.body import Body
 from ..pipeline.changes import Changes, without_created
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Prologue, Split, trace
-from ..pipeline.use import Body
 from ..scopes.lifts import Advice
 from ..texts import path_text
 from ..typing import Path, PyTree
@@ -118,7 +118,7 @@ class Repeat(NamedTuple):
         prologue = Prologue(traced, traced.leaves(operands))
         prologue.make()
         created = Variables(*prologue.tree()[:2])
-        self.body.use.made(created)
+        self.body.made(created)
         return created
 
     def _trace(self, state: LoopState, shared: PyTree) -> tuple[Split, Split, LoopState]:
@@ -145,12 +145,12 @@ class Repeat(NamedTuple):
         casts: dict[Path, tuple[Any, ...]] = {}
         while True:
             body = self.body.marked(casts)
-            before = len(body.use.records)
-            first = trace(functools.partial(condition, body), (self._first, state), None, use=body.use)
+            before = len(body.records)
+            first = trace(functools.partial(condition, body), (self._first, state), None, body=body)
             known = self._first, state.with_created(first.created[0])
-            declared = [place for record in body.use.records[before:] for place in record.redrawn]
+            declared = [place for record in body.records[before:] for place in record.redrawn]
             follows = functools.partial(iteration, body.redrawing(declared=declared))
-            second = trace(follows, known, first.created[1], use=body.use)
+            second = trace(follows, known, first.created[1], body=body)
             created = merged(first.created[0], second.created[0])
             cast = state.cast(self.body, created, second.outputs[0][1], casts)
             if cast is None:
@@ -158,7 +158,7 @@ class Repeat(NamedTuple):
             state = cast
 
     def _check_captured(self) -> None:
-        for record in self.body.use.records:
+        for record in self.body.records:
             for one in itertools.chain(*record.sown):
                 raise LiftArgumentError(
                     f'"{"/".join((one.collection, *one.path, one.name))}" in {self.body.where}',

@@ -14,7 +14,7 @@ import jax
 
 from ..errors import LiftArgumentError
 from ..filters import to_predicate
-from ..pipeline.use import Use
+from ..pipeline.body import Body
 from ..typing import Path, PyTree
 from .donation import Donated
 
@@ -105,7 +105,7 @@ class Placement:
         return cls(Frozen.of(in_shardings), Frozen.of(out_shardings), rules)
 
     def arrange(
-        self, where: str, use: Use, gone: Donated, variable_groups: PyTree, kept: Mapping[str, Any]
+        self, where: str, body: Body, gone: Donated, variable_groups: PyTree, kept: Mapping[str, Any]
     ) -> Shardings:
         """Return the shardings of one call, from its variables and its arguments by the keys of `name_arguments`.
 
@@ -124,8 +124,8 @@ class Placement:
         values = tuple(arguments[name] for name in positional)
         each = dict(zip(positional, _spread(f"{where}, in_shardings", self.in_shardings.tree, values), strict=True))
         rest = {name: each.get(name) for name in kept}
-        lost = Donated(self._of_groups(gone.variables, use), {name: each[name] for name in gone.arguments})
-        return Shardings(Frozen.of(lost), Frozen.of((self._of_groups(variable_groups, use), None, rest)), self)
+        lost = Donated(self._of_groups(gone.variables, body), {name: each[name] for name in gone.arguments})
+        return Shardings(Frozen.of(lost), Frozen.of((self._of_groups(variable_groups, body), None, rest)), self)
 
     def check_result(self, where: str, result: PyTree) -> None:
         """Check that `out_shardings` is a prefix of the result.
@@ -135,26 +135,26 @@ class Placement:
         """
         _spread(f"{where}, out_shardings", self.out_shardings.tree, result)
 
-    def constrain(self, groups: Sequence[PyTree], use: Use) -> list[PyTree]:
+    def constrain(self, groups: Sequence[PyTree], body: Body) -> list[PyTree]:
         """Return output groups with each variable constrained to its sharding; the last group has captured values."""
         if not self.rules:
             return list(groups)
         *groups, captured = groups
-        shardings = (self._of_group(group, use) for group in groups)
+        shardings = (self._of_group(group, body) for group in groups)
         placed = (jax.tree.map(_constrained, *pair, is_leaf=_is_none) for pair in zip(shardings, groups, strict=True))
         return [*placed, captured]
 
-    def form(self, created: Sequence[PyTree], use: Use) -> Callable[[int, Any], Any] | None:
+    def form(self, created: Sequence[PyTree], body: Body) -> Callable[[int, Any], Any] | None:
         """Return a function that constrains initial values by their numbers, or None if there are no rules.
 
         Args:
             created: the types of the initial values: output groups, captured values, and results of effects.
-            use: the use of the lift.
+            body: the body of the call.
         """
         if not self.rules:
             return None
         *groups, _, _ = created
-        groups = [self._of_group(group, use) for group in groups]
+        groups = [self._of_group(group, body) for group in groups]
         shardings = [one for group in groups for one in jax.tree.leaves(group, is_leaf=_is_none)]
 
         def form(number: int, value: Any) -> Any:
@@ -162,12 +162,12 @@ class Placement:
 
         return form
 
-    def _of_groups(self, groups: Sequence[PyTree], use: Use) -> Any:
-        return tuple(self._of_group(group, use) for group in groups) if self.rules else None
+    def _of_groups(self, groups: Sequence[PyTree], body: Body) -> Any:
+        return tuple(self._of_group(group, body) for group in groups) if self.rules else None
 
-    def _of_group(self, group: PyTree, use: Use) -> tuple[PyTree, ...]:
+    def _of_group(self, group: PyTree, body: Body) -> tuple[PyTree, ...]:
         """Return the shardings of a group of variables, in its structure."""
-        return tuple(self._of_tree(tree, outer.path) for tree, outer in zip(group, use.outers, strict=True))
+        return tuple(self._of_tree(tree, outer.path) for tree, outer in zip(group, body.outers, strict=True))
 
     def _of_tree(self, tree: PyTree, place: Path) -> PyTree:
         def of_variable(keys: Any, value: Any) -> Any:

@@ -18,9 +18,9 @@ from jax.sharding import PartitionSpec
 
 from .._compat import varying_axes
 from ..errors import LiftArgumentError, LoopInvarianceError
+from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.splitting import Split, trace
-from ..pipeline.use import Body
 from ..texts import path_text
 from ..typing import PyTree
 from .varying import spec_axes
@@ -92,9 +92,7 @@ class Shards(NamedTuple):
             run = self.map(lambda *slices: shard(body, *slices)[0], in_specs, out_specs)
             return run(*operands), body.unchanged
         marked = body.marked()
-        parts = self.split(lambda *slices: without_created(*shard(marked, *slices)), in_specs, operands).within(
-            body.use
-        )
+        parts = self.split(lambda *slices: without_created(*shard(marked, *slices)), in_specs, operands).within(body)
         specs = [*in_specs[0], PartitionSpec(tuple(self.axes))]  # type: ignore[no-untyped-call]
         self.check_new(parts.created, specs, "do not split the stream that its initializer draws from")
         self.check_new(parts.values[:-1], specs[:-1], "write the same value on all shards, such as a `jax.lax.pmean`")

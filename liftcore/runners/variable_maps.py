@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, partition
-from ..pipeline.use import Body
+from ..pipeline.body import Body
 from ..scopes.tree import Tree
 from ..texts import path_text, type_text
 from ..typing import Filter, Path, Predicate, PyTree, Variables
@@ -22,7 +22,7 @@ __all__ = ["VariableMaps"]
 
 
 class VariableMaps(NamedTuple):
-    """The two maps, in one use of a lift.
+    """The two maps, in one call of a lifted function.
 
     Attributes:
         body: the function of scopes.
@@ -43,7 +43,7 @@ class VariableMaps(NamedTuple):
     def stored(self, changed: Sequence[Any]) -> tuple[Any, ...]:
         """Return variables that the body created or wrote, in the form to store."""
         trees = tuple(self._mapped("map_out", self.map_out, tree) for tree in changed)
-        for tree, outer in zip(trees, self.body.use.outers, strict=True):
+        for tree, outer in zip(trees, self.body.outers, strict=True):
             astray = partition(tree, [self.mapped], outer.path)[1]
             if astray:
                 names = [path_text(path) for path, _ in leaves_of(astray)]
@@ -63,7 +63,7 @@ class VariableMaps(NamedTuple):
             stored: the stored variables.
             seen: the variables that the body sees.
         """
-        outers = self.body.use.outers
+        outers = self.body.outers
         if not any(outer.tree.redrawn for outer in outers):
             return self.body
         pairs = zip(stored, outers, strict=True)
@@ -74,13 +74,13 @@ class VariableMaps(NamedTuple):
 
     def note_redrawn(self, seen: Sequence[Any]) -> None:
         """Replace, in the record of the body, the variables that it has drawn again for by the stored ones."""
-        use = self.body.use
-        drawn = use.record.redrawn.intersection(_places(seen))
+        body = self.body
+        drawn = body.record.redrawn.intersection(_places(seen))
         if drawn:
             trees = [partition(tree, [_among(drawn, index)])[0][0] for index, tree in enumerate(seen)]
-            record = use.take_record()
+            record = body.take_record()
             redrawn = (record.redrawn - drawn).union(_places(self.stored(trees)))
-            use.replay(dataclasses.replace(record, redrawn=redrawn))
+            body.replay(dataclasses.replace(record, redrawn=redrawn))
 
     def fitting(self, view: Sequence[Any], like: PyTree) -> PyTree:
         """Return the variables that the body was traced with, in their present form; their types must be the same."""

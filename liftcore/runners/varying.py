@@ -11,8 +11,9 @@ from jax.sharding import PartitionSpec
 
 from .._compat import vary as add_axes
 from .._compat import varying_axes
+from ..caches import bounded
 from ..errors import name_of
-from ..pipeline.use import call_inside
+from ..pipeline.body import call_inside
 from ..scopes.scope import Scope
 from ..typing import Path, Predicate, PyTree
 
@@ -37,10 +38,7 @@ def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
     def call(scopes: Any, *args: Any, **kwargs: Any) -> Any:
         flat: list[Scope]
         flat, treedef = jax.tree.flatten(scopes, is_leaf=lambda value: isinstance(value, Scope))
-        given = [
-            _class(type(scope), rules).at(scope.tree, scope.node, scope.path, scope.parent)  # type: ignore[arg-type]
-            for scope in flat
-        ]
+        given = [_class(type(scope), rules).over(scope) for scope in flat]  # type: ignore[arg-type]
         for scope, inner in zip(flat, given, strict=True):
             inner.stand_for(scope)
         result = call_inside(fn, jax.tree.unflatten(treedef, given), *args, **kwargs)
@@ -53,7 +51,7 @@ def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
     return call
 
 
-@functools.lru_cache(_CLASSES)
+@bounded(_CLASSES)
 def _class(kind: type[Scope], rules: Rules) -> type[Scope]:
     """Return a class of scopes whose initial values vary along the axes of their specs, even if they are all equal.
 

@@ -5,7 +5,6 @@ An array is written directly to its place in the bytes, and read as a view of it
 
 from __future__ import annotations
 
-import functools
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import msgpack
 import numpy as np
 
+from ..caches import bounded
 from ..leaves import is_numpy, number_type
 from .dtypes import DTYPES as _DTYPES
 from .problems import StateError, damaged, unwritable
@@ -191,7 +191,7 @@ class WritePlan:
         return pieces
 
 
-@functools.lru_cache(256)  # a model has few shapes
+@bounded(256)  # a model has few shapes
 def _header(code: int, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
     """Return the header of the bytes of an array."""
     inner: bytes = b"\x93" + msgpack.packb(shape) + msgpack.packb(dtype.name) + bin_header(size)
@@ -209,7 +209,7 @@ def _held(pack: Callable[[Any], bytes], value: Any) -> bytes:
         raise StateError(f"msgpack cannot hold the value ({error}).", fix) from error
 
 
-@functools.lru_cache(256)  # NumPy computes the name each time
+@bounded(256)  # NumPy computes the name each time
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return a dtype in the byte order of the machine, or raises if it cannot be written."""
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
@@ -261,33 +261,42 @@ class Reader:
 
     def read(self, depth: int, copy: bool) -> Any:
         """Return the next value, which is at that many levels below the root."""
-        _check_depth(depth)
         kind, value = self._tokens.take()
+        if kind == "value":
+            return value
         if kind == "ext":
             code, data = value
             return self._extension(code, data, copy)
         if kind == "map":
             return self._dict(value, depth, copy)
         if kind == "list":
-            return [self._below(index, depth, copy) for index in range(value)]
-        return self.binary(value) if kind == "bin" else value
+            return self._list(value, depth, copy)
+        return self.binary(value)
+
+    def _list(self, length: int, depth: int, copy: bool) -> list[Any]:
+        made: list[Any] = []
+        _check_depth(depth + bool(length))  # for all children at once: there may be millions
+        try:
+            for _ in range(length):
+                made.append(self.read(depth + 1, copy))
+        except StateError as error:
+            raise error.below(len(made)) from error.__cause__
+        return made
 
     def _dict(self, length: int, depth: int, copy: bool) -> Any:
         made: dict[Any, Any] = {}
+        _check_depth(depth + bool(length))
         for _ in range(length):
             key = _plain(self._tokens)
             if type(key) not in (str, int):
                 raise damaged("a key is neither a string nor an integer.")
             if key in made:
                 raise damaged(f"a dict has the key {key!r} twice.")
-            made[key] = self._below(key, depth, copy and _CHUNKED not in made)  # pieces are copied as they are joined
+            try:
+                made[key] = self.read(depth + 1, copy and _CHUNKED not in made)  # pieces are copied as they are joined
+            except StateError as error:
+                raise error.below(key) from error.__cause__
         return self.joined(made) if _CHUNKED in made else made
-
-    def _below(self, name: Any, depth: int, copy: bool) -> Any:
-        try:
-            return self.read(depth + 1, copy)
-        except StateError as error:
-            raise error.below(name) from error.__cause__
 
     def _extension(self, code: int, data: memoryview, copy: bool) -> Any:
         if code == NDARRAY:

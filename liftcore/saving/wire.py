@@ -120,7 +120,13 @@ class Tokens:
     def step(self, count: int) -> int:
         """Move forward by that many bytes, and return the position where they begin."""
         start = self._at
+        if start + count > self._end:
+            self.check(count)
         self._at += count
-        if self._at > self._end:
-            raise damaged(f"the bytes cannot be read (they end, but at least {-self.left} more are expected).")
         return start
+
+    def check(self, count: int) -> None:
+        """Raise an error if fewer than that many bytes are left."""
+        if count > self.left:
+            what = f"they end, but at least {count - self.left} more are expected"
+            raise damaged(f"the bytes cannot be read ({what}).")

@@ -1,4 +1,4 @@
-"""What a scope offers to code that adopts values of other styles: names with an owner, and changes during `init`."""
+"""What a scope offers to code that adopts values of other styles: names with an owner."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ _NOTHING: Any = object()
 
 
 class Adopting:
-    """Takes names for an owner, and holds the changes that `init` does not return."""
+    """Takes names for an owner."""
 
     __slots__ = ()
-
-    _owners: dict[tuple[str, str | None], Any]
-    _outside: set[tuple[str, str | None]]
 
     @property
     def _scope(self) -> Scope:
@@ -45,14 +42,14 @@ class Adopting:
             ScopeParamShapeError: if a variable in "params" or "constants" exists with another shape.
         """
         for (collection, *names, name), value in values.items():
-            self._own_name(names[0] if names else name, None if names else collection, owner)
+            self.own_name(names[0] if names else name, None if names else collection, owner)
             below = self._scope.below(tuple(names))
             if collection in _FIXED and below.has_variable(collection, name):
                 stored = meta.unbox(below.get_variable(collection, name))
                 if shapes(stored) != shapes(value):
                     raise problems.wrong_shape(below, name, stored, value)
 
-    def _own_name(self, name: str, collection: str | None, owner: Any) -> None:
+    def own_name(self, name: str, collection: str | None, owner: Any) -> None:
         """Take a name for an owner, who may take it again; see `Scope.own`.
 
         Args:
@@ -63,39 +60,16 @@ class Adopting:
         Raises:
             NameInUseError: if the name is taken, or has another owner.
         """
-        if self._owners.get((name, collection), _NOTHING) != owner:
+        owners = self._scope.node.owners
+        if owners.get((name, collection), _NOTHING) != owner:
             self.check_unowned(name, collection)
-            if (name, collection) not in self._outside:
-                self._scope.check_free(name, collection)
-            self._owners[name, collection] = owner
+            self._scope.check_free(name, collection)
+            owners[name, collection] = owner
 
     def check_unowned(self, name: str, collection: str | None) -> None:
         """Check that no adopted value uses a name; see `reserve`."""
-        if (name, collection) in self._owners:
+        owned = [one for each, one in self._scope.node.owners if each == name]
+        if owned and (collection is None or None in owned or collection in owned):
             self._scope.check_valid()
-            raise problems.name_taken(self._scope, name, collection, [collection] if collection else [], False)
-
-    def put_change(self, collection: str, name: str, value: Any) -> None:
-        """Write a change that `init` does not return: there, only later calls in the same body see it.
-
-        Args:
-            collection: the collection of the variable.
-            name: the name of the variable.
-            value: the new value, without its box.
-        """
-        if self._scope.is_initializing():
-            self._scope.check_live("writing", collection, name)
-            self._scope.node.drafts[collection, name] = value
-        else:
-            self._scope.put_unboxed(collection, name, value)
-
-    def current(self, collection: str, name: str) -> Any:
-        """Return the value of a variable without its box, with the changes that `put_change` made.
-
-        Args:
-            collection: the collection of the variable.
-            name: the name of the variable.
-        """
-        if (collection, name) in self._scope.node.drafts:
-            return self._scope.node.drafts[collection, name]
-        return meta.unbox(self._scope.get_variable(collection, name))
+            held = [one for one in owned if one is not None]
+            raise problems.name_taken(self._scope, name, collection, held, False)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from ..errors import hide_frames
+
 if TYPE_CHECKING:
     from .scope import Scope
 
@@ -37,8 +39,12 @@ class Child:
         scope = self._scope
         (scope.parent or scope).check_valid()
         named = jax.named_scope(str(scope.name)) if self._named_call else contextlib.nullcontext()
-        with named:
-            return self._fn(scope.here().rewound(), *args, **{**self._kwargs, **kwargs})
+        try:
+            with named:
+                return self._fn(scope.here().rewound(), *args, **{**self._kwargs, **kwargs})
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def __scopes__(self) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Child]]:
         """See `liftcore.Scoped`."""

@@ -1,16 +1,17 @@
-"""The checks of a scope: before it is used, and when a variable is declared, read, created or written."""
+"""Declaring variables: the checks of a scope before it is used, and the initial values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
 
-from .. import meta
+from .. import meta, rng
 from .._compat import trace_state
+from ..errors import note_call
 from ..typing import Path
 from ..values import shapes
 from . import problems
@@ -19,7 +20,16 @@ from .tree import Tree
 if TYPE_CHECKING:
     from .scope import Scope
 
-__all__ = ["Checking", "check_creatable", "check_known", "check_lifted", "check_one", "check_shape", "names_checked"]
+__all__ = [
+    "Checking",
+    "check_creatable",
+    "check_known",
+    "check_lifted",
+    "check_one",
+    "check_shape",
+    "initial_value",
+    "key_for",
+]
 
 
 class Checking:
@@ -136,7 +146,30 @@ def check_known(scope: Scope, collection: str, name: str) -> None:
         raise problems.creates_nothing(scope, collection, name)
 
 
-def names_checked(scope: Scope, collection: str, name: str, box: Any) -> Any:
+def initial_value(
+    scope: Scope, collection: str, name: str, init_fn: Any, keyed: bool, *args: Any, **kwargs: Any
+) -> Any:
+    """Return an initial value; if `keyed`, the initializer receives a key first."""
+    if not callable(init_fn):
+        raise problems.no_initializer(scope, collection, name, init_fn)
+    given = (key_for(scope, init_fn), *args) if keyed else args
+    try:
+        value = init_fn(*given, **kwargs)
+    except TypeError as error:
+        note_call(error, f'"{collection}/{name}" at {scope.path_text}', init_fn, given, kwargs)
+        raise
+    return _names_checked(scope, collection, name, value)
+
+
+def key_for(scope: Scope, init_fn: Callable[..., Any]) -> Any:
+    """Return the key for an initializer, or None if it ignores its key; the draw is counted in both cases."""
+    if rng.ignores_key(init_fn):
+        scope.count_draw(rng.DEFAULT)
+        return None
+    return scope.make_rng(rng.DEFAULT)
+
+
+def _names_checked(scope: Scope, collection: str, name: str, box: Any) -> Any:
     """Check that a `Partitioned` value from an initializer has no more names than axes, and return the value.
 
     As in a `PartitionSpec`, axes beyond the last name have none.

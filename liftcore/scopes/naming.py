@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..statics import Undescribed
 from . import problems
-from .tree import Names, Node
+from .tree import Counter, Names
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -21,15 +21,14 @@ _NO_NAMES = Names()
 class Naming:
     """Manages the names in a scope: the names of its child scopes and of its variables."""
 
-    __slots__ = ("_adopted", "_first_free", "_numbers", "_outside", "_owners", "_reserved", "_shared")
+    __slots__ = ("_adopted", "_first_free", "_numbers", "_outside", "_reserved", "_shared")
 
     _adopted: tuple[Names, ...]
     _reserved: dict[str, set[str | None]]
     _outside: set[tuple[str, str | None]]  # names taken outside the lift, less the variables declared inside as well
-    _owners: dict[tuple[str, str | None], Any]  # the names that adopted values use, with the owner of each
     _numbers: dict[str, int]
     _shared: bool
-    node: Node  # the node of the scope
+    counter: Counter  # the counter of the scope
     _first_free: dict[str, int] | None  # by prefix of `default_name`: a number below which all are taken
 
     def __static_fields__(self) -> dict[str, Any]:
@@ -63,7 +62,7 @@ class Naming:
         self.check_name(name, collection)
         if self._adopted:
             self._unpack()
-        if self._owners:
+        if self.node.owners:
             cast("Scope", self).check_unowned(name, collection)
         held = self._reserved.get(name)
         if held is None:
@@ -107,18 +106,19 @@ class Naming:
     def free_all(self, numbers: bool = True) -> None:
         """Release all names; if `numbers` is True, `number` begins from 0 again too."""
         self._unpack()
-        self._reserved, self._outside, self._owners = {}, set(), {}
+        self._reserved, self._outside = {}, set()
         self._first_free = None
         if numbers:
             self._numbers = {}
 
     def names(self) -> Names:
-        """Return the names that are taken, and the counters of automatic names."""
-        if not self._reserved and not self._numbers and len(self._adopted) < 2:
+        """Return the names that are taken, the counters of automatic names, and the owners of names."""
+        owners = tuple(self.node.owners.items())
+        if not self._reserved and not self._numbers and not owners and len(self._adopted) < 2:
             return self._adopted[0] if self._adopted else _NO_NAMES
         self._unpack()
         taken = frozenset((name, collection) for name, held in self._reserved.items() for collection in held)
-        return Names(taken, tuple(self._numbers.items()))
+        return Names(taken, tuple(self._numbers.items()), owners)
 
     def take_names(self, names: Names) -> None:
         """Add the names of another scope at the same place, and continue after the highest of their numbers."""
@@ -127,6 +127,8 @@ class Naming:
         self._adopted = (*self._adopted, names)  # unpacked only if needed: after most lifts, it never is
         if self._shared:  # another scope uses the same dict of names, and must see these
             self._unpack()
+        for (name, collection), owner in names.owners:
+            cast("Scope", self).own_name(name, collection, owner)
 
     @contextlib.contextmanager
     def again(self, drawn: Mapping[str, int]) -> Iterator[None]:
@@ -137,8 +139,8 @@ class Naming:
         """
         self._unpack()
         taken, self._reserved, self._first_free = self._reserved, {}, None
-        counts = dict(self.node.counts)
-        self.node.counts.update({name: counts[name] - number for name, number in drawn.items()})
+        counts = dict(self.counter.counts)
+        self.counter.counts.update({name: counts[name] - number for name, number in drawn.items()})
         try:
             yield
         finally:
@@ -147,7 +149,7 @@ class Naming:
             for name, held in taken.items():
                 self._reserved.setdefault(name, set()).update(held)
             for name, count in counts.items():
-                self.node.counts[name] = max(count, self.node.counts.get(name, 0))
+                self.counter.counts[name] = max(count, self.counter.counts.get(name, 0))
 
     def enter_names(self, names: Names) -> None:
         """Begin inside a lift, with the names of the scope outside.
@@ -156,6 +158,7 @@ class Naming:
         """
         if names.taken:
             self._outside = set(names.taken)
+        self.node.owners.update(names.owners)
         self.take_names(names)
 
     def stand_for(self, other: Naming) -> None:

@@ -18,12 +18,12 @@ __all__ = ["BodyObserver", "LiftObserver", "TraceObserver", "observers", "observ
 class BodyObserver(Protocol):
     """Observes one run of a body on scopes; it is the `watch` of their tree."""
 
-    def lift(self, use: Any) -> LiftObserver:
-        """Called for each `Use` of a lift in the body; returns the observer of that use."""
+    def lift(self, body: Any) -> LiftObserver:
+        """Called for each lift in the body, with the `Body` of that lift; returns the observer of the call."""
 
 
 class LiftObserver(Protocol):
-    """Observes one use of a lift."""
+    """Observes one call of a lifted function."""
 
     def body(self) -> BodyObserver:
         """Called before each run of a body; returns the observer of that run."""
@@ -31,7 +31,7 @@ class LiftObserver(Protocol):
     def made(self, created: Sequence[PyTree]) -> None:
         """Called with the initial values that were made outside the lift; the others are None."""
 
-    def close(self, use: Any) -> None:
+    def close(self, body: Any) -> None:
         """Called when the outputs of the lift have been written to the scopes outside."""
 
 

@@ -36,8 +36,6 @@ __all__ = [
     "raw_transformed",
     "returned",
     "two_threads",
-    "wrong_function",
-    "wrong_initializer",
     "wrong_names",
     "wrong_shape",
 ]
@@ -153,23 +151,6 @@ def no_initializer(scope: Scope, collection: str, name: str, init_fn: Any) -> Li
     )
 
 
-def wrong_initializer(
-    scope: Scope, collection: str, name: str, init_fn: Any, taken: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> LiftError:
-    """The error for an initializer that cannot be called with its arguments; `taken` is its signature."""
-    text, keyed = name_of(init_fn), collection == "params"
-    given = [*(["key"] if keyed else []), *map(shown, args), *(f"{key}=…" for key in kwargs)]
-    parameters = [*(["key"] if keyed else []), *(["shape"] if args and isinstance(args[0], tuple) else [])]
-    rest = ["*args"] if len(args) + keyed > len(parameters) else []
-    return errors.LiftArgumentError(
-        f'"{collection}/{name}" at {scope.path_text}',
-        f"its initializer {text} is called as `{text}({', '.join(given)})`, but takes `{taken}`.",
-        f"Write `lambda {', '.join([*parameters, *rest])}: value`."
-        if keyed
-        else "Take no arguments, `lambda: value`; to use a key, draw one: `lambda: init_fn(scope.make_rng())`.",
-    )
-
-
 def made_no_value(scope: Scope, name: str, init_fn: Any, made: Any) -> LiftError:
     """The error for an initializer of a parameter that returned None or another initializer."""
     text = name_of(init_fn)
@@ -194,25 +175,6 @@ def _lift_of(scope: Scope, inside: Tree) -> str:
 def _lift(inside: Tree) -> Lift:
     assert inside.lift is not None, "only trees inside lifts are asked about"
     return inside.lift
-
-
-def wrong_function(where: str, fn: Any, taken: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LiftError:
-    """The error for a function of scopes that cannot be called with its arguments; `taken` is its signature."""
-    text = name_of(fn)
-    fix = "Make the scope (or module) its first parameter, followed by one parameter for each argument of the call."
-    first, *names = [name.split("=")[0].strip("* ") for name in taken.strip("()").split(",")]
-    if first in _SUBJECTS:
-        fix = f"Give it one parameter for each argument, or call `lifted({', '.join(['scope', *names])})`."
-    given = ["scope", *map(shown, args), *(f"{key}={shown(value)}" for key, value in kwargs.items())]
-    return errors.LiftArgumentError(
-        where,
-        f"{text} takes `{taken}`, but is called with the scope (or module) first: `{text}({', '.join(given)})`.",
-        fix,
-    )
-
-
-_SUBJECTS = ("scope", "scopes", "self", "module", "mdl")
-"""The usual names of the first parameter."""
 
 
 def returned(where: str, fn: Any, kind: str) -> LiftError:

@@ -15,16 +15,25 @@ import jax
 
 from .. import meta, rng
 from .._compat import tag, trace_state
-from ..errors import misfit, no_function
+from ..errors import hide_frames, no_function
 from ..filters import partition, to_predicate
 from ..typing import Collection, Filter, Path, RNGs, Variables
 from ..values import cast, copied, unwrapped, wrapped
 from . import problems
 from .adopting import Adopting
 from .child import Child
-from .declaring import Checking, check_creatable, check_known, check_lifted, check_one, check_shape, names_checked
+from .declaring import (
+    Checking,
+    check_creatable,
+    check_known,
+    check_lifted,
+    check_one,
+    check_shape,
+    initial_value,
+    key_for,
+)
 from .naming import Naming
-from .tree import Node, Sown, Tree
+from .tree import Counter, Node, Sown, Tree
 from .variable import Variable
 
 __all__ = ["PERTURBATIONS", "Scope"]
@@ -63,28 +72,33 @@ class Scope(Adopting, Checking, Naming):
         path: the names from the root to this scope, without the names of lifts.
         name: the last name of the path, or None at a root.
         parent: the scope that this one was pushed on, or None at a root and at the entry of a lift.
-        node: the state that this scope shares with other scopes at the same path.
+        node: the variables, which it shares with other scopes at the same path.
+        counter: the counts of draws; a scope that is rewound has its own.
     """
 
-    __slots__ = ("_ended", "name", "node", "parent", "path", "tree")
+    __slots__ = ("_ended", "counter", "name", "node", "parent", "path", "tree")
 
     def __init__(
         self, variables: Variables, rngs: RNGs | None = None, mutable: Filter = False, *, initializing: bool = False
     ) -> None:
         problems.check_variables(variables)
         tree = Tree(dict(variables), rng.streams(rngs), to_predicate(mutable), initializing=initializing).open()
-        self._place(tree, tree.root, (), None)
+        self._place(tree, tree.root, tree.counter, (), None)
 
     @classmethod
-    def at(cls, tree: Tree, node: Node, path: Path, parent: Scope | None) -> Self:
-        """Return a scope of an existing tree; lifts use this to create theirs."""
-        return _new(cls)._place(tree, node, path, parent)
+    def at(cls, tree: Tree) -> Self:
+        """Return the outermost scope of a tree; lifts use this to create theirs."""
+        return _new(cls)._place(tree, tree.root, tree.counter, tree.base, None)
 
-    def _place(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> Self:
+    @classmethod
+    def over(cls, scope: Scope) -> Self:
+        """Return a scope at the place of another, with all names free."""
+        return _new(cls)._place(scope.tree, scope.node, scope.counter, scope.path, scope.parent)
+
+    def _place(self, tree: Tree, node: Node, counter: Counter, path: Path, parent: Scope | None) -> Self:
         self._adopted, self._reserved, self._numbers, self._first_free, self._shared = (), {}, {}, None, False
-        self._outside, self._owners = set(), {}
-        self.tree, self.node, self.path, self.parent = tree, node, path, parent
-        self.name, self._ended = path[-1] if path else None, False
+        self.tree, self.node, self.counter, self.path, self.parent = tree, node, counter, path, parent
+        self.name, self._ended, self._outside = path[-1] if path else None, False, set()
         return self
 
     # -- places ------------------------------------------------------------------------------------------------------
@@ -174,20 +188,17 @@ class Scope(Adopting, Checking, Naming):
         """Return a scope at the same place with all names free.
 
         Args:
-            rewind_rngs: whether to count draws from zero too, so that the same keys are drawn again. If one branch of a
-                conditional does this, draws after the conditional count from zero.
+            rewind_rngs: whether draws from it and from scopes pushed on it count from zero, apart from those of others.
         """
         self.check_valid()
-        if rewind_rngs:
-            self.node.rewind()
-            self.tree.rewound = True
-        return _new(type(self))._place(self.tree, self.node, self.path, self.parent)
+        counter = Counter(object()) if rewind_rngs else self.counter
+        return _new(type(self))._place(self.tree, self.node, counter, self.path, self.parent)
 
     def beside(self) -> Scope:
         """Return a scope at the same place for another owner: taken names stay taken, and `number` begins from 0."""
         scope = self.rewound()
         self._unpack()
-        scope._reserved, scope._outside, scope._owners = self._reserved, self._outside, self._owners
+        scope._reserved, scope._outside = self._reserved, self._outside
         self._shared = scope._shared = True
         return scope
 
@@ -199,7 +210,8 @@ class Scope(Adopting, Checking, Naming):
         return scope
 
     def _inner(self, name: str) -> Scope:
-        return _new(type(self))._place(self.tree, self.node.child(name), (*self.path, name), self)
+        below = self.node.child(name), self.counter.child(name)
+        return _new(type(self))._place(self.tree, *below, (*self.path, name), self)
 
     def _take_name(self, name: str | None, prefix: str, reuse: bool = False) -> str:
         if self._ended or not self.tree.alive:
@@ -385,7 +397,11 @@ class Scope(Adopting, Checking, Naming):
         value = (self.dicts("params") if found is None else found).get(name, _MISSING)
         if value is _MISSING:
             check_creatable(self, "params", name)
-            value = self._make("params", name, init_fn, True, *init_args, **init_kwargs)
+            try:
+                value = initial_value(self, "params", name, init_fn, True, *init_args, **init_kwargs)
+            except Exception as error:
+                hide_frames(error)
+                raise
             if value is None or isinstance(value, FunctionType):
                 raise problems.made_no_value(self, name, init_fn, value)
             self.create_variable("params", name, value)
@@ -394,7 +410,7 @@ class Scope(Adopting, Checking, Naming):
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
         if self.redraws("params", name) and init_fn is not None:
-            init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
+            init_fn(key_for(self, init_fn), *init_args, **init_kwargs)
         if not meta.is_array_type(type(value)):
             if isinstance(value, Mapping):
                 check_one(self, "params", name)
@@ -431,7 +447,11 @@ class Scope(Adopting, Checking, Naming):
         if name not in self.dicts(collection):
             check_creatable(self, collection, name, made=init_fn is not None)
             if init_fn is not None:
-                value = self._make(collection, name, init_fn, False, *init_args, **init_kwargs)
+                try:
+                    value = initial_value(self, collection, name, init_fn, False, *init_args, **init_kwargs)
+                except Exception as error:
+                    hide_frames(error)
+                    raise
                 self.create_variable(collection, name, value)
         else:
             if isinstance(self.dicts(collection)[name], Mapping):
@@ -498,7 +518,11 @@ class Scope(Adopting, Checking, Naming):
             self.tree.sown.append((Sown(self.relative_path, collection, name, init_fn, reduce_fn), value))
             return True
         current = unwrapped(self.dicts(collection).get(name, _MISSING))
-        new = reduce_fn(init_fn() if current is _MISSING else current, value)  # first: if it raises, nothing changes
+        try:  # first: if it raises, nothing changes
+            new = reduce_fn(init_fn() if current is _MISSING else current, value)
+        except Exception as error:
+            hide_frames(error)
+            raise
         if current is _MISSING:
             self.reserve(name, collection)
         self.check_put(collection, name, new)
@@ -527,8 +551,7 @@ class Scope(Adopting, Checking, Naming):
             JaxTransformError: under a raw JAX transformation.
         """
         root, counted, count = self.count_draw(name)
-        rewound = self.node.times_rewound(counted) if self.node.rewinds else 0
-        return rng.fold_in(root, self.tree.fold_in_data(self.path, counted, count, rewound))
+        return rng.fold_in(root, self.tree.fold_in_data(self.path, counted, count, self.counter.origin))
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:
         """Count a draw without making its key; return the root key, the name it is counted under, and its number."""
@@ -537,29 +560,9 @@ class Scope(Adopting, Checking, Naming):
         if found is None:
             raise problems.no_stream(self, name)
         counted, root = found
-        counts = self.node.counts
+        counts = self.counter.counts
         count = counts[counted] = counts.get(counted, 0) + 1
         return root, counted, count
-
-    def _make(self, collection: str, name: str, init_fn: Any, keyed: bool, *args: Any, **kwargs: Any) -> Any:
-        """Return an initial value; if `keyed`, the initializer receives a key first."""
-        if not callable(init_fn):
-            raise problems.no_initializer(self, collection, name, init_fn)
-        given = (self._key_for(init_fn), *args) if keyed else args
-        try:
-            return names_checked(self, collection, name, init_fn(*given, **kwargs))
-        except TypeError as error:
-            taken = misfit(error, init_fn, given, kwargs)
-            if taken is None:
-                raise
-            raise problems.wrong_initializer(self, collection, name, init_fn, taken, args, kwargs) from error
-
-    def _key_for(self, init_fn: Callable[..., Any]) -> Any:
-        """Return the key for an initializer, or None if it ignores its key; the draw is counted in both cases."""
-        if rng.ignores_key(init_fn):
-            self.count_draw(rng.DEFAULT)
-            return None
-        return self.make_rng(rng.DEFAULT)
 
     # -- the underlying dicts ----------------------------------------------------------------------------------------
 
@@ -579,10 +582,8 @@ class Scope(Adopting, Checking, Naming):
         node = self.node
         if collection not in node.owned:
             mine = dict(self.dicts(collection))
-            if self.parent is None:
-                self.tree.variables[collection] = mine
-            else:
-                self.parent._own(collection)[self.path[-1]] = mine
+            above = self.tree.variables if self.parent is None else self.parent._own(collection)
+            above[collection if self.parent is None else self.path[-1]] = mine
             node.dicts[collection] = mine
             node.owned = (*node.owned, collection)
         return node.dicts[collection]  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""The state that scopes share: a `Node` for each path, and a `Tree` for each `init`, `apply` or lift."""
+"""The state that scopes share: a `Node` and a `Counter` for each path, a `Tree` for each `init`, `apply` or lift."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .observers import BodyObserver
     from .scope import Scope
 
-__all__ = ["Lift", "Names", "Node", "Sown", "Surroundings", "Tree", "plain_data"]
+__all__ = ["Counter", "Lift", "Names", "Node", "Sown", "Surroundings", "Tree", "plain_data"]
 
 _ANYBODY = 0
 """The thread of a tree that no thread owns; no thread has this identifier."""
@@ -28,55 +28,38 @@ _LOCK = threading.Lock()
 
 
 class Node:
-    """The state that all scopes at one path of a tree share: their dicts and their draw counts.
+    """The variables that all scopes at one path of a tree share.
 
     Attributes:
         children: the nodes below, by name.
-        counts: how many keys were drawn from each stream since it was last rewound.
-        rewinds: for each time that this node was rewound, the streams that were not.
-        began: `counts` and `rewinds` when the node was created. A node inside a lift is a copy of one outside, and
-            cannot read them there later: another thread may have drawn in the meantime.
         dicts: the variables of each collection that was used.
         owned: the collections whose dict is a copy that may be written.
+        owners: the names that adopted values use, with the owner of each.
     """
 
-    __slots__ = ("began", "children", "counts", "dicts", "drafts", "owned", "rewinds")
+    __slots__ = ("children", "dicts", "owned", "owners")
 
-    def __init__(self, counts: dict[str, int] | None = None, rewinds: tuple[frozenset[str], ...] = ()) -> None:
+    def __init__(self) -> None:
         self.children: dict[str, Node] = {}
-        self.counts = {} if counts is None else counts
-        self.rewinds = rewinds
-        self.began: tuple[Mapping[str, int], tuple[frozenset[str], ...]] = (dict(self.counts), rewinds)
         self.dicts: dict[str, Mapping[str, Any]] = {}
-        self.drafts: dict[tuple[str, str], Any] = {}  # see `Scope.put_change`
         self.owned: tuple[str, ...] = ()
+        self.owners: dict[tuple[str, str | None], Any] = {}
 
     def child(self, name: str) -> Node:
         """Return a child node; create it if there is none."""
         found = self.children.get(name)
         if found is None:
-            found = self.children[name] = Node(rewinds=self.rewinds)
+            found = self.children[name] = Node()
         return found
 
-    def rewind(self, kept: frozenset[str] = frozenset()) -> None:
-        """Count draws here and below from zero again, except those from the streams in `kept`."""
-        self.rewinds = (*self.rewinds, kept)
-        for name in [name for name in self.counts if name not in kept]:
-            del self.counts[name]
-        for child in self.children.values():
-            child.rewind(kept)
+    def without_variables(self) -> Node:
+        """Return a copy of this node and those below, for a lift: it has the owners of names, and no variables.
 
-    def times_rewound(self, name: str) -> int:
-        """Return how often the count of draws from a stream was reset."""
-        return sum(name not in kept for kept in self.rewinds)
-
-    def copy_counts(self, restarted: Container[str] = ()) -> Node:
-        """Return a copy of this node and the nodes below, with their counts; those of `restarted` streams begin anew.
-
-        Another thread may draw in the meantime, so each dict is copied in one step before it is iterated.
+        Another thread may declare in the meantime, so each dict is copied in one step before it is iterated.
         """
-        copy = Node({name: count for name, count in dict(self.counts).items() if name not in restarted}, self.rewinds)
-        copy.children = {name: child.copy_counts(restarted) for name, child in dict(self.children).items()}
+        copy = Node()
+        copy.children = {name: child.without_variables() for name, child in dict(self.children).items()}
+        copy.owners = dict(self.owners)
         return copy
 
     def forget(self, collection: str | None = None) -> None:
@@ -92,16 +75,68 @@ class Node:
             left.extend(node.children.values())
 
 
+class Counter:
+    """Counts the keys that were drawn at one path of a tree. A scope that is rewound begins with a counter of its own.
+
+    Attributes:
+        children: the counters below, by name.
+        counts: how many keys were drawn from each stream.
+        began: `counts` when the counter was created. A counter inside a lift is a copy of one outside, and cannot read
+            that later: another thread may have drawn in the meantime.
+        origin: an object that identifies where counting began: the counters below and the copies in lifts have the
+            same, a counter after a rewind has another.
+    """
+
+    __slots__ = ("began", "children", "counts", "origin")
+
+    def __init__(self, origin: object, counts: dict[str, int] | None = None) -> None:
+        self.children: dict[str, Counter] = {}
+        self.counts = {} if counts is None else counts
+        self.began: Mapping[str, int] = dict(self.counts)
+        self.origin = origin
+
+    def child(self, name: str) -> Counter:
+        """Return a child counter; create it if there is none."""
+        found = self.children.get(name)
+        if found is None:
+            found = self.children[name] = Counter(self.origin)
+        return found
+
+    def copy(self, restarted: Container[str] = ()) -> Counter:
+        """Return a copy of this counter and those below; the counts of `restarted` streams begin anew.
+
+        Another thread may draw in the meantime, so each dict is copied in one step before it is iterated.
+        """
+        counts = {name: count for name, count in dict(self.counts).items() if name not in restarted}
+        copy = Counter(self.origin, counts)
+        copy.children = {name: child.copy(restarted) for name, child in dict(self.children).items()}
+        return copy
+
+    def drawn(self, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
+        """Yield how many keys were drawn here and below since the counters were created.
+
+        Args:
+            path: the path of this counter.
+        """
+        for name, count in self.counts.items():
+            if count > self.began.get(name, 0):
+                yield path, name, count - self.began.get(name, 0)
+        for name, child in self.children.items():
+            yield from child.drawn((*path, name))
+
+
 class Names(NamedTuple):
     """The names of one scope.
 
     Attributes:
         taken: the names that must not be taken again, each with the collection of its variable, or None for a scope.
         numbers: how many automatic names of each prefix were given out.
+        owners: the names that adopted values use, with the owner of each.
     """
 
     taken: frozenset[tuple[str, str | None]] = frozenset()
     numbers: tuple[tuple[str, int], ...] = ()
+    owners: tuple[tuple[tuple[str, str | None], Any], ...] = ()
 
 
 class Sown(NamedTuple):
@@ -142,8 +177,8 @@ class Surroundings(NamedTuple):
     empty: tuple[str, ...]
 
 
-def plain_data(path: Path, name: str, count: int, rewound: int) -> Any:
-    """Return the fold-in data of a draw from its path and count; how often the stream was rewound does not matter."""
+def plain_data(path: Path, name: str, count: int, origin: object) -> Any:
+    """Return the fold-in data of a draw from its path and count; it does not matter where counting began."""
     return rng.fold_in_data((*path, count))
 
 
@@ -160,8 +195,7 @@ class Tree:
     keeps the value as created.
     `redrawn` has the paths of variables that exist, but that an equal body created before: this body counts their draws
     like that one. `made_again` has the paths of those among them that this body has declared; see `must_redraw`.
-    `rewound` tells whether any scope was rewound together with its draws.
-    `fold_in_data` makes the fold-in data of a draw from its path, stream, count and `Node.times_rewound`.
+    `fold_in_data` makes the fold-in data of a draw from its path, stream, count and `Counter.origin`.
 
     `thread` is the thread that owns the tree: the one that runs the `init`, `apply` or lift. No thread owns a bound
     tree, except while a method of a module runs (`claim`). Without modules, the first thread that changes a scope is
@@ -176,20 +210,20 @@ class Tree:
     _: KW_ONLY
     base: Path = ()
     root: Node = field(default_factory=Node)
+    counter: Counter = field(default_factory=lambda: Counter(object()))
     fallbacks: Sequence[tuple[Predicate, Any]] = ()
     initializing: bool = False
     lift: Lift | None = None
     outer: Scope | None = None
     marks: bool = False
     unlifted: tuple[Path, ...] = ()
-    fold_in_data: Callable[[Path, str, int, int], Any] = plain_data
+    fold_in_data: Callable[[Path, str, int, object], Any] = plain_data
     given: tuple[str, ...] = ()
     watch: BodyObserver | None = None
     redrawn: frozenset[Path] = frozenset()
     made_again: set[Path] = field(default_factory=set)
     casts: Mapping[Path, tuple[Any, ...]] = field(default_factory=dict)
     sight: Callable[[Path, Any], Any] | None = None
-    rewound: bool = False
     trace: Any = field(default_factory=trace_state)
     alive: bool = True
     created: dict[Path, Any] = field(default_factory=dict)
@@ -283,7 +317,8 @@ class Tree:
     def reader(self) -> Tree:
         """Return a tree of the same variables that another thread may read but not change."""
         tree = copy.copy(self)
-        tree.thread, tree.reads, tree.root = threading.get_ident(), True, Node()
+        tree.thread, tree.reads = threading.get_ident(), True
+        tree.root, tree.counter = Node(), Counter(object())
         tree.variables, tree.lifts, tree.created, tree.written = dict(self.variables), {}, {}, {}
         tree.sown, tree.unsplit, tree.made_again = [], set(), set(self.made_again)
         return tree

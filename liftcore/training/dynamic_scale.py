@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, boundary, call_user, shown
 from ..runners.derivative import checked_pair
 from ..struct import PyTreeNode, field
 from ..typing import Array, PyTree
@@ -88,6 +88,7 @@ class DynamicScale(PyTreeNode):
         fun = paired("DynamicScale.value_and_grad", fun) if has_aux else fun
         differentiated = jax.value_and_grad(scaled(self, fun, has_aux), argnums, has_aux)
 
+        @boundary
         def call(*args: Any, **kwargs: Any) -> DynamicScaleResult:
             return unscaled(self, *differentiated(*args, **kwargs), has_aux, axis_name)
 
@@ -125,7 +126,7 @@ def scaled(scale: DynamicScale, fun: Callable[..., Any], has_aux: bool) -> Calla
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        out = fun(*args, **kwargs)
+        out = call_user("DynamicScale.value_and_grad", fun, *args, **kwargs)
         with jax.numpy_dtype_promotion("standard"):  # the scale is float32, the loss may be less
             return (scale.scale * out[0], out[1]) if has_aux else scale.scale * out
 

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from .. import meta
-from ..errors import check_function
+from ..errors import boundary, check_function
 from ..lift.grad import value_and_grad
 from ..lift.vmap import vmap
+from ..pipeline.body import Body
 from ..pipeline.packing import transformation
-from ..pipeline.use import Body
 from ..scopes.lifts import Captured
 from ..typing import Filter, InOutAxes, PyTree
 from .dynamic_scale import DynamicScale, paired, scaled, unscaled
@@ -81,6 +81,7 @@ def per_example_gradients(
         split_rngs={"params": False, ...: True},
     )
 
+    @boundary
     def lifted(scopes: Any, *args: Any, **kwargs: Any) -> Any:
         out, grads = over_batch(scopes, *args, **kwargs)
         grads = meta.add_axis(grads, 0, {})

@@ -11,7 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr
 
-from ..errors import AxisSizeError, CarryTypeError, LiftArgumentError, check_function, common_size, name_of, shown
+from ..errors import (
+    AxisSizeError,
+    CarryTypeError,
+    LiftArgumentError,
+    boundary,
+    check_function,
+    common_size,
+    name_of,
+    shown,
+)
 from ..filters import Any as AnyOf
 from ..filters import DenyList, to_predicate
 from ..lift.eval_shape import eval_shape
@@ -109,6 +118,7 @@ def accumulate_gradients(
         split_rngs={"params": False, ...: True},
     )
 
+    @boundary
     def lifted(scopes: Any, *args: Any, **kwargs: Any) -> Any:
         batch = _Batch.of(args, kwargs, in_axes, kw_axes)
         sliced, whole = batch.parted(args, kwargs, steps)

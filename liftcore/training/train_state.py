@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import jax
 
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, boundary, call_user, shown
 from ..filters import Any as AnyOf
 from ..filters import intersect
+from ..pickling import opened, portable
 from ..struct import PyTreeNode, check_fields, field
 from ..typing import Filter, PyTree
 from .dynamic_scale import paired
@@ -24,8 +26,14 @@ __all__ = ["TrainState"]
 _OVERWRITE = "_overwrite_with_gradient"
 """The collection of FP8 layers whose gradients are its next values; the optimizer has no state for it."""
 
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+
 _UNTRAINED = {"batch_stats", "cache", "intermediates"}
 """Collections that layers write, and that an optimizer must not change."""
+
+
+_STATIC = ("apply_fn", "tx", "trainable")
+"""The static fields of `TrainState`, which may hold closures."""
 
 
 class TrainState(PyTreeNode):
@@ -60,6 +68,15 @@ class TrainState(PyTreeNode):
     tx: Any = field(pytree_node=False)
     opt_state: Any
     trainable: Filter = field(pytree_node=False, default="params", kw_only=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields, for pickle and copy; the transformations of optax hold closures."""
+        name = type(self).__name__
+        static = {one: portable(getattr(self, one), f"pickle of {name}, {one}") for one in _STATIC}
+        return {**vars(self), **static}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({name: opened(value) for name, value in state.items()})
 
     @classmethod
     def create(
@@ -155,11 +172,12 @@ class TrainState(PyTreeNode):
 
         @functools.wraps(loss_fn)
         def of_part(part: PyTree, *args: Any, **kwargs: Any) -> Any:
-            return loss_fn(self.with_trainable(part), *args, **kwargs)
+            return call_user(where, loss_fn, self.with_trainable(part), *args, **kwargs)
 
         where = "TrainState.value_and_grad"
         differentiated = using(paired(where, of_part) if has_aux else of_part, has_aux=has_aux)
 
+        @boundary
         def call(*args: Any, **kwargs: Any) -> Any:
             if args and args[0] is self.params:
                 what = "the parameters were passed, but they come from the state."
@@ -169,6 +187,7 @@ class TrainState(PyTreeNode):
 
         return call
 
+    @boundary
     def apply_gradients(self, *, grads: PyTree, tx_args: Mapping[str, Any] | None = None, **replaced: Any) -> Self:
         """Return the state after one update.
 
@@ -186,7 +205,9 @@ class TrainState(PyTreeNode):
             LiftArgumentError: if `grads` has gradients of other parameters or of other shapes, or lacks those of
                 trainable ones, or if the class has no such field.
         """
-        check_fields(f"{type(self).__name__}.apply_gradients", type(self), replaced, own=None)
+        where = f"{type(self).__name__}.apply_gradients"
+        _check_not_for_tx(where, self, replaced)
+        check_fields(where, type(self), replaced, own=None)
         part = self.trainable_params
         fix = "Compute them by `state.value_and_grad(loss_fn)(…)`, or with respect to `state.trainable_params` only."
         grads = _fast(grads, part)
@@ -218,6 +239,17 @@ def _check_tx(where: str, tx: Any) -> None:
             f"Call it: `tx={tx.__name__}(1e-3)`." if hasattr(tx, "__name__") else "For example, `tx=optax.adam(1e-3)`."
         )
         raise LiftArgumentError(where, f"expected an optimizer with `init` and `update`, given {shown(tx)}.", fix)
+
+
+def _check_not_for_tx(where: str, state: TrainState, names: Iterable[str]) -> None:
+    """Check that no name that is not a field could be an argument of the optimizer, such as that of a loss."""
+    unknown = [name for name in names if not hasattr(state, name)]
+    if unknown and any(one.kind in _BY_NAME for one in inspect.signature(state.tx.update).parameters.values()):
+        what = f'{type(state).__name__} has no field "{unknown[0]}".'
+        fix = (
+            f'If the optimizer takes it, write `tx_args={{"{unknown[0]}": …}}`; if not, define the field in a subclass.'
+        )
+        raise LiftArgumentError(where, what, fix)
 
 
 def _overwrites(params: PyTree) -> bool:

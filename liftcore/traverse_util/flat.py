@@ -15,6 +15,8 @@ from typing import Any
 
 import jax
 
+from ..errors import boundary
+
 __all__ = ["empty_node", "flatten_dict", "path_aware_map", "unflatten_dict"]
 
 
@@ -95,6 +97,7 @@ def unflatten_dict(flat: Mapping[Any, Any], sep: str | None = None) -> dict[Any,
     return nested
 
 
+@boundary
 def path_aware_map(fn: Callable[[tuple[Any, ...], Any], Any], tree: Mapping[Any, Any]) -> dict[Any, Any]:
     """Map `fn(path, leaf)` over a nested dict, and keep its empty dicts.
 

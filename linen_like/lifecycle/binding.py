@@ -277,7 +277,7 @@ def ensure_setup(module: Base) -> None:
     if state.open or state.ready or state.in_setup:
         return
     state.in_setup = True
-    state.counts = dict(module.scope.node.counts)
+    state.counts = dict(module.scope.counter.counts)
     # Values computed in `setup` are kept, so under a raw transformation constants must not become tracers.
     known = contextlib.nullcontext() if module.scope.is_live else jax.ensure_compile_time_eval()
     try:
@@ -405,4 +405,4 @@ def _at(reader: Any, scope: Scope) -> Scope:
     root = scope
     while root.parent is not None:
         root = root.parent
-    return Scope.at(reader, reader.root, root.path, None).below(scope.path[len(root.path) :])
+    return Scope.at(reader).below(scope.path[len(root.path) :])

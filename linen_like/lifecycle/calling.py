@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.errors import LiftArgumentError, hide_frames, name_of, note_call, shown
 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .advice import check_arrays, note_mistake
@@ -154,8 +154,12 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
             return fun(self, *args, **kwargs)
         state, scope = self._state, self.scope
         if scope is not None and scope.tree.thread != get_ident():
-            with entered(self) as module:
-                return method(module, *args, **kwargs)
+            try:
+                with entered(self) as module:
+                    return method(module, *args, **kwargs)
+            except Exception as error:
+                hide_frames(error)
+                raise
         if not state.ready:
             _begin(self, getattr(fun, "is_lifted", False))
         begins = is_compact and not state.in_compact
@@ -170,9 +174,9 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
                 y = run(self, *args, **kwargs)
             _keep(self, name, y)
             return y
-        except (TypeError, AttributeError, ValueError) as error:
-            note_mistake(error)
-            check_arrays(error, place(self), fun, args, kwargs)
+        except Exception as error:
+            _explain(error, self, fun, args, kwargs)
+            hide_frames(error)
             raise
         finally:
             stack.pop()
@@ -183,6 +187,15 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     method.is_module_method = True  # type: ignore[attr-defined]
     return method
+
+
+def _explain(error: Exception, module: Base, fun: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    """Add advice to an error of Python or JAX that leaves a method, or raise one that says more."""
+    if isinstance(error, TypeError):
+        note_call(error, place(module), fun, (module, *args), kwargs)
+    if isinstance(error, TypeError | AttributeError | ValueError):
+        note_mistake(error)
+        check_arrays(error, place(module), fun, args, kwargs)
 
 
 def _begin(module: Base, is_lifted: bool) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import liftcore
-from liftcore.errors import LiftArgumentError, LiftError, shown
+from liftcore.errors import LiftArgumentError, LiftError, boundary, note_call, shown
 from liftcore.filters import DenyList, union
 from liftcore.typing import Filter
 
@@ -92,6 +92,7 @@ def init(
     initialized = init_with_output(fn, module, mutable, capture_intermediates)
 
     @functools.wraps(fn)
+    @boundary
     def variables(*args: Any, **kwargs: Any) -> Any:
         return initialized(*args, **kwargs)[1]
 
@@ -190,7 +191,12 @@ def on_scope(
     @functools.wraps(fn)
     def run(scope: Any, /, *args: Any, **kwargs: Any) -> Any:
         with capturing(capture):
-            return fn(deep_clone(module, scope, False, {}, {}), *args, **kwargs)
+            bound = deep_clone(module, scope, False, {}, {})
+            try:
+                return fn(bound, *args, **kwargs)
+            except TypeError as error:
+                note_call(error, place(bound), fn, (bound, *args), kwargs)
+                raise
 
     return run, mutable
 

@@ -7,12 +7,12 @@ every module has the keyword-only fields `parent` and `name`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Self, dataclass_transform
 
 from liftcore import nn
+from liftcore.caches import bounded
 from liftcore.errors import check_keywords
 from liftcore.owners import Style
 from liftcore.statics import Undescribed
@@ -144,7 +144,7 @@ def options(layer: Base, fn: Callable[..., Any], **others: Any) -> dict[str, Any
     return {name: getattr(layer, name) for name in _shared(fn, layer._option_names)} | others
 
 
-@functools.lru_cache(256)
+@bounded(256)
 def _shared(fn: Callable[..., Any], names: frozenset[str]) -> tuple[str, ...]:
     return tuple(name for name in inspect.signature(fn).parameters if name in names)
 

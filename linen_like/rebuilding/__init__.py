@@ -2,7 +2,7 @@
 
 template    a bound module without its place, to make it again on other scopes
 closures    modules that a function closes over
-on_scopes   functions of modules as functions of scopes, for one use of a lift
+on_scopes   functions of modules as functions of scopes, for one call of a lift
 scoped      a module among the arguments of any transformation
 """
 

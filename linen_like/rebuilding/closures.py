@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from liftcore import Scope
+from liftcore.statics import is_shareable
 
 from ..lifecycle.fields import Base
 from ..lifecycle.naming import map_instances
@@ -91,11 +92,13 @@ def with_closed_over(fn: Any, replace: Callable[[Any], Any]) -> Any:
 
 
 def may_keep_arrays(fn: Any) -> bool:
-    """Return whether a function may keep arrays alive: it has a closure, or is a partial with arrays."""
+    """Return whether a function may keep arrays alive: it has a closure or an object, or is a partial with arrays."""
     if isinstance(fn, functools.partial):
         arrays: list[Any] = []
         map_instances([fn.args, fn.keywords], (jax.Array, np.ndarray), arrays.append)
         return bool(arrays) or may_keep_arrays(fn.func)
+    if not getattr(fn, "is_module_method", False) and not isinstance(fn, types.FunctionType | type):
+        return not is_shareable(fn)  # a method of an object, or an object that can be called
     cells = getattr(fn, "__closure__", None) or ()
     return not getattr(fn, "is_module_method", False) and not all(isinstance(_content(cell), type) for cell in cells)
 

@@ -1,4 +1,4 @@
-"""Turns functions of modules into functions of scopes, for one use of a lift.
+"""Turns functions of modules into functions of scopes, for one call of a lift.
 
 A function of a module becomes a `Call`, a function of scopes. Inside the lift it makes the module again, and runs the
 function on it. Other modules and variables that the call uses, as arguments or in closures, are also made again, each
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, check_function, name_of, shown
+from liftcore.errors import LiftArgumentError, check_function, name_of, note_call, shown
 from liftcore.statics import Undescribed, snapshot, static_key, warn_not_shared
 
 from ..errors import TransformedMethodReturnValueError
@@ -33,7 +33,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class OnScopes(NamedTuple):
-    """The inputs of a lift in one use, with scopes in place of modules.
+    """The inputs of one call of a lift, with scopes in place of modules.
 
     Attributes:
         calls: the functions of the module, as functions of scopes.
@@ -68,7 +68,7 @@ class ClassLift:
 
 
 class RebuildPlan(NamedTuple):
-    """A plan to make modules again inside a lift, the same for all functions of one use.
+    """A plan to make modules again inside a lift, the same for all functions of one call.
 
     Attributes:
         parts: the parts to make the modules from.
@@ -110,7 +110,7 @@ class RebuildPlan(NamedTuple):
         if self.parts.alone:
             modules, along = instantiate(self.parts, scopes)
             return modules[0], along
-        counts = scopes[0].node.counts  # streams that start anew have no count here
+        counts = scopes[0].counter.counts  # streams that start anew have no count here
         with scopes[0].again({name: number for name, number in self.drawn if name in counts}):
             (module, *others), along = instantiate(self.parts, scopes)
             for other, state in zip(others, self.states[1:], strict=True):
@@ -177,7 +177,7 @@ def on_scopes(
     drawn: tuple[tuple[str, int], ...] = ()
     if state.reuse and type(module)._has_setup:
         before = module._state.counts
-        drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.node.counts.items())
+        drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.counter.counts.items())
     home = module._state.home
     scopes += [] if home is None else [home]
     plan = RebuildPlan(builder.parts, tuple(states), drawn, subject_places, home is not None)
@@ -241,7 +241,11 @@ class Call:
             args, kwargs = back((args, kwargs))
         context.modules.append(module)
         try:
-            result = fn(module if subject is None else back(subject), *args, **kwargs)
+            first = module if subject is None else back(subject)
+            result = fn(first, *args, **kwargs)
+        except TypeError as error:
+            note_call(error, f"{self.__name__} at {scopes[0].path_text}", fn, (first, *args), kwargs)
+            raise
         finally:
             context.modules.pop()
         self._check_result(scopes[0], result)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from liftcore.errors import boundary
 from liftcore.typing import Filter, RNGs
 
 from ..errors import InvalidInstanceModuleError
@@ -98,6 +99,7 @@ def tabulate(
         `tabulated(*args, **kwargs)`, with the arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
     """
 
+    @boundary
     def tabulated(*args: Any, **more: Any) -> str:
         given = {**more, **kwargs}
         method = given.pop("method", None)
@@ -156,6 +158,7 @@ def summarize(
     wanted = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
     costs = {name: getattr(cost, name) for name, wants in wanted.items() if wants}
 
+    @boundary
     def summarized(*args: Any, **kwargs: Any) -> Summary:
         notes = record(module, fn, rngs, mutable, args, kwargs)
         rows: list[Row] = []
@@ -173,6 +176,7 @@ def summarize(
     return summarized
 
 
+@boundary
 def module_paths(
     module: Base,
     rngs: RNGs,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import liftcore
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, shown
 from liftcore.typing import Filter
 
 from ..lifting import lift_functions
@@ -15,6 +15,7 @@ from ..lifting import lift_functions
 __all__ = ["cond", "switch"]
 
 
+@boundary
 def cond(
     pred: Any,
     true_fun: Callable[..., Any],
@@ -55,6 +56,7 @@ def cond(
     return lift_functions(lift, true_fun, false_fun, name="nn.cond")(mdl, pred, *operands)
 
 
+@boundary
 def switch(
     index: Any,
     branches: Sequence[Callable[..., Any]],

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import liftcore
+from liftcore.errors import boundary
 from liftcore.typing import Filter, Variables
 
 from ..lifting import Methods, lift_functions, lift_with
@@ -225,6 +226,7 @@ def checkify(
     return lift_with(lift, target, methods=methods, name="nn.checkify")
 
 
+@boundary
 def eval_shape(
     fn: Callable[..., Any], mdl: Any, *args: Any, variables: Filter = True, rngs: Filter = True, **kwargs: Any
 ) -> Any:
@@ -256,6 +258,7 @@ def eval_shape(
     return lift_functions(lift, fn, name="nn.eval_shape")(mdl, *args, **kwargs)
 
 
+@boundary
 def purify(
     fn: Callable[..., Any], mdl: Any, *example_args: Any, **example_kwargs: Any
 ) -> tuple[Callable[..., Any], Variables]:

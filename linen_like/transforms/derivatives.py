@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, boundary
 from liftcore.typing import Filter, PyTree
 
 from ..lifting import lift_functions
@@ -20,6 +20,7 @@ from .trees import Trees, run_arranged, without_modules
 __all__ = ["by_argument", "grad", "jvp", "linearize", "value_and_grad", "vjp"]
 
 
+@boundary
 def value_and_grad(
     fn: Callable[..., Any],
     mdl: Any,
@@ -78,6 +79,7 @@ def value_and_grad(
     return by_argument("nn.value_and_grad", liftcore.value_and_grad, fn, mdl, primals, wrt, argnums, options)
 
 
+@boundary
 def grad(
     fn: Callable[..., Any],
     mdl: Any,
@@ -128,6 +130,7 @@ def grad(
     return by_argument("nn.grad", liftcore.grad, fn, mdl, primals, wrt, argnums, options)
 
 
+@boundary
 def vjp(
     fn: Callable[..., Any],
     mdl: Any,
@@ -190,6 +193,7 @@ def _pull_back(trees: Trees, pullback: Callable[..., Any], cotangent: Any) -> An
     return without_modules(trees.out(pullback(cotangent)))
 
 
+@boundary
 def jvp(
     fn: Callable[..., Any],
     mdl: Any,
@@ -251,6 +255,7 @@ def _tangent(primal: Any, tangent: Any) -> Any:
     return primal if _is_module(primal) else tangent
 
 
+@boundary
 def linearize(
     fn: Callable[..., Any],
     mdl: Any,

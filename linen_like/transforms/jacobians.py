@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import liftcore
+from liftcore.errors import boundary
 from liftcore.typing import Filter
 
 from .derivatives import by_argument
@@ -13,6 +14,7 @@ from .derivatives import by_argument
 __all__ = ["hessian", "jacfwd", "jacrev"]
 
 
+@boundary
 def jacfwd(
     fn: Callable[..., Any],
     mdl: Any,
@@ -57,6 +59,7 @@ def jacfwd(
     return by_argument("nn.jacfwd", liftcore.jacfwd, fn, mdl, primals, wrt, argnums, options)
 
 
+@boundary
 def jacrev(
     fn: Callable[..., Any],
     mdl: Any,
@@ -104,6 +107,7 @@ def jacrev(
     return by_argument("nn.jacrev", liftcore.jacrev, fn, mdl, primals, wrt, argnums, options)
 
 
+@boundary
 def hessian(
     fn: Callable[..., Any],
     mdl: Any,

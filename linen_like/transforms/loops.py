@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import liftcore
+from liftcore.errors import boundary
 from liftcore.typing import Filter, InOutAxes, PyTree
 
 from ..lifting import Methods, flags, lift_functions, lift_with
@@ -152,6 +153,7 @@ def remat_scan(
     return lift_with(lift, target, methods=methods, name="nn.remat_scan", prefix="Remat_scan")
 
 
+@boundary
 def while_loop(
     cond_fn: Callable[..., Any],
     body_fn: Callable[..., Any],
@@ -199,6 +201,7 @@ def while_loop(
     return lift_functions(lift, cond_fn, body_fn, name="nn.while_loop")(mdl, init)
 
 
+@boundary
 def fori_loop(
     lower: Any,
     upper: Any,
@@ -249,6 +252,7 @@ def fori_loop(
     return lift_functions(lift, body_fn, name="nn.fori_loop")(mdl, lower, upper, init)
 
 
+@boundary
 def associative_scan(
     fn: Callable[..., Any], mdl: Any, elems: PyTree, reverse: bool = False, axis: int = 0, *, variables: Filter = True
 ) -> PyTree:

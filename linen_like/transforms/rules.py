@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import liftcore
-from liftcore.errors import check_function
+from liftcore.errors import boundary, call_user, check_function
 from liftcore.typing import Filter
 
 from ..lifting import mark_lifted
@@ -64,11 +64,12 @@ def custom_vjp(
     check_function("nn.custom_vjp", backward_fn)
 
     @functools.wraps(fn)
+    @boundary
     def custom(mdl: Any, *args: Any) -> Any:
         def lift(trees: Trees, call: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(backward_fn)
             def backward(*args: Any) -> Any:
-                given = backward_fn(*without_modules(args))
+                given = call_user("the rule of nn.custom_vjp", backward_fn, *without_modules(args))
                 if not isinstance(given, tuple | list) or not given:
                     return given
                 return trees.into(given[0]), *given[1:]
@@ -129,6 +130,7 @@ def custom_jvp(
     """
 
     @functools.wraps(fn)
+    @boundary
     def custom(mdl: Any, *args: Any) -> Any:
         def lift(trees: Trees, call: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(rule, updated=())
@@ -176,9 +178,10 @@ def custom_vmap(
 
     @functools.wraps(rule)
     def of_module(mdl: Any, axis_size: int, in_batched: Any, *args: Any) -> Any:
-        return rule(axis_size, in_batched, mdl, *args)
+        return call_user("the rule of nn.custom_vmap", rule, axis_size, in_batched, mdl, *args)
 
     @functools.wraps(fn)
+    @boundary
     def custom(mdl: Any, *args: Any) -> Any:
         # JAX keeps the rule, which must not keep the arguments alive.
         def lift(trees: Trees, call: Callable[..., Any], on_module: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,12 +41,12 @@ class Trees(NamedTuple):
     numbers: tuple[int, ...]
 
     @classmethod
-    def of(cls, where: str, use: OnScopes, several: bool = False) -> Trees:
-        """Return the arrangement for one use of a lift.
+    def of(cls, where: str, inputs: OnScopes, several: bool = False) -> Trees:
+        """Return the arrangement for one call of a lift.
 
         Args:
             where: the lift, for errors.
-            use: the use of the lift.
+            inputs: the inputs of the call.
             several: whether it is a list of the trees of all modules, starting with those that fields lead to, as in
                 Linen.
 
@@ -55,12 +55,12 @@ class Trees(NamedTuple):
         """
         arranged: PyTree = 0
         if several:
-            arranged = [*range(1, use.given), 0]
-        elif use.subject is not None:
-            arranged = map_instances(use.subject, ArgumentAt, lambda place: use.numbers[place.index])
+            arranged = [*range(1, inputs.given), 0]
+        elif inputs.subject is not None:
+            arranged = map_instances(inputs.subject, ArgumentAt, lambda place: inputs.numbers[place.index])
         numbers = jax.tree.leaves(arranged)
-        known = [use.scopes[number] for number in numbers]
-        given = use.scopes[: use.given]
+        known = [inputs.scopes[number] for number in numbers]
+        given = inputs.scopes[: inputs.given]
         outside = [scope.path_text for scope in given if not lies_below(scope, known)]
         if outside:
             raise LiftArgumentError(
@@ -69,7 +69,7 @@ class Trees(NamedTuple):
                 f"at {outside}, which the call also uses.",
                 "Pass a tuple of modules instead of one; in `nn.vjp`, you can also pass `multi_scope=True`.",
             )
-        return cls(where, len(use.scopes), jax.tree.structure(arranged), tuple(numbers))
+        return cls(where, len(inputs.scopes), jax.tree.structure(arranged), tuple(numbers))
 
     def out(self, result: PyTree) -> PyTree:
         """Arrange all `Scopes` in a result."""
@@ -123,9 +123,9 @@ def run_arranged(
         several: see `Trees.of`.
     """
     with as_in_a_method():
-        use = on_scopes(where, mdl, functions, args)
-        trees = Trees.of(where, use, several)
-        return lift(trees, *use.calls)(Scopes(use.scopes), *use.args)
+        inputs = on_scopes(where, mdl, functions, args)
+        trees = Trees.of(where, inputs, several)
+        return lift(trees, *inputs.calls)(Scopes(inputs.scopes), *inputs.args)
 
 
 def without_modules(result: PyTree) -> PyTree:

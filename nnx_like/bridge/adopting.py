@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from liftcore import Scope
 from liftcore.errors import name_of
-from liftcore.owners import check_maker
+from liftcore.owners import Style, check_maker
 
 from ..rnglib.streams import Rngs
 from ..transforms.uniform import eval_shape
@@ -152,6 +152,8 @@ class InScope:
         streams: the names of the streams that it gets.
         steps: the attributes and items that lead from the object to what is called.
     """
+
+    __style__: ClassVar[Style] = Style("a function of a scope", used="module(scope, x)")
 
     make: Callable[..., Any]
     streams: tuple[str, ...]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
 from ..crossing.groups import Choose, Groups
 from ..crossing.inside import Inside
@@ -26,6 +26,7 @@ from ..transforms.guarding import check_brings_none
 from ..variablelib.collection import collection_of
 from ..variablelib.kinds import RngKey, RngState
 from ..variablelib.variable import Variable
+from .streams import NoKey, with_states
 from .variables import to_linen_var, to_nnx_var
 
 __all__ = ["lift"]
@@ -64,8 +65,9 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     the caller's variable changes. The structure of objects cannot change.
 
     The transformation also sees the RNG streams of the objects, by their tags. If it splits the stream "dropout", all
-    streams with this tag draw other keys in each element. Their keys and counts are variables in "RngKey" and
-    "RngCount", so options must name these collections too.
+    streams with this tag draw other keys in each element. If it does not take a stream, a draw is an error. The keys
+    and counts are variables in "RngKey" and "RngCount". If no option names them, elements and iterations share them,
+    and loops carry the counts.
 
     Example:
         >>> import liftcore, nnx_like as nnx
@@ -105,9 +107,10 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     bodies = [
         [_body(groups, fn) for fn in one] if isinstance(one, (list, tuple)) else _body(groups, one) for one in fns
     ]
-    lifted = transformation(*bodies, **options)
+    lifted = transformation(*bodies, **with_states(transformation, options))
 
     @functools.wraps(each[0])
+    @boundary
     def call(*args: Any, **kwargs: Any) -> Any:
         given = {id(leaf) for leaf in jax.tree.leaves((args, kwargs), is_leaf=is_object) if is_object(leaf)}
         outside = Outside(groups, (args, kwargs), _ByCollection(len(given) > 1), name=in_call)
@@ -138,7 +141,8 @@ def _body(groups: Groups, fn: Callable[..., Any]) -> Callable[..., Any]:
         inside.builder.read = functools.partial(keyed.read, inside.values)
         args, kwargs = inside.decode((args, kwargs))
         keyed.describe(inside)
-        result = _result(groups.where, inside, fn(*args, **kwargs))
+        result = _result(groups.where, inside, call_user(groups.where, fn, *args, **kwargs))
+        keyed.restore(inside)
         change = inside.encode((), _ByCollection())[2]
         if change.definitions is not None:
             raise _restructured(groups.where, inside, change.definitions)
@@ -227,6 +231,7 @@ class _Keyed:
     def __init__(self, scope: liftcore.Scope, refs: Sequence[Ref]) -> None:
         self._scope, self._refs, self._places = scope, refs, _places(refs)
         self._boxes: dict[_Slot, Any] = {}
+        self._unlifted: dict[_Slot, Any] = {}
 
     def collections_below(self) -> dict[str, dict[str, Any]]:
         """Return the values by group and key."""
@@ -266,17 +271,32 @@ class _Keyed:
                 object.__setattr__(made, "_metadata", now)
 
     def reseed(self, values: dict[str, dict[str, Any]]) -> None:
-        """Change the keys of streams as the lift changed the stream of their tag; if it did not, they stay the same."""
+        """Change the keys of streams as the lift changed the stream of their tag; if it did not, they stay the same.
+
+        A key of a stream that the lift does not pass in is an error when it is drawn from.
+        """
         data = jax.random.key_data
         for tag, slots in _streams(self._refs).items():
             slots = [(group, key) for group, key in slots if key in values.get(group, ())]
             keys = [values[group][key] for group, key in slots]
+            if tag in self._scope.tree.given and not self._scope.has_rng(tag):
+                for group, key in slots:
+                    self._unlifted[group, key] = values[group][key]
+                    values[group][key] = NoKey.of(self._scope, tag)
             if not self._scope.has_rng(tag) or not _are_alike(keys):
                 continue
             # Jit passes no root keys on, only draws. So compare the next draw with the one that it would be.
             change = data(liftcore.bind({}, {tag: keys[0]}).make_rng(tag)) ^ data(self._scope.make_rng(tag))
             for (group, key), given in zip(slots, keys, strict=True):
                 values[group][key] = jax.random.wrap_key_data(data(given) ^ change, impl=jax.random.key_impl(given))
+
+    def restore(self, inside: Inside) -> None:
+        """Set the keys of streams that the lift does not pass in to what they are outside."""
+        for made in inside.builder.table.values():
+            group, key = slot = inside.builder.slots.get(id(made), ("", ""))
+            if slot in self._unlifted and isinstance(made.get_raw_value(), NoKey):
+                inside.values[group][key] = self._unlifted[slot]
+                made.set_raw_value(self._unlifted[slot])
 
 
 def _result(where: str, inside: Inside, result: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import linen_like as nn
 from liftcore import FrozenDict, freeze
 from liftcore.errors import LiftArgumentError, shown
-from liftcore.owners import check_maker
+from liftcore.owners import call_maker, check_maker
 
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
@@ -34,7 +34,7 @@ class _Maker:
 
     def __call__(self, rngs: Any) -> Any:
         given = {} if self.skip_rng or not _takes_rngs(self.cls) else {"rngs": rngs}
-        return self.cls(*self.args, **given, **self.kwargs)
+        return call_maker("ToLinen", self.cls, "its `args` and `kwargs`", *self.args, **given, **self.kwargs)
 
 
 def _takes_rngs(cls: Callable[..., Any]) -> bool:
@@ -49,8 +49,8 @@ class ToLinen(nn.Module):
     """An object as a Linen-style module: `init` creates its variables, each in the collection of its kind.
 
     Use it in other modules and under lifts, like any module. The methods and parts of the object are methods and
-    parts of the module: `module.attend(x)` in a model, or `apply(variables, x, method="attend")`. If a collection is
-    immutable in an `apply`, the object's writes to its variables are dropped.
+    parts of the module: `module.attend(x)` in a model, or `apply(variables, x, method="attend")`. `init` keeps what the
+    first call writes. If a collection is immutable in an `apply`, the object's writes to its variables are dropped.
 
     Example:
         >>> import jax

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import linen_like as nn
-from liftcore import Scope
+from liftcore import Scope, unbox
 from liftcore.owners import check_made
 
 from ..graph.build import Builder
@@ -161,7 +161,7 @@ def _values(scope: Scope, plan: Plan) -> Iterator[tuple[Names, Any]]:
     for place in plan.places:
         owner = _owner(scope, place)
         if place[0] != _INTERMEDIATES or owner.has_variable(place[0], place[-1]):
-            yield place, owner.current(place[0], place[-1])
+            yield place, unbox(owner.get_variable(place[0], place[-1]))
         elif plan.make is not None:
             begun = begun or Placed(made_with(plan.make, scope, (), jax.random.key(0))).found
             yield place, kept_value(begun[place], None)
@@ -180,10 +180,8 @@ def _write(scope: Scope, plan: Plan, place: Names, holder: Any, value: Any) -> N
     collection, *_, name = place
     owner, mutable = _owner(scope, place), scope.is_mutable_collection(collection)
     if owner.has_variable(collection, name):
-        if plan.strict and collection != _INTERMEDIATES:
+        if mutable or (plan.strict and collection != _INTERMEDIATES):
             owner.put_unboxed(collection, name, value)
-        elif mutable:  # as in NNX, `init` of a `ToLinen` returns the values that the object is constructed with
-            owner.put_change(collection, name, value)
     elif collection == _INTERMEDIATES:
         _sow(owner, name, value)
     elif mutable or (plan.strict and not isinstance(holder, Perturbation)):

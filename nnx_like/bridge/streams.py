@@ -1,24 +1,37 @@
-"""RNG streams of objects in a scope: their keys are drawn from the streams of the scope."""
+"""RNG streams of objects in a scope: their keys are drawn from the streams of the scope, or change as they do."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from liftcore import Scope
-from liftcore.errors import InvalidRngError
+from liftcore.errors import InvalidRngError, UnliftedStreamError
+from liftcore.filters import matches_collection, subtract, union
+from liftcore.owners import call_maker
 
 from ..rnglib.streams import Rngs, RngStream
 from .placing import Names, Random
 
-__all__ = ["NoKey", "drawn", "forked", "keys_of", "made_with"]
+__all__ = ["NoKey", "drawn", "forked", "keys_of", "made_with", "with_states"]
 
 _PARAMS = "params"
 _DEFAULT = "default"
+
+_KEYS, _COUNTS = "RngKey", "RngCount"
+"""The collections of the state of RNG streams."""
+
+_WHOLE = {"variable_axes": None, "variable_specs": PartitionSpec()}
+"""The options of lifts that choose parts of variables, and what they say of variables that enter whole."""
+
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,18 +40,33 @@ class NoKey:
 
     Attributes:
         tag: the name of the stream.
+        unlifted: where, what and fix of the error, if the stream was given but a lift does not pass it in.
     """
 
     tag: str
+    unlifted: tuple[str, ...] = ()
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name[:1] == "_":  # Python's and JAX's protocols ask this of every value
-            raise AttributeError(name)
+    @classmethod
+    def of(cls, scope: Scope, tag: str) -> NoKey:
+        """Return the placeholder for a stream that a scope lacks."""
+        if tag not in scope.tree.given:
+            return cls(tag)
+        try:
+            scope.make_rng(tag)
+        except UnliftedStreamError as error:
+            return cls(tag, (error.where, error.what, error.fix))
+        return cls(tag)
+
+    @property
+    def shape(self) -> NoReturn:
+        """Raise the error: who draws from a key needs its shape."""
+        if self.unlifted:
+            raise UnliftedStreamError(*self.unlifted)
         serves = " (it is used for every name without a stream)" if self.tag == _DEFAULT else ""
         raise InvalidRngError(
             f"the stream {self.tag!r} of an object in a scope",
-            f"a key was drawn, but the scope has no such stream{serves}: it was not passed in, or not lifted.",
-            'Pass it by name, as in `apply(variables, x, rngs={"dropout": key})`; a lift takes it in `split_rngs`.',
+            f"a key was drawn, but no such stream was passed in{serves}.",
+            'Pass it by name, as in `apply(variables, x, rngs={"dropout": key})`.',
         )
 
 
@@ -55,7 +83,7 @@ def made_with(make: Callable[..., Any], scope: Scope, names: Sequence[str], key:
     rngs = Rngs()
     for name in dict.fromkeys((*(names or (_PARAMS, *scope.tree.given)), _DEFAULT)):
         setattr(rngs, name, _stream(_key(scope, name) if key is None else key, name))
-    return make(rngs)
+    return call_maker("adopt", make, "`Rngs`", rngs)
 
 
 def _stream(key: Any, name: str) -> RngStream:
@@ -93,10 +121,41 @@ def _state(scope: Scope, random: Random) -> Any:
     return key if isinstance(key, NoKey) or not random.shape else jax.random.split(key, random.shape)
 
 
+def with_states(transformation: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a lift, so that it takes in the state of RNG streams if they do not name it.
+
+    All elements and iterations share the keys. Loops carry the counts; elements share them too.
+
+    Example:
+        >>> import liftcore
+        >>> with_states(liftcore.vmap, {"variable_axes": {"params": 0}})
+        {'variable_axes': {'params': 0, 'RngKey': None, 'RngCount': None}}
+
+    Args:
+        transformation: the lift. An option of your own lift means the same as the option of that name in `liftcore`.
+        options: the options.
+    """
+    parameters = inspect.signature(transformation).parameters
+    given: dict[str, Any] = {name: one.default for name, one in parameters.items() if one.kind in _BY_NAME} | {
+        **options
+    }
+    wholes = {name: whole for name, whole in _WHOLE.items() if isinstance(given.get(name), Mapping)}
+    named = [*itertools.chain(*[given[name] for name in wholes]), given.get("variable_carry", False)]
+    free = [one for one in (_KEYS, _COUNTS) if all(matches_collection(each, one) is False for each in named)]
+    counts = [one for one in free if one == _COUNTS]
+    found: dict[str, Any] = {name: {**given[name], **dict.fromkeys(free, wholes[name])} for name in wholes}
+    if "variable_carry" in given:
+        shared = subtract(union(given["variable_broadcast"], free), _COUNTS)
+        found = {"variable_broadcast": shared, "variable_carry": union(given["variable_carry"], counts)}
+    elif "variables" in given:
+        found = {"variables": union(given["variables"], free)}
+    return {**options, **found}
+
+
 def _key(scope: Scope, name: str) -> Any:
     found = name
     if name == _DEFAULT and scope.tree.stream(name) is None:  # lifts do not have to lift a stream that only objects use
         found = _PARAMS
     if scope.tree.stream(found) is None:
-        return NoKey(name)
+        return NoKey.of(scope, name)
     return RngStream(scope.make_rng(found), tag=name).key.get_raw_value()

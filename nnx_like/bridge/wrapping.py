@@ -14,6 +14,7 @@ from liftcore.errors import (
     ScopeCollectionNotFound,
     ScopeParamNotFoundError,
     ScopeVariableNotFoundError,
+    boundary,
     check_function,
 )
 from liftcore.owners import check_function_of_scope
@@ -56,6 +57,7 @@ class Wrapped(Module):
     to_nnx__path: tuple[str, ...] = ()
     to_nnx__rngs: Rngs | None = None
 
+    @boundary
     def __call__(
         self,
         *args: Any,
@@ -78,6 +80,7 @@ class Wrapped(Module):
         """
         return self._run(_steps(method), args, kwargs, rngs, mutable)
 
+    @boundary
     def lazy_init(self, *args: Any, rngs: Any = None, method: Any = None, **kwargs: Any) -> Self:
         """Create the variables before the first call, without computing the result.
 
@@ -268,6 +271,7 @@ class ToNNX(Wrapped):
 FromLinen = ToNNX
 
 
+@boundary
 def lazy_init(fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Call an object, or one of its methods, to create the variables of all modules that are wrapped in it.
 

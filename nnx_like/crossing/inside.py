@@ -16,7 +16,6 @@ from ..errors import AliasError, TraceContextError
 from ..graph.build import Builder
 from ..graph.definition import (
     AGAIN,
-    MAPPING,
     STATIC,
     TREE,
     Definition,
@@ -188,7 +187,7 @@ class _InnerBuilder(Builder):
         """Return the value that a definition describes."""
         if definition[0] == STATIC:
             self._note(definition)
-        elif definition[0] == TREE or (definition[0] == MAPPING and type(definition[1]) is Keys):
+        elif definition[0] == TREE or type(definition[1]) is Keys:
             self.may_change = True  # also the `default_factory` of a defaultdict
         return super().build(definition, place)
 

@@ -337,6 +337,8 @@ class Rebuilder(Builder):
 def _same_items(made: Any, items: Any) -> bool:
     if isinstance(made, dict):
         return list(made) == list(items) and _same_items([*made.values()], [*items.values()])
+    if isinstance(made, set):
+        return bool(made == items)
     return len(made) == len(items) and all(map(operator.is_, made, items))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+
+from liftcore.caches import bounded
 
 __all__ = ["Name", "PositionNames", "in_call", "named_by", "names_of"]
 
@@ -24,7 +25,7 @@ def named_by(name: Name, path: tuple[Any, ...]) -> str:
     return name + jax.tree_util.keystr(path) if isinstance(name, str) else name(path)
 
 
-@functools.lru_cache(512)
+@bounded(512)
 def names_of(structure: Any, name: Name) -> tuple[str, ...]:
     """Return the name of each leaf of a pytree, for errors.
 

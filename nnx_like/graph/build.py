@@ -73,6 +73,8 @@ class Builder:
             return self._array(definition, place)
         if kind == MAPPING or (kind == SEQUENCE and definition[1] is list):
             return self._container(definition, place)
+        if kind == SEQUENCE and definition[1] is set:
+            return self._set(definition)
         _, of, parts = definition
         built = [self.build(part, place and (*place, number)) for number, part in enumerate(parts)]
         return of.value.unflatten(built) if kind == TREE else of(built)
@@ -87,6 +89,14 @@ class Builder:
         fresh.extend(items) if kind == SEQUENCE else fresh.update(zip(steps, items, strict=True))
         if existing is not None:
             self._change_container(made, fresh)
+        return made
+
+    def _set(self, definition: Definition) -> Any:
+        _, _, [items], index = definition
+        existing, now = self._existing(index), self.build(items)  # a copy, or itself if it has no key
+        made = self.table[index] = now if existing is None else existing
+        if made is not now:
+            self._change_container(made, now)
         return made
 
     def _keys(self, of: Any) -> Sequence[Any]:

@@ -9,6 +9,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from liftcore.errors import boundary
+
 from ..errors import StructureError
 from ..objects.containers import Dict, List
 from ..objects.module import CAPTURES, Module, iter_modules
@@ -76,6 +78,7 @@ def capture(
     of_module = isinstance(bound, Module)
 
     @functools.wraps(fn if not isinstance(fn, Module) else type(fn).__call__)
+    @boundary
     def captured(*args: Any, **kwargs: Any) -> Any:
         root = bound if of_module else args[0] if args else None
         with _capturing(root, var_types, init), _recording(root, method_outputs):

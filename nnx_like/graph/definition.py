@@ -5,10 +5,11 @@ The first item of each tuple is its type:
     (OBJECT, class, index, ((attribute, definition), …), marks, order)
                                                                 an object at its first occurrence
     (VARIABLE, class, index, metadata, form, group, key)        a variable; its value is `values[group][key]`
-    (AGAIN, index)                                              an object, variable, list or dict that occurred before
+    (AGAIN, index)                                              an object, variable or container that occurred before
     (ARRAY, group, key)                                         an array that is an attribute itself
     (SEQUENCE, tuple, definitions)                              a tuple
     (SEQUENCE, list, definitions, index)                        a list at its first occurrence
+    (SEQUENCE, set, (definition,), index)                       a set at its first occurrence, with a static definition
     (MAPPING, keys, definitions, index)                         a dict at its first occurrence: the keys are strings, or
                                                                 `Keys` of any other keys and other classes of dicts
     (TREE, structure, definitions)                              any other pytree that holds objects or arrays

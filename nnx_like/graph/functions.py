@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, boundary
 
 from ..filterlib import Filter, group
 from ..objects.sharing import check_unshared
@@ -408,6 +408,7 @@ def clone(node: Node, variables: bool = True, *, arrays: bool = False) -> Node:
     return made
 
 
+@boundary
 def map(f: Callable[[Path, Any], Any], node: Node, /, *, recreate_variables: bool = True) -> Node:
     """Copy a graph, with each variable and array replaced by the result of a function.
 

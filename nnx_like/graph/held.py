@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
+
+from liftcore.pickling import portable
 
 __all__ = ["Held"]
 
@@ -30,3 +33,12 @@ class Held:
 
     def __repr__(self) -> str:
         return repr(self.value)
+
+    def __copy__(self) -> Held:
+        return Held(self.value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Held:
+        return Held(copy.deepcopy(self.value, memo))
+
+    def __reduce__(self) -> Any:
+        return Held, (portable(self.value, "pickle of an optimizer, tx"),)

@@ -169,6 +169,8 @@ class Walk:
             return SEQUENCE, kind, self._items(enumerate(value), path, prefix, place)
         if is_native(value):
             return self._container(value, path, prefix, place)
+        if kind is set:
+            return self._set(value, path)
         return self._other(value, path, prefix, place)
 
     def _container(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
@@ -189,6 +191,15 @@ class Walk:
         if type(value) is list:
             return SEQUENCE, list, parts, index
         return MAPPING, Keys.of(value, lambda key: self._static(key, path)), parts, index
+
+    def _set(self, value: set[Any], path: tuple[Any, ...]) -> Definition:
+        """Return the definition of a set, which can change in place and be shared, and holds static values only."""
+        index = self.index.setdefault(id(value), len(self.nodes))
+        if index < len(self.nodes):
+            return AGAIN, index
+        self.nodes.append(value)
+        self.origins.append("")
+        return SEQUENCE, set, (self._static(value, path),), index
 
     def _items(
         self, items: Iterable[tuple[Any, Any]], path: tuple[Any, ...], prefix: Prefix, place: Place | None

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, call_user, shown
 from liftcore.typing import Dtype, Initializer
 
 from ..rnglib.streams import Rngs
@@ -56,7 +56,7 @@ def new_param(
         )
     key = rngs.params()
     try:
-        value = init_fn(key, shape, dtype)
+        value = call_user(f"initializer of {layer}", init_fn, key, shape, dtype)
     except ZeroDivisionError:
         if math.prod(shape):
             raise
@@ -68,7 +68,7 @@ def folded(init_fn: Initializer, flat: tuple[int, ...]) -> Initializer:
     """Wrap an initializer to see a flat shape with the right fan-in and fan-out; the result is reshaped."""
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: Dtype) -> Any:
-        return _reshaped(init_fn(key, flat, dtype), shape)
+        return _reshaped(call_user("initializer", init_fn, key, flat, dtype), shape)
 
     return init
 

@@ -1,7 +1,8 @@
 """Python's own containers: which of them are known by identity, and which hide what they hold.
 
-A list or a dict can change in place and be shared, so it is known by identity, like an object. Sets, deques and other
-containers that JAX does not know as pytrees are static values: a variable in one of them would never be found.
+A list or a dict can change in place and be shared, so it is known by identity, like an object. So is a set, but its
+items are static values. Deques and other containers that JAX does not know as pytrees are static values themselves: a
+variable in one of them would never be found.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from ..errors import StructureError
 from ..statelib.nested import sorted_keys
 from ..variablelib.by_reference import is_object
 
-__all__ = ["children_with_path", "contains_itself", "hidden_error", "hidden_in", "is_dict", "is_native", "items_of"]
+__all__ = [
+    "children_with_path",
+    "contains_itself",
+    "hidden_error",
+    "hidden_in",
+    "is_dict",
+    "is_native",
+    "items_of",
+    "parts_in",
+]
 
 _DICTS = frozenset({dict, collections.OrderedDict, collections.defaultdict})
 _NATIVE = _DICTS | {list}
@@ -92,28 +102,40 @@ def contains_itself(value: Any, where: str) -> StructureError:
 def hidden_in(value: Any) -> tuple[str, Any] | None:
     """Return the first variable, object or array inside a value that is not a pytree; None if there is none.
 
-    Containers, dataclasses, `functools.partial` and bound methods are searched, not the attributes of other objects.
-
     Example:
         >>> import jax.numpy as jnp
         >>> hidden_in({"a": collections.deque([1, jnp.ones(2)])})
         ("['a'][1]", Array([1., 1.], dtype=float32))
 
     Args:
-        value: any Python value.
+        value: any Python value; see `parts_in` for where it is searched.
 
     Returns:
         Its place in the value, and the variable, object or array.
     """
+    return next(((place, one) for place, one in parts_in(value) if is_object(one) or is_array(one)), None)
+
+
+def parts_in(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a value and everything inside it, each once and with its place.
+
+    Containers, dataclasses, `functools.partial` and bound methods are searched, not variables, nor the attributes of
+    other objects.
+
+    Example:
+        >>> list(parts_in(collections.deque([1, "a"])))
+        [('', deque([1, 'a'])), ('[1]', 'a'), ('[0]', 1)]
+
+    Args:
+        value: any Python value.
+    """
     left, seen = [("", value)], set()
     while left:
         place, one = left.pop()
-        if is_object(one) or is_array(one):
-            return place, one
         if id(one) not in seen:
             seen.add(id(one))
-            left += [(place + step, below) for step, below in _inside(one)]
-    return None
+            yield place, one
+            left += [] if is_object(one) else [(place + step, below) for step, below in _inside(one)]
 
 
 def hidden_error(where: str, found: Any, holder: Any) -> StructureError:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, boundary, call_user, name_of
 
 from ..filterlib import Everything, Filter, Predicate, to_predicate
 from ..graph.definition import path_text
@@ -74,9 +74,10 @@ def with_rngs(
 
 def _decorated(f: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
     @functools.wraps(f)
+    @boundary
     def changing(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = change((args, kwargs))
-        return f(*args, **kwargs)
+        return call_user(name_of(f), f, *args, **kwargs)
 
     return changing
 

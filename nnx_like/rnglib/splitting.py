@@ -11,7 +11,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, call_user, name_of, shown
 
 from ..filterlib import Filter, Predicate, to_predicate
 from ..graph.definition import path_text
@@ -202,9 +202,10 @@ def is_function(node: Any) -> bool:
 
 def _decorated(f: Callable[..., Any], change: Callable[[Any], SplitBackups]) -> Callable[..., Any]:
     @functools.wraps(f)
+    @boundary
     def changing(*args: Any, **kwargs: Any) -> Any:
         with change((args, kwargs)):
-            return f(*args, **kwargs)
+            return call_user(name_of(f), f, *args, **kwargs)
 
     return changing
 

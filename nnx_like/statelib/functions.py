@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, shown
 from liftcore.traverse_util import flatten_dict
 
 from ..filterlib import Filter, PathIn, PathParts
@@ -80,6 +80,7 @@ def from_flat_state(
     return cls(nest(flat_state.items() if isinstance(flat_state, Mapping) else flat_state))
 
 
+@boundary
 def map_state(f: Callable[[PathParts, Any], Any], state: States) -> State:
     """Return a state in which `f` replaces each leaf; see `State.map`.
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from liftcore.errors import boundary
+
 from ..objects.printing import kind_name, sizes_by_kind, value_text
 from ..objects.pytree import Pytree
 from ..objects.traversal import children_of, iter_graph
@@ -59,6 +61,7 @@ def filter_rng_streams(row: CallInfo) -> bool:
     return not issubclass(row.type, RngStream)
 
 
+@boundary
 def tabulate(
     obj: Any,
     *input_args: Any,

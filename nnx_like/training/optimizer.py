@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, shown
 from liftcore.filters import Parameters, names_in
 from liftcore.training import apply_updates, part_of
 
@@ -136,6 +136,7 @@ class Optimizer(Pytree, Generic[M]):
     opt_state: Any
     wrt: Filter
 
+    @boundary
     def __init__(
         self, model: M, tx: Any, *positional: Any, wrt: Filter = _NOT_GIVEN, graph: bool | None = None
     ) -> None:
@@ -180,6 +181,7 @@ class Optimizer(Pytree, Generic[M]):
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
+    @boundary
     def update(self, model: M, grads: Any = _NOT_GIVEN, /, **kwargs: Any) -> Any:
         """Apply gradients to the model and to the state of the optimizer, in place.
 
@@ -248,6 +250,7 @@ class ModelAndOptimizer(Optimizer[M]):
         super().__init__(model, tx, wrt=wrt)
         self.model = model
 
+    @boundary
     def update(self, grads: Any, /, **kwargs: Any) -> Any:  # type: ignore[override]  # the older form has no argument `model`
         """Apply gradients to the model and to the state of the optimizer, in place.
 

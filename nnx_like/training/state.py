@@ -8,6 +8,7 @@ from typing import Any, Generic, Self, TypeVar
 import jax
 import jax.numpy as jnp
 
+from liftcore.pickling import opened, portable
 from liftcore.struct import PyTreeNode, check_fields, field
 from liftcore.training import apply_updates
 
@@ -46,6 +47,13 @@ class TrainState(PyTreeNode, Generic[M]):
     opt_state: Any
     step: jax.Array
     tx: Any = field(pytree_node=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields, for pickle and copy; those of optax hold closures."""
+        return {**vars(self), "tx": portable(self.tx, f"pickle of {type(self).__name__}, tx")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({**state, "tx": opened(state["tx"])})
 
     @classmethod
     def create(cls, graphdef: GraphDef[M], *, params: State, tx: Any, step: int = 0, **kwargs: Any) -> Self:

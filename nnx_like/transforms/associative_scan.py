@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import liftcore
+from liftcore.errors import boundary, call_user
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
@@ -50,6 +51,7 @@ def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, 
     groups = Groups(checked("associative_scan", f), "group")
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any) -> Any:
         *operands, elements = args
         outside = Outside(groups, tuple(operands), groups.name(_READ))
@@ -57,7 +59,7 @@ def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, 
         @named(f)
         def operator(scope: liftcore.Scope, a: Any, b: Any) -> Any:
             inside = Inside(scope, groups)
-            element = f(*inside.decode(outside.args), a, b)
+            element = call_user(groups.where, f, *inside.decode(outside.args), a, b)
             _check_unchanged(groups.where, *inside.encode((), groups.name(_READ)))
             return element
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, boundary, call_user
 from liftcore.leaves import is_array_like
 
 from ..crossing.groups import Groups
@@ -26,6 +26,7 @@ __all__ = ["cond", "switch"]
 _OPERANDS = "operands"
 
 
+@boundary
 def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
     """`jax.lax.cond` for functions of objects: only the branch that runs changes them.
 
@@ -58,6 +59,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     return _run(_cond(true_fun, false_fun), groups, pred, operands)
 
 
+@boundary
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
     """`jax.lax.switch` for functions of objects: only the branch that runs changes them.
 
@@ -121,7 +123,9 @@ def _branch(groups: Groups, fun: Callable[..., Any], name: str) -> Callable[...,
     @named(fun)
     def body(scope: liftcore.Scope, *operands: Any) -> Any:
         inside = Inside(scope, groups)
-        result, home, change = inside.encode(fun(*inside.decode(operands)), groups.name(_OPERANDS))
+        result, home, change = inside.encode(
+            call_user(groups.where, fun, *inside.decode(operands)), groups.name(_OPERANDS)
+        )
         _check_agrees(groups.where, name, _types(result, _definitions(inside, change)), inside, change)
         return result, home, change
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import LiftArgumentError, check_function
+from liftcore.errors import LiftArgumentError, call_user, check_function
 
 from ..crossing.inside import Inside, stay
 from ..crossing.ref import Ref, is_ref
@@ -95,7 +95,9 @@ class CustomJvp(RuledFunction):
             tangents = with_states(tangents, lambda group, key: moving[group][key])
             numbers = self.held_numbers(len(given))
             seen = [[one for number, one in enumerate(each) if number not in numbers] for each in (given, tangents)]
-            both = jvp(*[given[number] for number in numbers], *map(tuple, seen))
+            both = call_user(
+                f"the rule of {self.where}", jvp, *[given[number] for number in numbers], *map(tuple, seen)
+            )
             result, tangent = checked_pair(self.where, jvp, both, "result, tangent")
             home = inside.encode(result, REST, stays=stay)
             self.check_alike(jvp, expected, home)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, call_user, check_function, name_of
 
 from ..crossing.inside import Inside, stay
 from ..crossing.ref import Ref, Still, is_ref
@@ -118,7 +118,9 @@ class CustomVjp(RuledFunction):
         def forward(scope: liftcore.Scope, *args: Any) -> Any:
             inside, expected = Inside(scope, self._groups), self.expected()
             given = inside.decode(args)
-            result, residuals = checked_pair(self.where, fwd, fwd(*given), "result, residuals")
+            result, residuals = checked_pair(
+                self.where, fwd, call_user(f"the rule of {self.where}", fwd, *given), "result, residuals"
+            )
             home = inside.encode(result, REST, stays=stay)
             self.check_alike(fwd, expected, home)
             kept = tuple([held(given[number]) for number in self.held_numbers(len(args))]), residuals
@@ -130,7 +132,7 @@ class CustomVjp(RuledFunction):
             numbers = self.held_numbers(len(residuals.args))
             updates, cotangent = _cotangents(residuals, *cotangents)
             updates = tuple([one for number, one in enumerate(updates) if number not in numbers])
-            given = bwd(*nondiff, kept, (updates, cotangent))
+            given = call_user(f"the rule of {self.where}", bwd, *nondiff, kept, (updates, cotangent))
             variables, found = self._given(bwd, residuals, numbers, given)
             return variables, *found
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.errors import LiftArgumentError, check_function, shown
+from liftcore.errors import LiftArgumentError, call_user, check_function, shown
 
 from ..crossing.inside import Inside, stay
 from ..crossing.ref import Ref, is_ref
@@ -88,7 +88,7 @@ class CustomVmap(RuledFunction):
             inside = Inside(scope, self._groups)
             flags, *others = in_batched
             seen = with_states(tuple(others), lambda group, key: flags[group][key], make=_flag, only=None)
-            given = rule(axis_size, seen, *inside.decode(args))
+            given = call_user(f"the rule of {self.where}", rule, axis_size, seen, *inside.decode(args))
             result, is_batched = checked_pair(self.where, rule, given, "result, is_batched")
             home = inside.encode(result, REST, stays=stay)
             return home, _batched(self.where, *home, is_batched, inside.values, flags)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from liftcore.errors import LiftArgumentError, check_function
+from liftcore.errors import LiftArgumentError, bind_user, check_function
 
 from .guarding import method_of
 
@@ -82,7 +82,7 @@ def positional(name: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     """
     if not kwargs:
         return args
-    bound = inspect.signature(f).bind(*args, **kwargs)
+    bound = bind_user(title(name, f), f, *args, **kwargs)
     bound.apply_defaults()
     if bound.kwargs:
         names = ", ".join(bound.kwargs)

@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
+from liftcore.caches import bounded
 from liftcore.cycles import check_finite
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
 
@@ -119,7 +120,7 @@ def moves(raw: Any, allow_int: bool = False) -> bool:
     return bool(leaves) and all(_is_moving_type(one, allow_int) for one in types)
 
 
-@functools.cache
+@bounded(256)
 def _is_moving_type(dtype: Any, allow_int: bool) -> bool:
     if jnp.issubdtype(dtype, jnp.inexact):
         return True
@@ -316,13 +317,14 @@ def differentiated(
     def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
         inside = Inside(scope, groups)
         args, kwargs = inside.decode((args, kwargs))
-        result, aux = plain_result(groups.where, f(*args, **kwargs), has_aux)
+        result, aux = plain_result(groups.where, call_user(groups.where, f, *args, **kwargs), has_aux)
         return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, stays=stay))
 
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
     lifted = {True: lift(body, (0, *numbers)), False: lift(body, numbers)}
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = bound(f, args, kwargs)
         prefix = arguments.prefix(len(args)), dict.fromkeys(kwargs, REST)

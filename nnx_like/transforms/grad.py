@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import liftcore
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, boundary
 
 from .decorating import MISSING, checked
 from .differentiation import DIFFERENTIATED, ChosenArguments, DiffState, differentiated
@@ -75,6 +75,7 @@ def grad(
     both = _gradient("grad", f, argnums, **options)
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         value, grads = both(*args, **kwargs)
         return (grads, value[1]) if has_aux else grads
@@ -165,6 +166,7 @@ def _gradient(
         return both
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         (value, grads), aux = both(*args, **kwargs)
         return (value, aux), grads

@@ -10,7 +10,7 @@ from typing import Any
 
 from liftcore.errors import LiftArgumentError
 
-from ..objects.natives import hidden_in
+from ..objects.natives import parts_in
 from ..objects.pytree import Pytree
 from ..variablelib.by_reference import is_object
 
@@ -46,15 +46,29 @@ def check_brings_none(start: str, where: str, f: Any) -> None:
         LiftArgumentError: if a partial holds an object, or a method uses an attribute that holds one.
     """
     for one in _layers(f):
-        for place, held in _brought(one):
-            found = hidden_in(held)
-            if found is not None and is_object(found[1]):
-                kind = type(found[1]).__name__
-                raise LiftArgumentError(
-                    where,
-                    f"it holds a {kind} ({place}{found[0]}), so compiled code would go on using its present values.",
-                    f"Make the {kind} an argument: `{start}{_instead(one)})(instance, …)`.",
-                )
+        for place, held in _objects(one, "" if isinstance(one, functools.partial) else "self.", set()):
+            kind = type(held).__name__
+            raise LiftArgumentError(
+                where,
+                f"it holds a {kind} ({place}), so compiled code would go on using its present values.",
+                f"Make the {kind} an argument: `{start}{_instead(one)})(instance, …)`.",
+            )
+
+
+def _objects(f: Any, where: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield the objects that a function brings along, with their places.
+
+    A function that it brings along, such as one in the arguments of a partial, may bring objects of its own.
+    """
+    for step, value in _brought(f):
+        for below, part in parts_in(value):
+            place = f"{where}{step}{below}"
+            if is_object(part):
+                yield place, part
+            elif callable(part) and id(part) not in seen:
+                seen.add(id(part))
+                for one in _layers(part):
+                    yield from _objects(one, f"{place}.", seen)
 
 
 def _instead(f: Any) -> str:
@@ -78,9 +92,17 @@ def _brought(f: Any) -> list[tuple[str, Any]]:
         return [("args", f.args), ("keywords", f.keywords)]
     is_method = isinstance(f, types.MethodType)
     owner, method = (f.__self__, f.__func__) if is_method else (f, type(f).__call__)
-    if isinstance(owner, (type, types.FunctionType)) or not hasattr(owner, "__dict__"):
+    if isinstance(owner, (type, types.FunctionType)) or is_object(owner):
         return []
-    return [(f"self.{name}", vars(owner)[name]) for name in _used(type(owner), method) if name in vars(owner)]
+    held = {name: _held(owner, name) for name in _used(type(owner), method)}
+    return [(name, value) for name, value in held.items() if value is not owner]
+
+
+def _held(owner: Any, name: str) -> Any:
+    """Return the value of an attribute or a slot; the object itself if it has none. No property is computed."""
+    if isinstance(getattr(type(owner), name, None), types.MemberDescriptorType):
+        return getattr(owner, name, owner)
+    return getattr(owner, "__dict__", {}).get(name, owner)
 
 
 def _used(kind: type, method: Any) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 from liftcore.leaves import is_array_like
 
 from ..crossing.groups import ByFilter, Groups, alike, is_spec
@@ -197,6 +197,7 @@ class JitFunction:
         """Bind the function to an object, like a method."""
         return self if instance is None else types.MethodType(self, instance)
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         form, outside = self._crossed(args, kwargs)
@@ -221,6 +222,7 @@ class JitFunction:
                         f"Make it static: `static_argn{'ums' if isinstance(name, int) else 'ames'}={name!r}`.",
                     ) from None
 
+    @boundary
     def lower(self, *args: Any, **kwargs: Any) -> LoweredFunction:
         """Lower the function for some arguments, without running it: `lower(…).compile()`, as in `jax.jit`.
 
@@ -283,7 +285,9 @@ class _Form:
         def body(scope: liftcore.Scope, *arguments: Any) -> Any:
             inside = Inside(scope, groups)
             arguments = inside.decode(arguments)
-            result = fun(*arguments[:count], **dict(zip(names, arguments[count:], strict=True)))
+            result = call_user(
+                groups.where, fun, *arguments[:count], **dict(zip(names, arguments[count:], strict=True))
+            )
             return inside.encode(result, jitted._out_prefix, "out_shardings", self._stays)
 
         body.__signature__ = _signature(fun, count, names)  # type: ignore[attr-defined]
@@ -399,6 +403,7 @@ class CompiledFunction:
         self._jitted, self._compiled = jitted, compiled
         self.stage = compiled.stage
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the compiled program."""
         form, outside = self._jitted._crossed(args, kwargs)

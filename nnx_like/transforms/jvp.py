@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, boundary
 
 from ..crossing.ref import is_ref
 from .decorating import MISSING, positional, title
@@ -20,6 +20,7 @@ from .vjp import differentiable
 __all__ = ["jvp", "linearize"]
 
 
+@boundary
 def jvp(
     f: Callable[..., Any] = MISSING,
     primals: Sequence[Any] = MISSING,
@@ -61,6 +62,7 @@ def jvp(
     start = differentiable("jvp", liftcore.jvp, f, has_aux)
 
     @functools.wraps(f)
+    @boundary
     def wrapped(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         def more(where: str, given: Any) -> Any:
             along, moved = _along(where, given, tuple(tangents))
@@ -72,6 +74,7 @@ def jvp(
     return wrapped if primals is MISSING else wrapped(primals, tangents)
 
 
+@boundary
 def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False) -> Any:
     """`jax.linearize` for functions of objects: the derivative at some arguments, as a function of tangents.
 
@@ -106,6 +109,7 @@ def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = Fa
     start = differentiable("linearize", liftcore.linearize, f, has_aux)
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*primals: Any, **kwargs: Any) -> Any:
         given, y, linear, aux = start(*positional("jvp", f, primals, kwargs))
         move = functools.partial(_moved_along, title("linearize", f), outline(given))

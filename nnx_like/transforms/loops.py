@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import liftcore
+from liftcore.errors import boundary, call_user
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
@@ -16,6 +17,7 @@ from .decorating import checked, named
 __all__ = ["fori_loop", "while_loop"]
 
 
+@boundary
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
     """`jax.lax.while_loop` for a value that holds objects: the loop carries their variables.
 
@@ -48,6 +50,7 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
     return _run(_while_loop(cond_fun, body_fun), Outside(groups, init_val, groups.name(_CARRIED), name="value"))
 
 
+@boundary
 def fori_loop(
     lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool | None = None
 ) -> Any:
@@ -105,7 +108,7 @@ def _while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any]) 
     @named(cond_fun)
     def cond(scope: liftcore.Scope, value: Any) -> Any:
         inside = Inside(scope, groups)
-        result = cond_fun(inside.decode(value))
+        result = call_user(groups.where, cond_fun, inside.decode(value))
         _, _, change = inside.encode((), groups.name(_CARRIED))
         check_same_structure(checked("while_loop", cond_fun), inside, change, value)
         return result
@@ -124,7 +127,7 @@ def _step(where: str, groups: Groups, body_fun: Callable[..., Any]) -> Callable[
         inside = Inside(scope, groups)
         *numbers, encoded = args
         value = inside.decode(encoded)
-        following = carried(where, value, encoded, body_fun(*numbers, value))
+        following = carried(where, value, encoded, call_user(where, body_fun, *numbers, value))
         _, _, change = inside.encode((), groups.name(_CARRIED))
         check_same_structure(where, inside, change, encoded)
         return following

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.errors import LiftArgumentError, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, name_of
 from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups
@@ -65,7 +65,7 @@ class RuledFunction:
         @named(fun)
         def body(scope: liftcore.Scope, *args: Any) -> Any:
             inside = Inside(scope, groups)
-            home = inside.encode(fun(*inside.decode(args)), REST, stays=stay)
+            home = inside.encode(call_user(groups.where, fun, *inside.decode(args)), REST, stays=stay)
             _called.get()[-1].append(home)  # the body is traced during the call
             return home
 
@@ -80,6 +80,7 @@ class RuledFunction:
         """Bind the function to an object, like a method."""
         return self if instance is None else types.MethodType(self, instance)
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         if not self._defined:

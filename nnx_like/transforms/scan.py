@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, LoopInvarianceError
+from liftcore.errors import LiftArgumentError, LoopInvarianceError, boundary, call_user
 
 from ..crossing.groups import Choose, Groups, in_axis_words, parts_of
 from ..crossing.inside import Inside
@@ -119,7 +119,7 @@ def scan(
     def body(scope: liftcore.Scope, carry: Any, *xs: Any) -> Any:
         inside = Inside(scope, groups, names)
         args = inside.decode(_with(xs, taken, carry))
-        following, ys = _parted(where, f(*args), out_axes, given_back)
+        following, ys = _parted(where, call_user(where, f, *args), out_axes, given_back)
         encoded = () if taken is None else carried(where, args[taken], carry, following)
         ys, home, change = inside.encode(ys, out_prefix, stays=lambda known, group: known == streams, name=places)
         check_same_structure(where, inside, change, carry)
@@ -130,6 +130,7 @@ def scan(
     lifted = _lift(groups, *axes, options)(body)
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args = positional("scan", f, args, kwargs)
         outside = Outside(groups, args, in_prefix)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 
 from ..crossing.groups import ByFilter, Groups, is_spec
 from ..crossing.inside import Inside
@@ -81,7 +81,7 @@ def shard_map(
     @named(f)
     def body(scope: liftcore.Scope, *args: Any) -> Any:
         inside = Inside(scope, groups)
-        return inside.encode(f(*inside.decode(args)), out_prefix, "out_specs")
+        return inside.encode(call_user(groups.where, f, *inside.decode(args)), out_prefix, "out_specs")
 
     lifted = liftcore.shard_map(
         body,
@@ -92,6 +92,7 @@ def shard_map(
     )
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         outside = Outside(groups, positional("shard_map", f, args, kwargs), in_prefix, "in_specs")
         outside.place(placed)

@@ -9,6 +9,7 @@ from typing import Any
 from jax.experimental import checkify as jax_checkify
 
 import liftcore
+from liftcore.errors import boundary, call_user
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
@@ -38,7 +39,7 @@ class _Uniform:
         def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
             inside = Inside(scope, groups)
             args, kwargs = inside.decode((args, kwargs))
-            return inside.encode(f(*args, **kwargs), self.prefix)
+            return inside.encode(call_user(groups.where, f, *args, **kwargs), self.prefix)
 
         self.body = body
 
@@ -55,6 +56,7 @@ class _Uniform:
         """Return the function of objects for a lifted body."""
 
         @functools.wraps(f)
+        @boundary
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             outside = self.outside(args, kwargs)
             args, kwargs = outside.args
@@ -130,6 +132,7 @@ def checkify(
     lifted = liftcore.checkify(uniform.body, errors)
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         outside = uniform.outside(args, kwargs)
         args, kwargs = outside.args
@@ -163,6 +166,7 @@ def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> A
     return uniform.lifted(liftcore.named_call(uniform.body, name), f)
 
 
+@boundary
 def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`jax.eval_shape` for functions of objects: returns the result with shapes in place of arrays.
 
@@ -212,6 +216,7 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
     uniform = _Uniform("make_jaxpr", f, numbered(title("make_jaxpr", f), f, static_argnums, ()))
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         outside = uniform.outside(args, kwargs)
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, boundary, call_user
 
 from ..crossing.inside import Inside, stay
 from ..crossing.outside import Outside
@@ -20,6 +20,7 @@ from .tangents import with_states
 __all__ = ["differentiable", "vjp"]
 
 
+@boundary
 def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """`jax.vjp` for functions of objects: with respect to all floating values in the arguments.
 
@@ -58,6 +59,7 @@ def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, r
     start = differentiable("vjp", liftcore.vjp, f, has_aux)
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*primals: Any, **kwargs: Any) -> Any:
         _, y, back, aux = start(*positional("vjp", f, primals, kwargs))
         pull_back = jax.tree_util.Partial(_pulled_back, back)
@@ -92,7 +94,7 @@ def differentiable(
     @named(f)
     def body(scope: liftcore.Scope, *args: Any) -> Any:
         inside = Inside(scope, groups)
-        y, aux = plain_result(groups.where, f(*inside.decode(args)), has_aux)
+        y, aux = plain_result(groups.where, call_user(groups.where, f, *inside.decode(args)), has_aux)
         return y, inside.encode(veiled(aux), REST, stays=stay)
 
     lifted = lift(body, has_aux=True, wrt=DIFFERENTIATED)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LoopInvarianceError
+from liftcore.errors import LoopInvarianceError, boundary, call_user
 
 from ..crossing.groups import ByFilter, Groups, in_axis_words, is_spec, parts_of
 from ..crossing.inside import Inside, holds_objects
@@ -128,7 +128,7 @@ def mapped(
     @named(f)
     def body(scope: liftcore.Scope, *args: Any) -> Any:
         inside = Inside(scope, groups, names)
-        return inside.encode(f(*inside.decode(args)), out_prefix)
+        return inside.encode(call_user(groups.where, f, *inside.decode(args)), out_prefix)
 
     lifted = lift(
         body,
@@ -139,6 +139,7 @@ def mapped(
     )
 
     @functools.wraps(f)
+    @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args = positional(name, f, args, kwargs)
         if static:

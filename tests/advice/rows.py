@@ -91,7 +91,7 @@ def _read(path: Path) -> Iterator[Row]:
 
 def fixes(sources: Iterable[str]) -> Iterator[str]:
     """Yield the fixes that files pass to errors, each as a regular expression that its texts match."""
-    trees = [ast.parse(source) for source in sources if "Error" in source or "fix" in source]
+    trees = [ast.parse(source) for source in sources if any(word in source for word in ("Error", "fix", "warn("))]
     takers = dict(taker for tree in trees for taker in _takers(tree))
     for tree in trees:
         everywhere = {one.name: _returned(one) for one in _functions(tree)} | _assigned(tree.body)
@@ -119,8 +119,10 @@ def _takers(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _given(call: ast.Call, takers: Mapping[str, int]) -> list[ast.expr]:
-    """Return the fix among the arguments of a call."""
+    """Return the fix among the arguments of a call; notes and warnings are nothing else."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if name in ("add_note", "warn"):
+        return call.args[:1]
     place = 2 if name.endswith("Error") and len(call.args) == 3 else takers.get(name, len(call.args))
     return [*call.args[place : place + 1], *(one.value for one in call.keywords if one.arg == "fix")]
 

@@ -14,7 +14,7 @@ import linen_like
 from tests.architecture.sources import PACKAGES, Source, imports, offers, public_definitions, sources, targets
 
 LEVELS = (
-    {"errors", "typing", "values", "leaves", "lazy", "tracing", "_compat"},
+    {"errors", "typing", "values", "leaves", "lazy", "tracing", "caches", "_compat"},
     {
         "filters",
         "rng",
@@ -29,6 +29,7 @@ LEVELS = (
         "frozen_dict",
         "texts",
         "owners",
+        "pickling",
         "configurations",
         "elsewhere",
         "cursor",
@@ -269,7 +270,8 @@ STUBS = for_each([one for one in MODULES.values() if one.stub])
 @STUBS
 def test_a_package_exports_exactly_the_names_of_its_stub(source: Source) -> None:
     assert source.stub is not None
-    [listed] = [node.value for node in source.stub.body if isinstance(node, ast.Assign)]
+    assigned = [node for node in source.stub.body if isinstance(node, ast.Assign)]
+    [listed] = [node.value for node in assigned if ast.unparse(node.targets[0]) == "__all__"]
     names = ast.literal_eval(listed)
     assert set(names) == exported(source) == set(offers(source))
     assert len(set(names)) == len(names)
@@ -303,6 +305,17 @@ def test_a_file_says_its_one_idea_first(source: Source) -> None:
     doc = ast.get_docstring(source.tree)
     assert doc
     assert doc.splitlines()[0].rstrip().endswith((".", ":", "?"))
+
+
+@pytest.mark.parametrize(
+    "folder", ["liftcore.runners", "linen_like.lifecycle", "linen_like.rebuilding", "linen_like.stacks"]
+)
+def test_a_folder_that_lists_its_files_lists_them_all(folder: str) -> None:
+    files = {module.rpartition(".")[2] for module in MODULES if module.rpartition(".")[0] == folder}
+    lines = (ast.get_docstring(MODULES[folder].tree) or "").splitlines()
+    rows = [line.partition("  ")[0].split(", ") for line in lines]
+    listed = [name for names in rows if files & set(names) for name in names]
+    assert sorted(listed) == sorted(files)
 
 
 @for_each(MODULES.values())

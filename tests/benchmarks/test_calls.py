@@ -82,7 +82,7 @@ def over_a_scope_that_is_read() -> Callable[[Any], Any]:
 @pytest.mark.parametrize("make", [over_no_scopes, over_a_scope_that_is_read])
 def test_a_call_that_only_reads_goes_through_no_stage_of_a_lift(make: Callable[[], Callable[[Any], Any]]) -> None:
     run, x = make(), jnp.ones(3)
-    stages = ("dedupe", "filter_", "Use.__init__", "commit")
+    stages = ("dedupe", "filter_", "Body.__init__", "commit")
     assert not [name for name in calls(functools.partial(run, x)) if name in stages]
     assert jnp.array_equal(run(x), jnp.full(3, 2.0))
 

@@ -168,6 +168,37 @@ def test_the_folder_for_removed_steps_of_orbax_is_not_followed(tmp_path: Path) -
         load_orbax(__file__)
 
 
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "restore": lambda folder: OrbaxCheckpoints(folder).restore({"w": np.zeros(2)}),
+    "best_step": lambda folder: OrbaxCheckpoints(folder).best_step(),
+    "save": lambda folder: OrbaxCheckpoints(folder).save(3, TREE),
+    "load_orbax": lambda folder: load_orbax(folder / "1/state"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("make", [os.mkfifo, device])
+def test_a_pipe_or_a_device_in_a_folder_of_orbax_is_an_error(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    """Orbax would wait for ever, or fill the memory."""
+    pytest.importorskip("orbax.checkpoint")
+    with OrbaxCheckpoints(tmp_path / "run") as checkpoints:
+        checkpoints.save(1, TREE)
+    files = [path for path in (tmp_path / "run/1").rglob("*") if path.is_file()]
+    for path in [one for one in files if name != "load_orbax" or "state" in one.parts]:
+        path.rename(tmp_path / "kept")
+        make(path)
+        with pytest.raises(SerializationError, match=f'{path.name}" is a special file, not a regular file'):
+            READERS[name](tmp_path / "run")
+        path.unlink()
+        (tmp_path / "kept").rename(path)
+
+
 # --- locks ------------------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ import pytest
 import equinox_like as eqx
 import liftcore
 import nnx_like as nnx
+import pax_like as pax
 from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
 
@@ -31,6 +32,14 @@ class Layer(eqx.Module):
 class Pair:
     left: Any
     right: Any
+
+
+class Kinds(pax.Module):
+    def __init__(self) -> None:
+        self.register_parameter("w", jnp.ones(2))
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.w
 
 
 def a_list() -> Any:
@@ -265,3 +274,107 @@ def test_an_argument_of_a_lift_that_contains_itself_is_an_error(name: str) -> No
         run({}, [jnp.ones(2)])
     with pytest.raises(LiftArgumentError, match="list > list, so as a pytree it has no end"):
         run({}, a_list())
+
+
+def kinds_in_itself() -> Any:
+    module = Kinds()
+    module.child = module
+    return module
+
+
+def kinds_by_a_list() -> Any:
+    module = Kinds()
+    module.children = [Kinds()]
+    module.children.append({"again": module})
+    return module
+
+
+def kinds_by_a_child() -> Any:
+    module = Kinds()
+    module.child = Kinds()
+    module.child.parent = module
+    return module
+
+
+def kinds_with_a_list() -> Any:
+    module = Kinds()
+    module.children = [Kinds()]
+    module.children.append(module.children)
+    return module
+
+
+def kinds_with_a_setting() -> Any:
+    module = Kinds()
+    module.setting = [1]
+    module.setting.append(module.setting)
+    return module
+
+
+KINDS = (kinds_in_itself, kinds_by_a_list, kinds_by_a_child, kinds_with_a_list, kinds_with_a_setting)
+OF_KINDS: dict[str, Callable[[Any], Any]] = {
+    "parameters": lambda x: x.parameters(),
+    "eval": lambda x: x.eval(),
+    "freeze": lambda x: x.freeze(),
+    "copy": lambda x: x.copy(),
+    "update": lambda x: Kinds().update(x),
+    "summary": lambda x: x.summary(),
+    "pure": lambda x: pax.pure(lambda x: 1.0)(x),
+    "pure of a list": lambda x: pax.pure(lambda x: 1.0)([x]),
+    "module_and_value": lambda x: pax.module_and_value(x)(1.0),
+    "value_and_grad": lambda x: pax.value_and_grad(lambda m: m(1.0).sum())(x),
+    "lift": lambda x: pax.lift(liftcore.jit, lambda m: 1.0)(x),
+    "adopt": lambda x: liftcore.init(lambda scope: pax.adopt(scope, x)(1.0))(jax.random.key(0)),
+    "adopt in apply": lambda x: liftcore.apply(lambda scope: pax.adopt(scope, x)(1.0))({"params": {"w": jnp.ones(2)}}),
+    "as a child": lambda x: jax.tree.leaves(_with_child(x)),
+    "in an eqx module": lambda x: jax.tree.leaves(Layer(x)),
+    "an argument of a lift": lambda x: liftcore.apply(liftcore.jit(lambda scope, x: 1.0))({}, x),
+    "jax.grad": lambda x: jax.grad(lambda m: 1.0, allow_int=True)(x),
+    "jax.vmap": lambda x: jax.vmap(lambda m: 1.0)(x),
+    "jax.eval_shape": lambda x: jax.eval_shape(lambda m: 1.0, x),
+}
+
+
+def _with_child(child: Any) -> Any:
+    module = Kinds()
+    module.child = child
+    return module
+
+
+@pytest.mark.parametrize("function", JAX | OF_KINDS)
+def test_a_module_with_kinds_that_contains_itself_is_refused(function: str) -> None:
+    for make in KINDS:
+        refused((JAX | OF_KINDS)[function], make())
+
+
+def test_its_text_ends() -> None:
+    for make in KINDS:
+        assert "..." in repr(make())
+
+
+def test_a_check_sees_what_other_threads_add_or_leaves_it() -> None:
+    held: dict[int, Any] = {number: [number] for number in range(50)}
+    errors: list[BaseException] = []
+    ended = threading.Event()
+
+    def change() -> None:
+        number = 50
+        while not ended.is_set():
+            held[number] = [number]
+            held.pop(number - 50, None)
+            number += 1
+
+    def check() -> None:
+        try:
+            for _ in range(1000):
+                check_finite(held)
+        except BaseException as error:
+            errors.append(error)
+
+    writer, readers = threading.Thread(target=change), [threading.Thread(target=check) for _ in range(2)]
+    for thread in (writer, *readers):
+        thread.start()
+    for thread in readers:
+        thread.join()
+    ended.set()
+    writer.join()
+    assert errors == []

@@ -22,9 +22,9 @@ from liftcore.errors import (
     UnliftedStreamError,
 )
 from liftcore.filters import All, PathContains, to_predicate
+from liftcore.pipeline.body import Body
 from liftcore.pipeline.committing import commit
 from liftcore.pipeline.stages import dedupe, filter_, reconstruct, repack
-from liftcore.pipeline.use import Use
 
 KEY, OTHER = jax.random.key(0), jax.random.key(1)
 
@@ -132,8 +132,8 @@ def test_filter_groups_the_roots_of_sequences() -> None:
 # -- reconstruct and repack, inside a lift that changes nothing --------------------------------------------------------
 
 
-def use_of(scopes: Any, into: list[Any], out: list[Any], rngs: list[Any]) -> tuple[Use, Any, Any]:
-    """The use of a lift as its transformation meets it, with its groups."""
+def body_of(scopes: Any, into: list[Any], out: list[Any], rngs: list[Any]) -> tuple[Body, Any, Any]:
+    """The body that a transformation is given, with its groups."""
     caught: list[Any] = []
 
     def transform(scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any) -> Any:
@@ -147,8 +147,8 @@ def use_of(scopes: Any, into: list[Any], out: list[Any], rngs: list[Any]) -> tup
 def test_reconstruct_makes_live_scopes_at_the_same_paths() -> None:
     root = bound({"params": {"a": {"w": 1}}, "cache": {"a": {"c": 2}}})
     outer = root.push("a")
-    use, variables, rngs = use_of(outer, ["params"], [True], [True])
-    (inner,) = reconstruct(use.layout, use.outers, variables, rngs)
+    body, variables, rngs = body_of(outer, ["params"], [True], [True])
+    (inner,) = reconstruct(body.layout, body.outers, variables, rngs)
     assert inner.path == outer.path
     assert inner.path_text == "/a/none"
     assert inner.push("b").path_text == "/a/none/b"
@@ -160,8 +160,8 @@ def test_reconstruct_makes_live_scopes_at_the_same_paths() -> None:
 def test_reconstruct_goes_on_counting() -> None:
     outer = bound().push("a")
     outer.make_rng()
-    use, variables, rngs = use_of(outer, [True], [True], [True])
-    (inner,) = reconstruct(use.layout, use.outers, variables, rngs)
+    body, variables, rngs = body_of(outer, [True], [True], [True])
+    (inner,) = reconstruct(body.layout, body.outers, variables, rngs)
     assert inner.make_rng() == outer.make_rng()
     assert inner.push("b").make_rng() == outer.push("b").make_rng()
 
@@ -181,8 +181,8 @@ def test_reconstruct_goes_on_counting() -> None:
 def test_reconstruct_allows_writing_where_all_three_allow_it(
     outside: Any, out: list[Any], allowed: Any, writable: bool
 ) -> None:
-    use, variables, rngs = use_of(bound({"state": {"n": 1}}, mutable=outside), [True], out, [True])
-    (inner,) = reconstruct(use.layout, use.outers, variables, rngs, allowed)
+    body, variables, rngs = body_of(bound({"state": {"n": 1}}, mutable=outside), [True], out, [True])
+    (inner,) = reconstruct(body.layout, body.outers, variables, rngs, allowed)
     assert inner.is_mutable_collection("state") is writable
     if not writable:
         with pytest.raises((ModifyScopeVariableError, UnliftedCollectionError)):
@@ -191,40 +191,40 @@ def test_reconstruct_allows_writing_where_all_three_allow_it(
 
 def test_repack_groups_what_was_written_and_what_was_created() -> None:
     outer = bound({"params": {"w": 1}, "state": {"n": 1, "m": 1}}).push("a")
-    use, variables, rngs = use_of(outer, [True], ["params", "state"], [True])
-    (inner,) = reconstruct(use.layout, use.outers, variables, rngs)
+    body, variables, rngs = body_of(outer, [True], ["params", "state"], [True])
+    (inner,) = reconstruct(body.layout, body.outers, variables, rngs)
     inner.put_variable("state", "n", 2)
     made = inner.push("b").variable("state", "k", lambda: 3)
     made.value = 4
     inner.param("v", lambda key: 5)
-    (params, state), sown = repack(use.layout, [inner])
+    (params, state), sown = repack(body.layout, [inner])
     assert params == Changes(({},), ({"params": {"v": 5}},))
     assert state == Changes(({"state": {"n": 2, "b": {"k": 4}}},), ({"state": {"b": {"k": 3}}},))
     assert sown == ((),)
 
 
 def test_repack_leaves_out_what_was_only_read() -> None:
-    use, variables, rngs = use_of(bound({"state": {"n": 1}}), [True], [True], [True])
-    (inner,) = reconstruct(use.layout, use.outers, variables, rngs)
+    body, variables, rngs = body_of(bound({"state": {"n": 1}}), [True], [True], [True])
+    (inner,) = reconstruct(body.layout, body.outers, variables, rngs)
     assert inner.variable("state", "n").value == 1
-    assert repack(use.layout, [inner])[0] == (Changes(({},), ({},)),)
+    assert repack(body.layout, [inner])[0] == (Changes(({},), ({},)),)
 
 
 def test_repack_gives_each_variable_to_the_first_output_filter_that_matches() -> None:
-    use, variables, rngs = use_of(bound(), [True], [All("params", PathContains("lora")), "params"], [True])
-    (inner,) = reconstruct(use.layout, use.outers, variables, rngs)
+    body, variables, rngs = body_of(bound(), [True], [All("params", PathContains("lora")), "params"], [True])
+    (inner,) = reconstruct(body.layout, body.outers, variables, rngs)
     inner.param("w", lambda key: 1)
     inner.push("lora").param("w", lambda key: 2)
-    (lora, rest), _ = repack(use.layout, [inner])
+    (lora, rest), _ = repack(body.layout, [inner])
     assert lora.created == ({"params": {"lora": {"w": 2}}},)
     assert rest.created == ({"params": {"w": 1}},)
 
 
 def test_repack_puts_captured_values_last() -> None:
-    use, variables, rngs = use_of(bound(), ["params"], ["params", Captured()], [True])
-    (inner,) = reconstruct(use.layout, use.outers, variables, rngs)
+    body, variables, rngs = body_of(bound(), ["params"], ["params", Captured()], [True])
+    (inner,) = reconstruct(body.layout, body.outers, variables, rngs)
     inner.push("b").sow("intermediates", "y", 7)
-    (params, captured), sown = repack(use.layout, [inner])
+    (params, captured), sown = repack(body.layout, [inner])
     assert params == Changes(({},), ({},))
     assert captured == ([7],)
     assert [(one.path, one.collection, one.name) for (one,) in sown] == [(("b",), "intermediates", "y")]
@@ -233,8 +233,8 @@ def test_repack_puts_captured_values_last() -> None:
 def test_commit_puts_values_where_they_belong() -> None:
     root = bound({"state": {"a": {"n": 1}}})
     outer = root.push("a")
-    use, *_ = use_of(outer, [True], [True], [True])
-    commit(use, (Changes(({"state": {"n": 2, "b": {"k": 4}}},), ({"state": {"b": {"k": 3}}},)),))
+    body, *_ = body_of(outer, [True], [True], [True])
+    commit(body, (Changes(({"state": {"n": 2, "b": {"k": 4}}},), ({"state": {"b": {"k": 3}}},)),))
     assert root.variables() == {"state": {"a": {"n": 2, "b": {"k": 4}}}}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import liftcore
 from liftcore import rng
-from liftcore.errors import InvalidRngError
+from liftcore.errors import InvalidRngError, LiftArgumentError
 from liftcore.filters import DenyList, Nothing, intersect
 from liftcore.pipeline import streams
 from liftcore.scopes.tree import Tree
@@ -155,23 +155,23 @@ def test_rewinding_draws_again_what_was_drawn() -> None:
     assert first[1] != on[1]
 
 
-def test_a_scope_below_that_was_kept_goes_on_where_the_rewound_place_does() -> None:
+def test_a_scope_that_was_kept_counts_on() -> None:
     def model(scope: Any) -> Any:
         kept = scope.push("a")
         first = kept.make_rng()
         kept.put_variable("state", "n", 1)
         new = scope.rewound(rewind_rngs=True).push("a")
-        again = kept.make_rng()
+        on = kept.make_rng()
         new.put_variable("state", "n", 2)
-        return first, again, new.make_rng(), kept.get_variable("state", "n")
+        return first, on, new.make_rng(), kept.get_variable("state", "n")
 
-    first, again, on, n = liftcore.apply(model, mutable=True)({}, rngs=jax.random.key(0))[0]
+    first, on, again, n = liftcore.apply(model, mutable=True)({}, rngs=jax.random.key(0))[0]
     assert first == again
     assert first != on
     assert n == 2, "it is one place, so what is written there is seen"
 
 
-def test_counts_begin_anew_after_branches_of_which_one_rewinds() -> None:
+def test_draws_of_a_branch_that_rewinds_do_not_count_after_it() -> None:
     def rewinding(scope: Any) -> Any:
         return jax.random.key_data(scope.rewound(rewind_rngs=True).make_rng())
 
@@ -190,7 +190,36 @@ def test_counts_begin_anew_after_branches_of_which_one_rewinds() -> None:
             _, inside, after = liftcore.apply(model)({}, pred, before, rngs=jax.random.key(0))
             keys, _, _ = liftcore.apply(model)({}, pred, 6, rngs=jax.random.key(0))
             assert (inside == keys[0 if pred else before + 1]).all()
-            assert (after == keys[2]).all(), "the longest branch draws two keys"
+            assert (after == keys[before + 2]).all(), "the other branch draws two keys"
+
+
+@pytest.mark.parametrize("given", ["at one place", "above it", "below it"])
+def test_scopes_of_one_place_that_count_apart_are_not_given_together(given: str) -> None:
+    def model(scope: Any) -> Any:
+        below = scope.push("a")
+        scopes = {
+            "at one place": (below, below.rewound(rewind_rngs=True)),
+            "above it": (below, scope.rewound(rewind_rngs=True)),
+            "below it": (scope, below.rewound(rewind_rngs=True)),
+        }[given]
+        return liftcore.remat(lambda scopes: [each.make_rng() for each in scopes])(scopes)
+
+    with pytest.raises(
+        LiftArgumentError, match=r"at /a, .* counts its draws apart .* `scope = scope.rewound\(rewind_rngs=True\)`"
+    ):
+        liftcore.apply(model)({}, rngs=jax.random.key(0))
+
+
+def test_rewound_scopes_may_be_given_together() -> None:
+    def model(scope: Any, lift: Any) -> Any:
+        back = scope.push("a").rewound(rewind_rngs=True)
+        scopes = back, back.push("b"), back.rewound(), scope.push("c").rewound(rewind_rngs=True)
+        first = [each.make_rng() for each in scopes]
+        return first, lift(lambda scopes: [each.make_rng() for each in scopes])(scopes), back.make_rng()
+
+    run = liftcore.apply(model)
+    found = [run({}, lift, rngs=jax.random.key(0)) for lift in (liftcore.jit, liftcore.remat, lambda fn: fn)]
+    assert found[0] == found[1] == found[2]
 
 
 # --- initializers that ignore their key -------------------------------------------------------------------------------

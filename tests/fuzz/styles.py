@@ -8,6 +8,7 @@ the same variables, and loops. Results, gradients, states and draws are compared
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ import liftcore
 import linen_like as nn
 import nnx_like as nnx
 import pax_like as pax
+from liftcore.owners import by_dtype, collections_of
 
 __all__ = ["Unit", "attempt", "program", "wrong"]
 
@@ -49,7 +51,9 @@ class Unit:
     child: Unit | None = None
 
 
-def program(draw: random.Random, depth: int = 2, stateless: bool = False, inside: bool = False) -> Unit:
+def program(
+    draw: random.Random, depth: int = 2, stateless: bool = False, inside: bool = False, branch: bool = False
+) -> Unit:
     """Return a random model.
 
     Args:
@@ -57,12 +61,15 @@ def program(draw: random.Random, depth: int = 2, stateless: bool = False, inside
         depth: how many levels of children it has.
         stateless: whether no part may have a state.
         inside: whether it is in a part that passes on no streams.
+        branch: whether a branch creates it; then its variables cannot be created in a lift that does not hoist.
     """
     style = draw.choice(STYLES)
     stateless = stateless or style == "pytree"  # `Applied` returns changes instead of keeping them
     inside = inside or style not in ("scope", "linen")
-    child = program(draw, depth - 1, stateless, inside) if depth else None
-    lift = draw.choice(list(LIFTS[style])) if depth else "none"
+    branch = branch and not inside  # bridges create their variables outside of the lift
+    lift = draw.choice([name for name in LIFTS[style] if not (branch and name == "own")]) if depth else "none"
+    branch = branch or (lift == "cond" and not inside)
+    child = program(draw, depth - 1, stateless, inside, branch) if depth else None
     has_state = not stateless and draw.random() < 0.6
     return Unit(style, round(draw.uniform(-1, 1), 2), lift, has_state, not inside and draw.random() < 0.5, child)
 
@@ -125,8 +132,9 @@ class Object(nnx.Module):
         if unit.has_state:
             self.n = State(jnp.zeros(()))
         if unit.child is not None:
-            inside = unit.child.style == "object"
-            self.child = Object(unit.child, rngs) if inside else nnx.bridge.ToNNX(in_scope(unit.child), X, rngs=rngs)
+            child, inside = unit.child, unit.child.style == "object"
+            make = functools.partial(Object, child) if inside else functools.partial(_wrapped, child)
+            self.child = _elements(make, rngs, unit.lift) if unit.lift in ("vmap", "scan") else make(rngs)
 
     def __call__(self, x: Any) -> Any:
         if self.unit.child is not None:
@@ -135,6 +143,16 @@ class Object(nnx.Module):
         if self.unit.has_state:
             self.n[...] += y.sum()
         return y
+
+
+def _wrapped(unit: Unit, rngs: nnx.Rngs) -> Any:
+    return nnx.bridge.ToNNX(in_scope(unit), X, rngs=rngs)
+
+
+def _elements(make: Any, rngs: nnx.Rngs, lift: str) -> Any:
+    """Return a part with parameters for two elements; those of a `vmap` have states of their own too."""
+    axes = nnx.StateAxes({nnx.Param: 0, (State if lift == "vmap" else nnx.Nothing()): 0, ...: None})
+    return nnx.vmap(make, in_axes=None, out_axes=axes, axis_size=2)(rngs)
 
 
 class WithKinds(pax.Module):
@@ -150,7 +168,8 @@ class WithKinds(pax.Module):
             self.register_state("n", jnp.zeros(()))
         if unit.child is not None:
             inside = unit.child.style == "kinds"
-            self.child = WithKinds(unit.child) if inside else pax.Layer(in_scope(unit.child), jax.random.key(0), X)
+            made: Any = WithKinds(unit.child) if inside else pax.Layer(in_scope(unit.child), jax.random.key(0), X)
+            self.child = _two(made, unit.lift) if unit.lift in ("vmap", "scan") else made
 
     def __call__(self, x: Any) -> Any:
         if self.unit.child is not None:
@@ -159,6 +178,14 @@ class WithKinds(pax.Module):
         if self.unit.has_state:
             self.n = self.n + y.sum()
         return y
+
+
+def _two(module: Any, lift: str) -> Any:
+    """Return a module with kinds with parameters, and under a `vmap` with states, for two elements."""
+    leaves, structure = jax.tree.flatten(module)
+    names = [name if lift != "vmap" else "params" for name in collections_of(module, by_dtype)]
+    pairs = zip(leaves, names, strict=True)
+    return jax.tree.unflatten(structure, [jnp.stack([one, one]) if name == "params" else one for one, name in pairs])
 
 
 class Pytree(eqx.Module):
@@ -172,8 +199,9 @@ class Pytree(eqx.Module):
         self.unit, self.w, self.child = unit, jnp.float32(unit.w), None
         if unit.child is not None:
             inside = unit.child.style == "pytree"
-            make = eqx.Applied.init
-            self.child = Pytree(unit.child) if inside else make(in_scope(unit.child), jax.random.key(0), X)
+            child, init = unit.child, eqx.Applied.init
+            make = (lambda _: Pytree(child)) if inside else lambda _: init(in_scope(child), jax.random.key(0), X)
+            self.child = eqx.filter_vmap(make)(jnp.arange(2)) if unit.lift in ("vmap", "scan") else make(0)
 
     def __call__(self, x: Any) -> Any:
         if self.unit.child is not None:
@@ -215,11 +243,13 @@ def _loop(fn: Any) -> Any:
     return lambda owner, x, _: (fn(owner, x), None)
 
 
-def _with_kinds(lift: Any, args: tuple[Any, ...] = (), **options: Any) -> Any:
+def _with_kinds(
+    lift: Any, result: Any = lambda y: y, fns: Any = lambda fn: [fn], args: Any = lambda x: (x,), **options: Any
+) -> Any:
     def call(fn: Any, module: Any, x: Any) -> Any:
-        changed, y = pax.lift(lift, fn, **options)(module, x, *args)
+        changed, y = pax.lift(lift, *fns(fn), **options)(module, *args(x))
         module.child = changed.child
-        return y
+        return result(y)
 
     return call
 
@@ -232,6 +262,27 @@ def _of_objects(fn: Any, module: Any, x: Any) -> Any:
     return nnx.fori_loop(0, 2, lambda _, state: (state[0], fn(*state)), (module, x))[1]
 
 
+def _of_elements(fn: Any, module: Any, x: Any) -> Any:
+    del fn
+    axes = nnx.StateAxes({nnx.Param: 0, ...: nnx.Carry})
+    return nnx.scan(lambda child, x: child(x), in_axes=(axes, nnx.Carry), out_axes=nnx.Carry, length=2)(module.child, x)
+
+
+def _lifted_loop(fn: Any, module: Any, x: Any) -> Any:
+    def step(carry: Any, _: Any) -> Any:
+        return (carry[0], fn(*carry)), None
+
+    return nnx.lift(liftcore.scan, step, **SHARE)((module, x), None)[0][1]
+
+
+def _of_leaves(fn: Any, module: Any, x: Any) -> Any:
+    del fn
+    arrays, rest = eqx.partition(module.child, eqx.is_array)
+    return jax.lax.scan(lambda x, arrays: (eqx.combine(arrays, rest)(x), None), x, arrays)[0]
+
+
+OWN = nnx.StateAxes({nnx.RngState: None, ...: 0})
+ROOT = liftcore.bind({})
 Call = Callable[[Callable[..., Any], Any, Any], Any]
 LIFTS: dict[str, dict[str, Call]] = {
     "scope": {
@@ -261,22 +312,43 @@ LIFTS: dict[str, dict[str, Call]] = {
         "remat": lambda fn, module, x: nnx.remat(fn)(module, x),
         "jit": lambda fn, module, x: nnx.jit(fn)(module, x),
         "shared": _of_objects,
+        "vmap": lambda fn, module, x: nnx.vmap(lambda child, x: child(x), in_axes=(OWN, None))(module.child, x).sum(0),
+        "scan": _of_elements,
         "cond": lambda fn, module, x: nnx.cond(x.sum() > 0, fn, fn, module, x),
+        "vjp": lambda fn, module, x: _pulled(*nnx.vjp(fn, module, x)),
         "own": lambda fn, module, x: nnx.lift(halved, fn)(module, x),
+        "jit_lifted": lambda fn, module, x: nnx.lift(liftcore.jit, fn)(module, x),
+        "shared_lifted": _lifted_loop,
+        "vjp_lifted": lambda fn, module, x: _pulled(*nnx.lift(liftcore.vjp, fn)(module, x)),
     },
     "kinds": {
         "none": lambda fn, module, x: fn(module, x),
         "remat": _with_kinds(liftcore.remat),
         "jit": _with_kinds(liftcore.jit),
+        "vmap": _with_kinds(liftcore.vmap, lambda y: y.sum(0), **mapped(ROOT)),
+        "scan": _with_kinds(
+            liftcore.scan, lambda y: y[0], lambda fn: [_loop(fn)], lambda x: (x, None), **stacked(ROOT)
+        ),
+        "shared": _with_kinds(liftcore.scan, lambda y: y[0], lambda fn: [_loop(fn)], lambda x: (x, None), **SHARE),
+        "cond": _with_kinds(liftcore.cond, fns=lambda fn: [fn, fn], args=lambda x: (x.sum() > 0, x)),
+        "vjp": _with_kinds(liftcore.vjp, lambda pair: _pulled(*pair)),
         "own": _with_kinds(halved),
     },
     "pytree": {
         "none": lambda fn, module, x: fn(module, x),
         "remat": lambda fn, module, x: eqx.filter_checkpoint(fn)(module, x),
         "jit": lambda fn, module, x: eqx.filter_jit(fn)(module, x),
+        "vmap": lambda fn, module, x: eqx.filter_vmap(_called, in_axes=(eqx.if_array(0), None))(module.child, x).sum(0),
+        "scan": _of_leaves,
+        "shared": lambda fn, module, x: jax.lax.fori_loop(0, 2, lambda _, x: fn(module, x), x),
+        "cond": lambda fn, module, x: jax.lax.cond(x.sum() > 0, *[lambda x: fn(module, x)] * 2, x),
         "vjp": lambda fn, module, x: _pulled(*eqx.filter_vjp(lambda x: fn(module, x), x)),
     },
 }
+
+
+def _called(fn: Any, x: Any) -> Any:
+    return fn(x)
 
 
 def _of_module(fn: Any) -> Any:
@@ -306,6 +378,7 @@ def _child(unit: Unit, params: Any) -> Any:
 
 def _lifted(unit: Unit, params: Any, state: Any, x: Any, root: Any, path: tuple[str, ...]) -> Any:
     child: Any = unit.child
+    lift = unit.lift.removesuffix("_lifted")
 
     def run(params: Any, state: Any, x: Any, root: Any = root) -> Any:
         return plainly(child, params, state, x, root, path)
@@ -313,21 +386,37 @@ def _lifted(unit: Unit, params: Any, state: Any, x: Any, root: Any, path: tuple[
     def item(tree: Any, number: int) -> Any:
         return jax.tree.map(lambda leaf: leaf[number], tree)
 
-    if unit.lift == "own":
+    if lift == "own":
         return run(jax.tree.map(lambda leaf: leaf / 2, params), state, x)
-    if unit.lift == "vjp":
+    if lift == "vjp":
         y, pullback, after = jax.vjp(lambda x: run(params, state, x), x, has_aux=True)
         return _pulled(y, pullback), after
-    keys = None if root is None else jax.random.split(root, 2)
-    if unit.lift == "vmap":
+    keys = [None, None] if root is None else jax.random.split(root, 2)
+    if lift == "vmap":
         each = [run(item(params, number), item(state, number), x, keys[number]) for number in (0, 1)]
         return each[0][0] + each[1][0], jax.tree.map(lambda *leaves: jnp.stack(leaves), each[0][1], each[1][1])
-    if unit.lift in ("scan", "shared"):
+    if lift in ("scan", "shared"):
         for number in (0, 1):
-            split = unit.lift == "scan"
+            split = lift == "scan"
             x, state = run(*(item(params, number), state, x, keys[number]) if split else (params, state, x))
         return x, state
     return run(params, state, x)
+
+
+def begun(unit: Unit, params: Any) -> Any:
+    """The state of a unit before the first call of it: what is called to make it keeps what this call writes."""
+    before = {"n": jnp.zeros(())} if unit.has_state else {}
+    if unit.child is None:
+        return before
+    below = _child(unit, params)
+    if unit.lift in ("vmap", "scan"):  # the elements are alike
+        below = jax.tree.map(lambda leaf: leaf[0], below)
+    state = begun(unit.child, below)
+    if unit.style not in ("scope", "linen", unit.child.style):  # `ToNNX`, `Layer` and `Applied` call it
+        state = plainly(unit.child, below, state, X, None)[1]
+    if unit.lift == "vmap":
+        state = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
+    return before | ({"child": state} if state else {})
 
 
 # -- comparing ---------------------------------------------------------------------------------------------------------
@@ -337,15 +426,13 @@ def wrong(unit: Unit) -> str:
     """Return how the library differs from the plain run; empty if it does not."""
     model, noise = in_scope(unit), jax.random.key(1)
     y, made = liftcore.init(model)({"params": jax.random.key(0), "noise": noise}, X)
-    params = made["params"]
-    zeros = jax.tree.map(jnp.zeros_like, made.get("state", {}))
-    if not _keeps(unit):  # an object that is called twice in `init` is a chapter of its own
-        found = _difference("result of init", y, plainly(unit, params, zeros, X, noise)[0])
-        if found:
-            return found
+    params, state = made["params"], begun(unit, made["params"])
+    found = _difference("init", (y, made.get("state", {})), plainly(unit, params, state, X, noise))
+    if found:
+        return found
     leaves, structure = jax.tree.flatten(params)  # elements that were made alike now differ
     spread = [leaf + 0.1 * jnp.arange(leaf.size).reshape(leaf.shape) for leaf in leaves]
-    params, state = jax.tree.unflatten(structure, spread), zeros
+    params = jax.tree.unflatten(structure, spread)
 
     def ours(params: Any) -> Any:
         variables = {"params": params, **({"state": state} if state else {})}
@@ -364,10 +451,6 @@ def wrong(unit: Unit) -> str:
             return found
         state = after
     return ""
-
-
-def _keeps(unit: Unit | None) -> bool:
-    return unit is not None and (unit.has_state or _keeps(unit.child))
 
 
 def _difference(name: str, found: Any, expected: Any) -> str:

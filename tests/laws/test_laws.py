@@ -360,16 +360,22 @@ def rewinding(scope: Any, x: Any) -> Any:
 
 
 def rewound_in_places(body: Callable[..., Any]) -> Callable[..., Any]:
-    """A model that runs a body where more, fewer or no keys than it draws were drawn before, and draws after it."""
+    """A model that runs a body where more, fewer or no keys than it draws were drawn before, and draws after it.
+
+    The last place is itself rewound, so the body counts apart from the scope that was there before.
+    """
 
     def model(scope: Any, x: Any) -> Any:
-        for name, before in (("a", 5), ("b", 0), ("c", 2)):
+        for name, before, rewinds in (("a", 5, False), ("b", 0, False), ("c", 2, True)):
             place = scope.push(name)
+            back = place.rewound(rewind_rngs=rewinds)
+            drawing = [place, place.rewound().push("below"), place.rewound().push("other")]
+            drawing += [back, back.rewound().push("below")] if rewinds else []
             for _ in range(before):
-                for each in (place, place.rewound().push("below"), place.rewound().push("other")):
+                for each in drawing:
                     x = x + uniform(each.make_rng("dropout"))
-            x = body(place.rewound(), x)
-            for each in (place, place.rewound().push("below"), place.rewound().push("other")):
+            x = body(back.rewound(), x)
+            for each in drawing:
                 x = x * uniform(each.make_rng("dropout"))
         return x
 

@@ -40,7 +40,7 @@ class World:
         mutable: whether a collection may be written.
         initializing: whether the run is an `init`.
         taken: the collections that the transformation around gives back; None where there is none.
-        counts: how many keys were drawn, by path and stream.
+        counts: how many keys were drawn, by path, stream and where counting began.
         pending: what earlier iterations created: it exists again once this iteration has created it too.
         starts: of a stream that began anew, how much of a path its keys do not depend on.
         changed: what was created or written.
@@ -55,7 +55,7 @@ class World:
     mutable: Callable[[str], bool]
     initializing: bool = False
     taken: frozenset[str] | None = None
-    counts: dict[tuple[Path, str], int] = dataclasses.field(default_factory=dict)
+    counts: dict[tuple[Path, str, object], int] = dataclasses.field(default_factory=dict)
     pending: dict[Path, Any] = dataclasses.field(default_factory=dict)
     starts: Mapping[str, int] = dataclasses.field(default_factory=dict)
     changed: dict[Path, None] = dataclasses.field(default_factory=dict)
@@ -130,32 +130,31 @@ class Held:
 class Plain:
     """A scope without liftcore."""
 
-    def __init__(self, world: World, path: Path = (), names: Iterable[str] = ()) -> None:
+    def __init__(self, world: World, path: Path = (), names: Iterable[str] = (), origin: object = None) -> None:
         self.world, self.path, self.names = world, path, set(names)
+        self.origin = origin  # where it began to count its draws
 
     def push(self, name: str | None = None, prefix: str = "") -> Plain:
         if name is None:
             name = next(f"{prefix}{i}" for i in range(99) if f"{prefix}{i}" not in self.names)
         assert name not in self.names
         self.names.add(name)
-        return Plain(self.world, (*self.path, name))
+        return self.below(name)
 
     def rewound(self, rewind_rngs: bool = False) -> Plain:
-        counts, size = self.world.counts, len(self.path)
-        for place in [place for place in counts if rewind_rngs and place[0][:size] == self.path]:
-            del counts[place]
-        return Plain(self.world, self.path)
+        return Plain(self.world, self.path, origin=object() if rewind_rngs else self.origin)
 
     def below(self, name: str) -> Plain:
-        return Plain(self.world, (*self.path, name))
+        return Plain(self.world, (*self.path, name), origin=self.origin)
 
     def child(self, fn: Callable[..., Any], name: str | None = None, prefix: str = "") -> Callable[..., Any]:
         below = self.push(name, prefix)
-        return lambda *args: fn(Plain(self.world, below.path), *args)
+        return lambda *args: fn(below.rewound(), *args)
 
     def make_rng(self, name: str = "params") -> Any:
         counted = name if name in self.world.given else "params"
-        count = self.world.counts[self.path, counted] = self.world.counts.get((self.path, counted), 0) + 1
+        place = self.path, counted, self.origin
+        count = self.world.counts[place] = self.world.counts.get(place, 0) + 1
         path = self.path[self.world.starts.get(counted, 0) :]
         text = b"".join(b"\0" + item.encode() for item in path) + b"\0" + count.to_bytes(1 + (count > 255), "big")
         word = int.from_bytes(hashlib.sha1(text).digest()[:4], "big")
@@ -237,7 +236,7 @@ class Rule(NamedTuple):
             here.pending = self._slices(outer.pending, index, scope.path)
             for path, value in carried.items():
                 (here.values if path in values else here.pending)[path] = value
-            inner = Plain(here, scope.path, names)
+            inner = Plain(here, scope.path, names, scope.origin)
             results[index] = one(inner, index)
             carried |= {path: here.values[path] for path in here.changed if self.axes[path[0]] in (None, CARRY)}
             worlds[index], scope.names = here, inner.names
@@ -286,7 +285,7 @@ def again(scope: Plain, body: Body, x: Any) -> tuple[Any, Callable[[dict[Path, A
         here.pending |= made
         for path, value in params.items():
             (here.values if path in before.values else here.pending)[path] = value
-        return body(Plain(here, scope.path, names), x)
+        return body(Plain(here, scope.path, names, scope.origin), x)
 
     def is_param(path: Path) -> bool:
         return path[0] == "params" and path[1 : 1 + len(scope.path)] == scope.path

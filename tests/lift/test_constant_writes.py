@@ -148,7 +148,7 @@ def outcome(body: Fn, c: Any, state: Any = None) -> Any:
 @pytest.mark.parametrize("state", [{}, None], ids=["created", "exists"])
 def test_a_constant_may_be_written_inside_other_lifts(outer: Fn, state: Any) -> None:
     after = {name: outer(after_put(inner(add))) for name, inner in (INNER | RULED).items()}
-    alone = {name: outer(inner(put)) for name, inner in INNER.items()}
+    alone = {name: outer(inner(put)) for name, inner in (INNER | RULED).items()}
     found, both = compiled(
         lambda c: [{name: outcome(fn, c, state) for name, fn in all_.items()} for all_ in (after, alone)], C
     )
@@ -230,3 +230,27 @@ def test_two_results_of_one_equation_are_told_apart() -> None:
 
     with pytest.raises(LoopInvarianceError, match=r"\['state/q'\] is shared"):
         outcome(OUTER["scan"](liftcore.jit(two)), C, {"p": jnp.ones(3), "q": jnp.ones(3)})
+
+
+def with_vmap(fn: Fn) -> Fn:
+    lifted = liftcore.custom_vmap(fn)
+    lifted.def_vmap(lambda size, in_batched, scope, x: (fn(scope, x), (True, False)))
+    return lifted
+
+
+@pytest.mark.parametrize("state", [{}, None], ids=["created", "exists"])
+def test_a_constant_result_of_a_rule_may_be_written(state: Any) -> None:
+    def two(scope: Scope, x: Any) -> Any:
+        return x * 2, 2 * scope.get_variable("consts", "c")
+
+    def write(inner: Fn) -> Fn:
+        def body(scope: Scope, x: Any) -> Any:
+            y, p(scope).value = inner(two)(scope, x)
+            return y
+
+        return OUTER["scan"](body)
+
+    inner = {"nothing": INNER["nothing"], "custom_vmap": with_vmap} | RULED
+    found = compiled(lambda c: {name: outcome(write(fn), c, state) for name, fn in inner.items()}, C)
+    assert_same(found, dict.fromkeys(inner, found["nothing"]))
+    assert_same(found["nothing"][1]["state"]["p"], 2 * C)

@@ -86,7 +86,7 @@ def test_an_error_names_the_function_that_is_called() -> None:
     def wrong(scope: Scope, x: Any) -> Any:
         return scope.param("w", lambda key, shape: jnp.zeros(shape))
 
-    with pytest.raises(liftcore.errors.LiftArgumentError, match=r"vmap\(wrong\): .*takes `\(key, shape\)`"):
+    with pytest.raises(TypeError, match=r"vmap\(wrong\): .*takes `\(key, shape\)`"):
         liftcore.init(lift_any(wrong))(KEY, X)
     with pytest.raises(liftcore.errors.ScopeParamNotFoundError, match=r"vmap\(shifted\)"):
         liftcore.apply(lift_any(shifted))({"params": {"scale": jnp.ones(2)}}, X)

@@ -394,9 +394,7 @@ def test_functions_of_the_signature_that_jax_asks_for_are_told_how_they_are_call
     def of_jax(x: Any) -> Any:
         return x
 
-    with pytest.raises(
-        LiftArgumentError, match=r"of_jax takes `\(x\)`, but is called with the scope \(or module\) first"
-    ):
+    with pytest.raises(TypeError, match=r"the call is `of_jax\(Model\(\), .*but `of_jax` takes `\(x\)`"):
         _with_functions(name, of_jax).init(KEY, X)
 
 

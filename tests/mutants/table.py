@@ -36,7 +36,7 @@ MUTANTS = (
         (*PACK, "lift/test_cond.py"),
     ),
     Mutant(
-        "pipeline/use.py",
+        "pipeline/body.py",
         "            scope.enter_names(names)\n",
         "            pass\n",
         "a body does not know the names that were taken before the lift",
@@ -44,14 +44,14 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/stages.py",
-        "root=outer.node.copy_counts(restarted),",
-        "root=outer.node,",
-        "scopes inside count draws in the nodes of those outside",
+        "counter=outer.counter.copy(restarted),",
+        "counter=outer.counter,",
+        "scopes inside count draws in the counters of those outside",
         (*PACK, "lift/test_remat.py", "lift/test_cond.py"),
     ),
     Mutant(
         "pipeline/packing.py",
-        'lifted.__name__ = getattr(fn, "__name__", lifted.__name__)',
+        "functools.update_wrapper(lifted, fn)",
         "pass",
         "a scope below is called after the lift, not after the function",
         ("lift/test_lifter_of.py",),
@@ -85,8 +85,8 @@ MUTANTS = (
         ("core/test_own_lifts.py",),
     ),
     Mutant(
-        "pipeline/use.py",
-        "return self._splits > 0 or True in",
+        "pipeline/body.py",
+        "return bool(self._splitting) or True in",
         "return True in",
         "a body that is split twice has initial values that the outer split cannot tell",
         ("core/test_own_lifts.py",),
@@ -253,9 +253,9 @@ MUTANTS = (
         (*PACK, "lift/test_remat.py"),
     ),
     Mutant(
-        "pipeline/use.py",
-        "for path, _ in leaves_of(tree)]\n        return Body(",
-        "for path, _ in ()]\n        return Body(",
+        "pipeline/body.py",
+        "for path, _ in leaves_of(tree)]\n        return self._but(",
+        "for path, _ in ()]\n        return self._but(",
         "a rule does not draw what the function drew for its initial values",
         (*PACK, "lift/test_custom_vjp.py", "lift/test_custom_rules.py"),
     ),
@@ -310,8 +310,8 @@ MUTANTS = (
     ),
     Mutant(
         "runners/compiled.py",
-        "self.count if self.rewound else scope.node.counts.get(self.name, 0) + self.count",
-        "self.count",
+        "count = scope.counter.counts.get(self.name, 0) + self.count",
+        "count = self.count",
         "a compiled body begins to count anew in each call",
         ("lift/test_jit.py",),
     ),
@@ -345,7 +345,7 @@ MUTANTS = (
     ),
     Mutant(
         "runners/eager.py",
-        "paths = tuple(outer.path for outer in body.use.outers)",
+        "paths = tuple(outer.path for outer in body.outers)",
         "paths = ()",
         "a loop whose filters look at paths is shared by other paths",
         ("lift/test_eager.py",),
@@ -387,7 +387,7 @@ MUTANTS = (
     ),
     Mutant(
         "runners/mapped.py",
-        "bind=lambda _, value: self._variables.body.use.bind(value)",
+        "bind=lambda _, value: self._variables.body.bind(value)",
         "bind=lambda _, value: value",
         "a lift around cannot see which mapped initial value another one reads",
         ("lift/test_map_variables.py",),
@@ -511,8 +511,8 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "pipeline/use.py",
-        "self.use.records.clear()",
+        "pipeline/body.py",
+        "self.records.clear()",
         "pass",
         "a body of which only the shapes are asked counts its draws",
         ("lift/test_eval_shape.py", "core/test_explain.py"),
@@ -530,8 +530,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/splitting.py",
-        "kept = [not chosen for chosen in picks]\n",
-        "kept = [False for chosen in picks]\n",
+        "kept, chosen = [not one for one in picks],",
+        "kept, chosen = [False for one in picks],",
         "initial values that were not chosen are lost",
         (
             "core/test_splitting.py",
@@ -558,9 +558,9 @@ MUTANTS = (
         ("lift/test_vmap.py",),
     ),
     Mutant(
-        "pipeline/use.py",
-        "use=self.use).with_effects()",
-        "use=self.use)",
+        "pipeline/body.py",
+        "body=self).with_effects()",
+        "body=self)",
         "an effect that an initial value needs runs again in the remainder",
         (
             "lift/test_remat.py",

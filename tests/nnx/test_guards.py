@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import liftcore
+import linen_like as nn
 import nnx_like as nnx
 from liftcore.errors import LiftArgumentError
 
@@ -54,6 +56,16 @@ class Holder:
         return net.net.predict(x) * self.rate if isinstance(net, Holder) else net.predict(x) * self.rate
 
 
+class Slotted:
+    __slots__ = ("f",)
+
+    def __init__(self, f: Any) -> None:
+        self.f = f
+
+    def __call__(self, x: Any) -> Any:
+        return self.f(x)
+
+
 def use(net: Net, x: Any) -> Any:
     return net.predict(x)
 
@@ -87,6 +99,12 @@ BRINGING: dict[str, Callable[[Net], Any]] = {
     "object that can be called": Holder,
     "method of an object": lambda net: Holder(net).helped,
     "partial with an object": lambda net: partial(Holder(net)),
+    "partial with a module and an array": lambda net: partial(lambda net, rate, x: net.predict(x), net, jnp.ones(2)),
+    "partial by name, with an array": lambda net: partial(lambda x, net, a: net.predict(x), net=net, a=jnp.ones(2)),
+    "partial with an object in a list": lambda net: partial(lambda fs, x: fs[0](x), [Holder(net)]),
+    "object with slots": lambda net: Slotted(net),
+    "object that holds a bound method": lambda net: Slotted(net.predict),
+    "object that holds an object": lambda net: Slotted(Slotted(Holder(net).helped)),
 }
 
 
@@ -198,3 +216,10 @@ def test_a_method_that_does_not_use_the_object_that_its_owner_holds_is_compiled(
     net.w.set_value(jnp.array(10.0))
     assert float(step(net, X)) == 20
     assert float(nnx.jit(partial(use, x=X))(net)) == 20
+
+
+def test_a_function_may_bring_arrays_and_functions_along() -> None:
+    brought = [jnp.ones(2), nnx.jit(lambda x: 2 * x), nnx.Linear, optax.adam(1e-3), Slotted(jnp.sin), nn.Dense(2)]
+    for form in (lambda one: partial(lambda one, x: x, one), lambda one: Slotted([one].index), Slotted):
+        for one in brought:
+            nnx.jit(form(one))

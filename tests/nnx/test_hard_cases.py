@@ -18,6 +18,7 @@ import liftcore
 import nnx_like as nnx
 from liftcore.errors import LiftArgumentError, LoopInvarianceError, NotSharedWarning
 from nnx_like.errors import AliasError, StructureError, TraceContextError
+from tests.lift.quick import assert_same, compiled
 
 
 class Model(nnx.Module):
@@ -571,7 +572,17 @@ def test_streams_that_iterations_share_may_be_returned() -> None:
     assert shared(0.0, jnp.ones(3), rngs)[1] is rngs
 
 
-@pytest.mark.parametrize("lift", [nnx.jit, nnx.remat, lambda fn: nnx.jit(nnx.remat(fn))], ids=["jit", "remat", "both"])
+def with_vmap(fn: Any) -> Any:
+    ruled = nnx.custom_vmap(fn)
+    ruled.def_vmap(lambda size, in_batched, model, x: (fn(model, x), True))
+    return ruled
+
+
+@pytest.mark.parametrize(
+    "lift",
+    [nnx.jit, nnx.remat, lambda fn: nnx.jit(nnx.remat(fn)), with_vmap],
+    ids=["jit", "remat", "both", "custom_vmap"],
+)
 @pytest.mark.parametrize("loop", [nnx.scan, nnx.vmap], ids=["scan", "vmap"])
 def test_a_shared_value_may_be_written_with_a_constant_inside_another_lift(loop: Any, lift: Any) -> None:
     @lift
@@ -589,3 +600,93 @@ def test_a_shared_value_may_be_written_with_a_constant_inside_another_lift(loop:
     if loop is nnx.scan:
         with pytest.raises(LoopInvarianceError, match="p is shared by all iterations"):
             loop(count, in_axes=(None, 0), out_axes=0)(model, jnp.ones(2))
+
+
+def scaled(model: Any, x: Any) -> Any:
+    model.p.set_value(model.p.get_value() * model.q.get_value() + 1)
+    return x * model.p.get_value().sum()
+
+
+def with_vjp(fn: Any) -> Any:
+    """The pullback reads the slice, also for the cotangent of what the function writes."""
+    ruled = nnx.custom_vjp(fn)
+
+    def backward(x: Any, cotangents: Any) -> Any:
+        (of_model, _), y = cotangents
+        return nnx.State({"p": 10 * of_model["p"] * x + y, "q": of_model["q"] + 7 * of_model["p"] * x}), y * x
+
+    ruled.defvjp(lambda model, x: (ruled(model, x), x), backward)
+    return ruled
+
+
+def with_jvp(fn: Any) -> Any:
+    ruled = nnx.custom_jvp(fn)
+    ruled.defjvp(lambda primals, tangents: (ruled(*primals), tangents[1] * 2 + tangents[0]["q"].sum()))
+    return ruled
+
+
+RULED: dict[str, Any] = {
+    "custom_vjp": with_vjp,
+    "custom_jvp": with_jvp,
+    "remat of custom_vjp": lambda fn: nnx.remat(with_vjp(fn)),
+    "jit of custom_jvp": lambda fn: nnx.jit(with_jvp(fn)),
+}
+XS = jnp.array([1.0, 2.0, 5.0])
+
+
+def put(model: Any, x: Any) -> Any:
+    model.p.set_value(model.q.get_value() * 3)
+    return x * 2
+
+
+def by_python(body: Any, reverse: bool) -> list[Any]:
+    def plain(model: Any, xs: Any) -> Any:
+        order = slice(None, None, -1 if reverse else 1)
+        return jnp.stack([body(model, x) for x in xs[order]][order])
+
+    def twice(model: Any, xs: Any) -> Any:
+        return jnp.stack([plain(model, xs) * c for c in xs[:2]])
+
+    return [plain, plain, twice]
+
+
+def by_scan(body: Any, reverse: bool) -> list[Any]:
+    scan = nnx.scan(body, in_axes=(None, 0), out_axes=0, reverse=reverse)
+
+    def nested(model: Any, xs: Any) -> Any:
+        return nnx.scan(lambda model, c: c * scan(model, xs), in_axes=(None, 0), out_axes=0)(model, xs[:2])
+
+    return [scan, nnx.remat(scan), nested]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_function_with_a_rule_may_write_a_constant_in_a_scan(reverse: bool) -> None:
+    """The values and gradients are those of a Python loop, also if a rule reads slices or values from before."""
+
+    def loss(q: Any, loop: Any) -> Any:
+        model = nnx.Dict(p=nnx.Param(2 * q), q=nnx.Param(q))
+        ys = loop(model, XS)
+        return (model.p[...] ** 2).sum() + ys.sum(), (model.p[...], ys)
+
+    def gradients(ruled: Any, loops: Any) -> list[Any]:
+        inner = ruled(scaled)
+        bodies = (lambda model, x: put(model, x) * inner(model, x), ruled(put))
+        return [
+            jax.value_and_grad(loss, has_aux=True)(XS, loop) for body in bodies for loop in loops(body, reverse=reverse)
+        ]
+
+    def all_of(loops: Any) -> Any:
+        return {name: gradients(ruled, loops) for name, ruled in RULED.items()}
+
+    assert_same(*compiled(lambda: (all_of(by_scan), all_of(by_python))))
+
+
+def test_a_loop_without_iterations_runs_no_rule() -> None:
+    model = nnx.Dict(p=nnx.Param(jnp.ones(3)), q=nnx.Param(jnp.ones(3)))
+
+    def body(model: Any, x: Any) -> Any:
+        model.p.set_value(model.q.get_value())
+        return with_vjp(scaled)(model, x)
+
+    assert nnx.scan(body, in_axes=(None, 0), out_axes=0)(model, jnp.ones(0)).shape == (0,)
+    assert model.p[...].tolist() == [1, 1, 1]

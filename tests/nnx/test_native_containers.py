@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import enum
@@ -18,7 +19,7 @@ import pytest
 
 import nnx_like as nnx
 from liftcore.errors import NotSharedWarning
-from nnx_like.errors import AliasError, StructureError
+from nnx_like.errors import AliasError, StructureError, TraceContextError
 from nnx_like.objects.natives import items_of
 from tests.nnx.lifts import ONCE
 
@@ -157,12 +158,106 @@ def test_a_body_adds_and_deletes_items_with_any_keys(lift: str) -> None:
     assert float(default["new"][0]) == 3
 
 
-@pytest.mark.parametrize("name", [*DICTS, *OTHERS])
+LOOPS = ("scan", "fori_loop", "while_loop", "cond", "switch")
+"""Those whose bodies may change no structure."""
+
+
 @pytest.mark.parametrize(
-    "copied",
-    [nnx.clone, lambda m: nnx.merge(*nnx.split(m)), lambda m: nnx.recursive_map(lambda _, x: x, m), copy.deepcopy],
-    ids=["clone", "split and merge", "recursive_map", "deepcopy"],
+    "form", [set, lambda one: [set(one)], lambda one: {1: (set(one),)}], ids=["set", "list", "dict"]
 )
+@pytest.mark.parametrize("lift", ONCE)
+def test_a_set_is_known_by_identity(lift: str, form: Any) -> None:
+    def the_set(held: Any) -> Any:
+        return held if type(held) is set else held[0] if type(held) is list else held[1][0]
+
+    def body(model: Any, x: Any) -> Any:
+        assert shared(model)
+        if lift not in LOOPS:
+            the_set(model.held).add(model.count)
+            assert len(the_set(model.alias)) == model.count
+        return x * 1
+
+    model = Model(form({"a"}))
+    model.w, held = weight(), the_set(model.held)
+    for model.count in (2, 3):
+        ONCE[lift](body)(model, jnp.ones(()))
+        assert shared(model)
+        assert the_set(model.held) is held
+    assert held == ({"a"} if lift in LOOPS else {"a", 2, 3})
+
+
+@pytest.mark.parametrize("lift", ["jit", "remat"])
+def test_a_new_or_replaced_set_is_one_set_after_the_body(lift: str) -> None:
+    def body(model: Any, x: Any) -> Any:
+        model.alias = model.held = model.below.again[0] = {"new"}
+        model.second = {object}
+        return x * 1
+
+    model = Model({"old"})
+    before = model.held
+    ONCE[lift](body)(model, jnp.ones(()))
+    assert shared(model)
+    assert (model.held, before, model.second) == ({"new"}, {"old"}, {object})
+
+
+@pytest.mark.parametrize("form", [lambda: {1, "a"}, lambda: [1, "a"]], ids=["set", "list"])
+def test_a_container_of_an_outer_trace_may_stay_and_may_not_change(form: Any) -> None:
+    def changes(model: Any) -> None:
+        model.held.clear()
+
+    model = nnx.Dict(w=weight(), held=form())
+    for body, how in ((changes, pytest.raises(TraceContextError)), (lambda model: None, contextlib.nullcontext())):
+        with how:
+            nnx.jit(lambda x, body=body: nnx.remat(lambda m: (body(m), nnx.Dict(x=x))[1])(model).x * 1)(jnp.ones(2))
+        assert len(model.held) == 2
+
+
+def test_a_body_may_change_nothing_but_the_factory_of_a_defaultdict() -> None:
+    def body(model: Any) -> None:
+        model.held.default_factory = dict
+
+    for lift in (nnx.jit, nnx.remat):
+        model = nnx.Dict(w=weight(), held=defaultdict(list, a=1))
+        lift(body)(model)
+        assert model.held.default_factory is dict
+
+
+def test_a_set_of_values_that_cannot_be_compared_stays_as_it_is() -> None:
+    one = iter([1])
+    model = nnx.Dict(w=weight(), held={one})
+    nnx.remat(lambda model: model.w.set_value(model.w.get_value() + 1))(model)
+    assert model.held == {one}
+    assert nnx.clone(model).held == {one}
+
+
+def test_a_compiled_function_sees_what_a_set_holds_now() -> None:
+    model, sizes = nnx.Dict(w=weight(), held={1}), []
+    f = nnx.jit(lambda model: sizes.append(len(model.held)))
+    for more in (1, 2, 2, 3):
+        model.held.add(more)
+        f(model)
+    assert sizes == [1, 2, 3]
+
+
+COPIES: dict[str, Any] = {
+    "clone": nnx.clone,
+    "split and merge": lambda m: nnx.merge(*nnx.split(m)),
+    "recursive_map": lambda m: nnx.recursive_map(lambda _, x: x, m),
+    "deepcopy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("copied", [name for name in COPIES if name != "recursive_map"])  # it maps static values too
+def test_a_copy_has_a_set_of_its_own(copied: str) -> None:
+    model = Model({1})
+    made = COPIES[copied](model)
+    assert shared(made)
+    model.held.add(2)
+    assert made.held == {1}
+
+
+@pytest.mark.parametrize("name", [*DICTS, *OTHERS])
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 def test_a_copy_has_the_same_containers(name: str, copied: Any) -> None:
     model = Model((DICTS | OTHERS)[name]())
     made = copied(model)

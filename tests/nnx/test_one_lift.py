@@ -16,7 +16,7 @@ import liftcore
 import linen_like as nn
 import nnx_like as nnx
 import pax_like as pax
-from liftcore.errors import LiftArgumentError, UnliftedCollectionError
+from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import All, Not, PathContains
 from nnx_like.errors import StructureError
 
@@ -301,9 +301,9 @@ ONES = jnp.ones(64)
 @pytest.mark.parametrize("lift", [liftcore.vmap, liftcore.scan])
 def test_streams_are_split_by_their_tags(lift: Any, split: bool) -> None:
     noisy, plain = Noisy(nnx.Rngs(dropout=0)), Noisy(nnx.Rngs(dropout=0))
-    options: dict[str, Any] = {"variable_axes": {True: None}, "axis_size": 3, "in_axes": None}
+    options: dict[str, Any] = {"axis_size": 3, "in_axes": None}
     if lift is liftcore.scan:
-        options = {"variable_broadcast": "RngKey", "variable_carry": "RngCount", "length": 3}
+        options = {"length": 3}
     options["split_rngs"] = {"dropout": split}
     drawn = nnx.lift(lift, lambda noisy, _: (noisy, noisy(ONES)), **options)(noisy, None)[1]
     masks = {tuple(row.tolist()) for part in drawn for row in part}
@@ -311,6 +311,76 @@ def test_streams_are_split_by_their_tags(lift: Any, split: bool) -> None:
     assert (tuple(plain.one(ONES).tolist()) in masks) is not split
     after = [tuple(part.tolist()) for part in noisy(ONES)]
     assert masks.isdisjoint(after)
+
+
+_ARGS: dict[str, Any] = {"in_axes": None, "axis_size": 3}
+_STATES = ("RngKey", "RngCount")
+STATES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "vmap": (liftcore.vmap, _ARGS, {"variable_axes": {_STATES: None}}),
+    "pmap": (liftcore.pmap, {**_ARGS, "axis_size": 1}, {"variable_axes": {_STATES: None}}),
+    "scan": (liftcore.scan, {"length": 3}, {"variable_broadcast": "RngKey", "variable_carry": "RngCount"}),
+    "all": (liftcore.scan, {"length": 3, "variable_broadcast": True}, {"variable_carry": _STATES}),
+    "partial": (functools.partial(liftcore.vmap, **_ARGS), {}, {"variable_axes": {"RngCount": None, "RngKey": None}}),
+}
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("name", STATES)
+def test_the_state_of_streams_needs_no_option(name: str, split: bool) -> None:
+    lift, options, named = STATES[name]
+    found = []
+    for given in (options, {**options, **named}):
+        noisy = Noisy(nnx.Rngs(dropout=0))
+        lifted = nnx.lift(lift, lambda noisy, _: (noisy, noisy(ONES)), **given, split_rngs={"dropout": split})
+        found.append((lifted(noisy, None)[1], noisy(ONES)))
+    jax.tree.map(np.testing.assert_array_equal, *found)
+
+
+def test_a_loop_over_objects_carries_the_counts_of_their_streams() -> None:
+    noisy, plain = Noisy(nnx.Rngs(dropout=0)), Noisy(nnx.Rngs(dropout=0))
+    split = {"dropout": False}
+    again = nnx.lift(liftcore.fori_loop, lambda _, carry: (carry[0], carry[0].one(carry[1])), split_rngs=split)
+    np.testing.assert_array_equal(again(0, 2, (noisy, ONES))[1], plain.one(plain.one(ONES)))
+    once = nnx.lift(liftcore.while_loop, lambda c: c[1], lambda c: (c[0], c[0].one(ONES)[0] > 3), split_rngs=split)
+    once((noisy, True))
+    assert noisy.one.rngs.count.get_value() == 3
+    assert noisy.two.rngs.count.get_value() == 0
+
+
+UNLIFTED: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "vmap": (liftcore.vmap, _ARGS, {"split_rngs": {"dropout": True}}),
+    "vmap of another name": (
+        liftcore.vmap,
+        {**_ARGS, "split_rngs": {"noise": True}},
+        {"split_rngs": {"dropout": True}},
+    ),
+    "scan": (liftcore.scan, {"length": 2}, {"split_rngs": {"dropout": True}}),
+    "scan that carries the state": (
+        liftcore.scan,
+        {"length": 2, "variable_carry": ("RngKey", "RngCount")},
+        {"split_rngs": {"dropout": True}},
+    ),
+    "jit": (liftcore.jit, {"rngs": False}, {"rngs": "dropout"}),
+    "remat": (liftcore.remat, {"rngs": "params"}, {"rngs": "dropout"}),
+}
+
+
+@pytest.mark.parametrize("name", UNLIFTED)
+def test_a_draw_from_a_stream_that_the_lift_does_not_take_is_an_error(name: str) -> None:
+    lift, options, fix = UNLIFTED[name]
+    noisy = Noisy(nnx.Rngs(dropout=0))
+
+    def call(draws: bool, **given: Any) -> Any:
+        return nnx.lift(lift, lambda noisy, _: (noisy, noisy(ONES) if draws else 0), **given)(noisy, None)
+
+    with pytest.raises(UnliftedStreamError) as caught:
+        call(True, **options)
+    [(option, value)] = fix.items()
+    assert option in caught.value.fix
+    assert str(value).replace("'", '"') in caught.value.fix
+    call(True, **{**options, **fix})
+    call(False, **options)
+    assert noisy.one.rngs.count.get_value() == (2 if lift is liftcore.scan else 1)
 
 
 @pytest.mark.parametrize("lift", [liftcore.jit, liftcore.remat])

@@ -61,6 +61,20 @@ def test_keys_of_nested_paths(make: Callable[..., Any], impl: str) -> None:
     assert_same_bits(liftcore.apply(nested_draws)({}, rngs=rngs), core.apply(nested_draws)({}, rngs=rngs))
 
 
+def rewound_draws(scope: Any) -> list[Any]:
+    """The keys that a rewound scope draws, and those that the scopes draw that were there before."""
+    kept = scope.push("a")
+    found = [scope.make_rng("dropout"), kept.make_rng("dropout")]
+    back = scope.rewound(rewind_rngs=True)
+    for each in (back, back.push("a"), kept, scope, back.rewound(), back.rewound(rewind_rngs=True), back):
+        found += [each.make_rng("dropout"), each.make_rng("params")]
+    return found
+
+
+def test_keys_of_rewound_scopes() -> None:
+    assert_same_bits(liftcore.apply(rewound_draws)({}, rngs=RNGS), core.apply(rewound_draws)({}, rngs=RNGS))
+
+
 def test_a_sequence_that_was_never_given() -> None:
     def draws(scope: Any) -> list[Any]:
         below = scope.push("below")

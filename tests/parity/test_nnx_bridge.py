@@ -152,6 +152,7 @@ def linear(m: Any) -> Any:
 def collections(m: Any) -> Any:
     model = m.nnx.bridge.to_linen(m.Object, 3)
     variables = model.init({"params": KEY, "dropout": jax.random.key(1)}, X)
+    variables["batch_stats"] = {"norm": {"mean": jnp.zeros(3), "var": jnp.ones(3)}}  # in flax, `init` changes no states
     rngs = {"dropout": jax.random.key(2)}
     _, changed = model.apply(variables, X, mutable=["batch_stats"], rngs=rngs)
     return plain(variables), plain(changed), model.apply(variables, X, nnx_method="encode", rngs=rngs)
@@ -182,9 +183,10 @@ def renamed(m: Any) -> Any:
             self.late = m.nnx.Intermediate(jnp.array(1))
 
     model = m.nnx.bridge.ToLinen(Counter, skip_rng=True)
-    variables = model.init(KEY)
+    names = sorted(model.init(KEY))
+    variables = {"parity_counts": {"count": jnp.array(0)}}  # in flax, `init` changes no states
     model.apply(variables)
-    return plain(variables), plain(model.apply(variables, mutable=["parity_counts", "intermediates"])[1])
+    return names, plain(model.apply(variables, mutable=["parity_counts", "intermediates"])[1])
 
 
 def functional(m: Any) -> Any:

@@ -1,0 +1,430 @@
+"""Bodies: functions of scopes as pure functions of groups, in one call of a lifted function."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+
+from .._compat import release, tag, trace_state
+from ..errors import LiftArgumentError, no_function, note_call
+from ..filters import leaves_of
+from ..scopes import problems
+from ..scopes.scope import Scope
+from ..scopes.scoped import is_scoped
+from ..scopes.tree import Sown
+from ..typing import Filter, Path, PyTree
+from .changes import Changes, Record, record_of, without_created
+from .checks import check_given, checked_output
+from .previews import tag_previews
+from .splitting import Split, trace
+from .stages import Layout, is_scope, reconstruct, repack
+
+__all__ = ["Body", "Via", "call_inside"]
+
+
+class Run(NamedTuple):
+    """One run of a body, on scopes that were created for it.
+
+    Attributes:
+        roots: the outermost of these scopes.
+        given: those that correspond to the scopes that the lifted function received.
+        packed: the same in the structure of the argument; the body is called with it.
+        restarted: the streams that started again.
+        inline: whether created values are bound as they are created.
+    """
+
+    roots: Sequence[Scope]
+    given: Sequence[Scope]
+    packed: PyTree
+    restarted: frozenset[str]
+    inline: bool
+
+
+Via = Callable[..., tuple[Any, Any]]
+"""A function of a body and of operands that returns the result of the body and its output groups."""
+
+
+class Body:
+    """A function of scopes made pure: `(variable_groups, rng_groups, *args, **kwargs) -> (result, output groups)`.
+
+    It belongs to one call of a lifted function. A transformation may make further bodies from it: of another function
+    (`of`), or with other options (`marked`, `seeing`, `redrawing`). All bodies of a call share the scopes outside, the
+    scopes that were created inside, and the effects.
+
+    Attributes:
+        fn: the function of scopes; None under `pack`, where the transformation calls its function itself.
+        layout: everything that is static about the call.
+        outers: the outermost distinct scopes outside.
+        given: the scopes that the lifted function received.
+        prepared: the data that the transformation computed for the function when it was lifted.
+        unchanged: the output groups of a body that changes nothing: always the same object.
+        records: the `Record` of each body that ran, the latest last.
+        observer: the observer, if there is one (see `explain`).
+    """
+
+    def __init__(
+        self, fn: Any, layout: Layout, outers: Sequence[Scope], given: Sequence[Scope], prepared: Any = None
+    ) -> None:
+        self.fn, self.layout, self.outers, self.given, self.prepared = fn, layout, outers, given, prepared
+        self._marked = False
+        self._sight: Callable[[Path, Any], Any] | None = None
+        self._casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})
+        self._redrawn: frozenset[Path] = frozenset()
+        self._declared: frozenset[Path] = frozenset()
+        # All bodies of the call share what follows; so it is only ever changed in place.
+        nothing: PyTree = ({},) * len(outers)
+        groups: tuple[Any, ...] = (Changes(nothing, nothing),) * len(layout.lift.out)
+        self.unchanged = (*groups, ([],) * len(outers)) if layout.lift.captures else groups
+        self.records: list[Record] = []
+        self._runs: list[Run] = []
+        self._splitting: list[Body] = []  # innermost last; see `being_split`
+        # By id, together with the array: Python reuses an id after its object is gone.
+        self._bound: dict[int, Any] = {}
+        self._level = trace_state()
+        self._levels: list[Any] = []  # in the bodies
+        self._live = self._at_level_outside()
+        watches = [outer.tree.watch for outer in outers if outer.tree.watch is not None]
+        self.observer = watches[0].lift(self) if watches else None
+
+    def _but(self, **options: Any) -> Body:
+        """Return another body of the same call."""
+        other = object.__new__(type(self))
+        other.__dict__ = {**self.__dict__, **options}
+        return other
+
+    def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Run the function on scopes that are created from the groups.
+
+        Its draws, names and sown values are appended to `records` during tracing, since they cannot pass through a
+        JAX transformation; `commit` reads them there.
+
+        Args:
+            variable_groups: one group for each filter of variables.
+            rng_groups: one group for each filter of streams.
+            *args: positional arguments of the function, after the scopes.
+            **kwargs: keyword arguments of the function.
+        """
+        scopes = self.scope_fn(variable_groups, rng_groups)
+        result = self.run(self.fn, scopes, args, kwargs)
+        return result, self.repacked(scopes)
+
+    def split(self, *operands: PyTree, via: Via | None = None, axes: Sequence[tuple[Any, int]] = ()) -> Split:
+        """Trace the body once, and separate the computation of its initial values from the rest.
+
+        Args:
+            *operands: the arguments of the body: groups of variables, groups of streams, and others; pytrees of arrays
+                or of their types.
+            via: if given, called as `via(body, *operands)` in place of the body, when the operands are others; returns
+                the result and the output groups.
+            axes: the names and sizes of the mapped axes that the body may use.
+        """
+        marked = self.marked()
+
+        def run(*operands: PyTree) -> Any:
+            output = marked(*operands) if via is None else via(marked, *operands)
+            return without_created(*checked_output(self, output, "Return the groups that the body gave."))
+
+        return trace(run, *operands, axes=axes, body=self).with_effects()
+
+    def of(self, fn: Callable[..., Any], created: Sequence[PyTree] = ()) -> Body:
+        """Return a body for another function of the same scopes, for a transformation of several functions.
+
+        Args:
+            fn: the function.
+            created: groups of variables that the first function created and that exist for this one. Their initializers
+                still draw their keys, so both functions draw the same keys.
+        """
+        if not callable(fn):
+            raise no_function(self.where, fn)
+        trees = [pair for group in created for pair in enumerate(group)]
+        places = [(index, path) for index, tree in trees for path, _ in leaves_of(tree)]
+        return self._but(fn=fn).redrawing(places)
+
+    def marked(self, casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})) -> Body:
+        """Return the same body, but with created values marked for a split; `casts` as in `Tree`."""
+        return self._but(_marked=True, _casts=casts)
+
+    def seeing(self, sight: Callable[[Path, Any], Any]) -> Body:
+        """Return the same body, but with other values for created variables; `sight` as in `Tree`."""
+        return self._but(_sight=sight)
+
+    def redrawing(self, redrawn: Iterable[tuple[int, Path]] = (), declared: Iterable[tuple[int, Path]] = ()) -> Body:
+        """Return the same body, which draws again for other variables than the scopes outside; see `Tree.must_redraw`.
+
+        Args:
+            redrawn: variables that exist and whose initializers run nevertheless, once, as in `Record.redrawn`. They
+                draw keys, so later draws are the same as in a body that creates the variables.
+            declared: variables whose initializers do not run, because a body before it has declared them.
+        """
+        return self._but(
+            _redrawn=self._redrawn.union(self._paths(redrawn)), _declared=self._declared.union(self._paths(declared))
+        )
+
+    def _paths(self, places: Iterable[tuple[int, Path]]) -> list[Path]:
+        """Return the paths, from the root, of variables that are given by an outermost scope and a path below it."""
+        return [(path[0], *self.outers[index].path, *path[1:]) for index, path in places]
+
+    @property
+    def use(self) -> Body:
+        """Deprecated: the body itself."""
+        text = "`body.use` is now the body itself, and leaves in 0.4. Write `body` in its place."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return self
+
+    @functools.cached_property
+    def where(self) -> str:
+        """The place for an error message: `scan(block) at /decoder`."""
+        return f"{self.layout.lift.name} at {self.place}"
+
+    @property
+    def place(self) -> str:
+        """The path of the first scope outside; without scopes, the path of a root."""
+        return self.outers[0].path_text if self.outers else "/"
+
+    def path(self, place: Sequence[Any]) -> Path:
+        """Return the path of a variable, from the root, for its place in a group: a path of JAX."""
+        outer = self.outers[place[0].idx]
+        collection, *names = (str(getattr(key, "key", key)) for key in place[1:])
+        return collection, *outer.path, *names
+
+    @property
+    def writes(self) -> bool:
+        """Whether the body may create, write or sow anything; if not, its output groups are `unchanged`."""
+        return True in [outer.tree.writes for outer in self.outers]
+
+    @property
+    def creates(self) -> bool:
+        """Whether the body may create variables; if not, there are no initial values to split off."""
+        return self.writes and True in [outer.tree.creates for outer in self.outers]
+
+    @property
+    def nested(self) -> bool:
+        """Whether a surrounding trace is split too: of an outer lift (`Tree.marks`), or of this call (`being_split`).
+
+        Values that are created here must then be marked there; see `bind`.
+        """
+        return bool(self._splitting) or True in [outer.tree.marks for outer in self.outers]
+
+    def scope_fn(
+        self,
+        variable_groups: Any,
+        rng_groups: Any,
+        mutable: Filter = True,
+        *,
+        fold_in_data: Callable[[int], Any] | None = None,
+        restarted: frozenset[str] = frozenset(),
+    ) -> PyTree:
+        """Create scopes from groups, in the structure of the scopes that the lifted function received.
+
+        Args:
+            variable_groups: the groups of variables.
+            rng_groups: the groups of RNG streams.
+            mutable: a filter for the variables that may be written, among those that an output group takes.
+            fold_in_data: maps the index of an outermost scope to the function that makes the fold-in data of its draws.
+            restarted: the names of streams that start again: their keys depend only on the path and the count below
+                each outermost scope, and their draws do not count outside.
+        """
+        self._levels.append(trace_state())
+        check_given(self, variable_groups, rng_groups)
+        # If no JAX transformation is between this body and the surrounding trace, nothing has to be hoisted: created
+        # values are bound as they are created, for the split of that trace.
+        inline = self.nested and not self._marked and self._at_level_outside()
+        marks = self._marked or inline
+        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, marks, restarted)
+        watch = None if self.observer is None else self.observer.body()
+        for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
+            root.tree.watch = watch
+            if fold_in_data is not None:
+                root.tree.fold_in_data = fold_in_data(index)
+            root.tree.redrawn = (outer.tree.redrawn - outer.tree.made_again - self._declared) | self._redrawn
+            root.tree.casts = {**outer.tree.casts, **self._casts} if self._casts else outer.tree.casts
+            if self._sight is not None:
+                root.tree.sight = _seen_after(root.tree.sight, self._sight)
+            if not self._live:  # a raw transformation is in between: its scopes may only be read
+                root.tree.trace = outer.tree.trace
+        scopes = [roots[index].below(route).rewound() for index, route in self.layout.routes]
+        for scope, names in zip(scopes, self.layout.names, strict=True):
+            scope.enter_names(names)
+        packed = jax.tree.unflatten(self.layout.scopes, scopes)
+        self._runs.append(Run(roots, scopes, packed, restarted, inline))
+        return packed
+
+    def run(self, fn: Callable[..., Any], scopes: PyTree, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of a user's function for scopes that `scope_fn` created."""
+        try:
+            result = fn(scopes, *args, **kwargs)
+        except TypeError as error:
+            note_call(error, self.where, fn, (scopes, *args), kwargs)
+            raise
+        for leaf in jax.tree.leaves(result):
+            if is_scoped(leaf):
+                raise problems.returned(self.where, fn, "Scope" if isinstance(leaf, Scope) else type(leaf).__name__)
+        return result
+
+    def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
+        """Return the output groups of scopes that `scope_fn` created."""
+        # Never the shared object `unchanged`, because the caller may modify the groups in place.
+        run = self._run_on(scopes)
+        return self._end(run, *repack(self.layout, run.roots))
+
+    def repacked(self, scopes: PyTree) -> tuple[PyTree, ...]:
+        """Return the output groups for a caller that does not modify them: `unchanged`, if nothing changed."""
+        run = self._run_on(scopes)
+        if True in [root.tree.changed for root in run.roots]:
+            return self._end(run, *repack(self.layout, run.roots))
+        return self._end(run, self.unchanged, ((),) * len(run.roots))
+
+    def _run_on(self, scopes: PyTree) -> Run:
+        """Return the run for an object that `scope_fn` returned."""
+        for run in self._runs:
+            if run.packed is scopes:
+                for root in run.roots:
+                    root.check_valid()
+                return run
+        raise LiftArgumentError(
+            f"repack_fn of {self.where}",
+            f"expected the scopes that `scope_fn` returned, given {type(scopes).__name__}.",
+            "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
+        )
+
+    def _end(self, run: Run, groups: tuple[PyTree, ...], sown: tuple[tuple[Sown, ...], ...]) -> tuple[PyTree, ...]:
+        self.records.append(record_of(run.roots, run.given, sown, run.restarted))
+        for root in run.roots:
+            if run.inline:
+                self._note_bound(list(root.tree.created.values()))
+            root.invalidate()
+        return groups
+
+    @contextlib.contextmanager
+    def being_split(self) -> Iterator[None]:
+        """A context in which a body is traced to be split; other splits inside it bind their values in that trace."""
+        self._splitting.append(self)
+        try:
+            yield
+        finally:
+            self._splitting.pop()
+
+    def bind(self, value: PyTree) -> PyTree:
+        """Return an initial value as the scopes outside will hold it; computations from it must use this value."""
+        if not self.nested:
+            return value
+        value = tag(value)
+        self._note_bound(value)
+        return value
+
+    def preview(self, group: PyTree) -> PyTree:
+        """Return initial values that are read before they are bound, as previews; see `previews`.
+
+        Args:
+            group: one tree of variables for each outermost scope; None for values that are not read.
+        """
+        trees = [tag_previews(tree, outer.path) for outer, tree in zip(self.outers, group, strict=True)]
+        return tuple(trees)
+
+    def _note_bound(self, value: PyTree) -> None:
+        self._bound.update({id(leaf): leaf for leaf in jax.tree.leaves(value)})
+
+    def is_bound(self, value: PyTree) -> bool:
+        """Whether a value consists of the very arrays that were bound, not of arrays computed from them."""
+        return all(id(leaf) in self._bound for leaf in jax.tree.leaves(value))
+
+    def made(self, created: Sequence[PyTree]) -> None:
+        """Notify the observer of the initial values that were made outside the lift; the others are None."""
+        if self.observer is not None:
+            self.observer.made(created)
+
+    @property
+    def record(self) -> Record:
+        """The record of the last body that ran."""
+        return self.records[-1]
+
+    def take_record(self) -> Record:
+        """Remove and return the last record. It has no effect unless it is passed to `replay`."""
+        return self.records.pop()
+
+    def replay(self, record: Record) -> None:
+        """Apply the draws, names and sown values of a record, as if its body had run now."""
+        self.records.append(record)
+
+    def capture(self, sown: Sequence[tuple[Sown, ...]]) -> None:
+        """Set the captured values of the last output group, if they are not those of one body."""
+        self.records.append(Record(sown=tuple(sown)))
+
+    def forget(self) -> None:
+        """Discard the draws, names and sown values of the body so far."""
+        self.records.clear()
+
+    def enter(self) -> None:
+        """Notify the scopes outside that the body begins to run."""
+        for outer in self.outers:
+            outer.tree.enter_lift(self.layout.lift.name, self._inside)
+
+    def _inside(self) -> Sequence[Scope]:
+        """Return the outermost scopes of the body that is running: those that were created last and have not ended."""
+        return next((run.roots for run in reversed(self._runs) if all(root.tree.alive for root in run.roots)), ())
+
+    def check_repacked(self) -> None:
+        """Check that no body wrote to scopes whose changes `repack_fn` did not return.
+
+        Raises:
+            LiftArgumentError: if one did.
+        """
+        for run in self._runs:
+            trees = [root.tree for root in run.roots if root.tree.alive]
+            for path in [path for tree in trees for path in (*tree.created, *tree.written)]:
+                raise LiftArgumentError(
+                    self.where,
+                    f'"{"/".join(path)}" was written in scopes that `repack_fn` did not receive; it would be lost.',
+                    "Pass the same scopes: `scope = scope_fn(variable_groups, rng_groups)`, `result = fn(scope, …)`, "
+                    "`repack_fn(scope)`. To discard changes, create the scopes with `mutable=False`.",
+                )
+
+    def leave(self) -> None:
+        """Notify the scopes outside that the body ended, and end the scopes that were created inside."""
+        for outer in self.outers:
+            outer.tree.leave_lift()
+        for run in self._runs:
+            for root in run.roots:
+                if root.tree.alive:
+                    root.invalidate()
+
+    def release(self) -> None:
+        """Let the traces that an error ended keep nothing alive."""
+        for level in self._levels:
+            release(level, self._level)
+
+    def unbind(self) -> None:
+        """Drop the values that were bound, which must not outlive their trace."""
+        self._bound.clear()
+
+    def _at_level_outside(self) -> bool:
+        """Whether no transformation is between here and the scopes outside."""
+        return [outer.tree.trace for outer in self.outers] == [trace_state()] * len(self.outers)
+
+
+def _seen_after(first: Callable[[Path, Any], Any] | None, then: Callable[[Path, Any], Any]) -> Any:
+    return then if first is None else lambda path, value: then(path, first(path, value))
+
+
+def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
+    """Call a user's function from a wrapper that a lift made of it, and that was called with scopes inside.
+
+    Args:
+        fn: the function of scopes.
+        scopes: the scopes inside.
+        *args: positional arguments of the function.
+        **kwargs: keyword arguments of the function.
+    """
+    try:
+        return fn(scopes, *args, **kwargs)
+    except TypeError as error:
+        scope = next(leaf for leaf in jax.tree.leaves(scopes, is_leaf=is_scope) if is_scope(leaf))
+        where = f"{scope.tree.lift.name} at {scope.tree.outer.path_text}"
+        note_call(error, where, fn, (scopes, *args), kwargs)
+        raise
