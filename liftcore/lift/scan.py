@@ -41,6 +41,7 @@ _ADVICE = Advice(
 _LOOP_ADVICE = LoopAdvice(
     'Stack it, `variable_axes={{"{}": 0}}`', 'Carry it: `variable_carry="{}"`', " (variable_broadcast)"
 )
+_INSTEAD = 'Carry it, and share the others: `variable_broadcast=DenyList("{0}"), variable_carry="{0}"`'
 _SHARED_AND_CARRIED = ("broadcast, one value for all iterations", "carry, from one iteration to the next")
 
 _LENGTH = "Give it: `length=…`. The first argument is the carry; mapped arguments follow it."
@@ -137,10 +138,11 @@ def scan(
             [to_front(leaf, axis) for leaf, axis in zip(arguments.sliced, arguments.axes, strict=True)],
         )
         run = lax_scan(size, reverse=reverse, unroll=unroll, _split_transpose=_split_transpose)
-        loop = Loop(size, run, axes.out_axes, reverse, _LOOP_ADVICE)
+        loop = Loop(size, run, axes.out_axes, reverse, loop_advice)
         carry, ys, groups = loop.run(body, iteration, shared, (carried, carry), xs, out_axes)
         return (carry, ys), boxes_outside(groups, [None, None, *axes.out_axes], metadata_params)
 
+    loop_advice = _LOOP_ADVICE if variable_broadcast is not True else _LOOP_ADVICE._replace(carry=_INSTEAD)
     into = (variable_broadcast, variable_carry, *axes.in_filters)
     out = (variable_broadcast, variable_carry, *axes.out_filters, Captured())
     advice = _ADVICE.along("iteration", axes.in_axes, axes.out_axes, key_axes, _SHARED_AND_CARRIED)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import meta, rng
 from .._compat import trace_state
-from ..errors import note_call
+from ..errors import note_call, refused
 from ..typing import Path
 from ..values import shapes
 from . import problems
@@ -157,6 +157,8 @@ def initial_value(
         value = init_fn(*given, **kwargs)
     except TypeError as error:
         note_call(error, f'"{collection}/{name}" at {scope.path_text}', init_fn, given, kwargs)
+        if not keyed and refused(init_fn, given, kwargs):
+            error.add_note("It receives no key. To use one, draw it in the function, with `make_rng()`.")
         raise
     return _names_checked(scope, collection, name, value)
 

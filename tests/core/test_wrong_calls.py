@@ -219,3 +219,12 @@ def test_the_line_in_the_note_takes_the_call(fn: Any, args: Any, kwargs: Any, ta
 )
 def test_an_error_of_the_function_itself_has_no_note(call: Callable[[], Any]) -> None:
     assert notes_of(call) == []
+
+
+def test_an_initializer_of_a_variable_that_wants_a_key_is_told_to_draw_one() -> None:
+    scope = bound()
+    with pytest.raises(TypeError) as caught:
+        scope.variable("state", "n", lambda key: jnp.zeros(3))
+    assert "draw it in the function, with `make_rng()`" in caught.value.__notes__[-1]
+    value = scope.variable("state", "m", lambda: scope.make_rng("params")).value
+    assert value.shape == ()

@@ -89,12 +89,6 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
         'Pass one: `scope.variable("state", "n", init_fn)`.',
         'Pass one: `self.variable("state", "n", init_fn)`.',
     ),
-    "an initializer of a variable that wants a key": (
-        lambda scope, x: scope.variable("state", "n", lambda key: 0),
-        lambda mdl, x: mdl.variable("state", "n", lambda key: 0),
-        "Take no arguments, `lambda: value`; to use a key, draw one: `lambda: init_fn(scope.make_rng())`.",
-        "Take no arguments, `lambda: value`; to use a key, draw one: `lambda: init_fn(self.make_rng())`.",
-    ),
     "a variable that a branch alone writes": (
         lambda scope, x: liftcore.cond(in_one_branch, lambda scope, x: x)(scope, True, x),
         lambda mdl, x: nn.cond(True, in_one_branch, lambda mdl, x: x, mdl, x),
