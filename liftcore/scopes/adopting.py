@@ -60,7 +60,7 @@ class Adopting:
         Raises:
             NameInUseError: if the name is taken, or has another owner.
         """
-        owners = self._scope.node.owners
+        owners = self._scope.tree.owners.setdefault(self._scope.path, {})
         if owners.get((name, collection), _NOTHING) != owner:
             self.check_unowned(name, collection)
             self._scope.check_free(name, collection)
@@ -68,7 +68,7 @@ class Adopting:
 
     def check_unowned(self, name: str, collection: str | None) -> None:
         """Check that no adopted value uses a name; see `reserve`."""
-        owned = [one for each, one in self._scope.node.owners if each == name]
+        owned = [one for each, one in self._scope.tree.owners.get(self._scope.path, ()) if each == name]
         if owned and (collection is None or None in owned or collection in owned):
             self._scope.check_valid()
             held = [one for one in owned if one is not None]

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from ..statics import Undescribed
+from ..typing import Path
 from . import problems
-from .tree import Counter, Names
+from .tree import Counter, Names, Tree
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -28,7 +29,9 @@ class Naming:
     _outside: set[tuple[str, str | None]]  # names taken outside the lift, less the variables declared inside as well
     _numbers: dict[str, int]
     _shared: bool
-    counter: Counter  # the counter of the scope
+    tree: Tree
+    counter: Counter
+    path: Path
     _first_free: dict[str, int] | None  # by prefix of `default_name`: a number below which all are taken
 
     def __static_fields__(self) -> dict[str, Any]:
@@ -62,7 +65,7 @@ class Naming:
         self.check_name(name, collection)
         if self._adopted:
             self._unpack()
-        if self.node.owners:
+        if self.tree.owners:
             cast("Scope", self).check_unowned(name, collection)
         held = self._reserved.get(name)
         if held is None:
@@ -113,7 +116,7 @@ class Naming:
 
     def names(self) -> Names:
         """Return the names that are taken, the counters of automatic names, and the owners of names."""
-        owners = tuple(self.node.owners.items())
+        owners = tuple(self.tree.owners.get(self.path, {}).items()) if self.tree.owners else ()
         if not self._reserved and not self._numbers and not owners and len(self._adopted) < 2:
             return self._adopted[0] if self._adopted else _NO_NAMES
         self._unpack()
@@ -158,7 +161,8 @@ class Naming:
         """
         if names.taken:
             self._outside = set(names.taken)
-        self.node.owners.update(names.owners)
+        if names.owners:
+            self.tree.owners.setdefault(self.path, {}).update(names.owners)
         self.take_names(names)
 
     def stand_for(self, other: Naming) -> None:

@@ -34,16 +34,14 @@ class Node:
         children: the nodes below, by name.
         dicts: the variables of each collection that was used.
         owned: the collections whose dict is a copy that may be written.
-        owners: the names that adopted values use, with the owner of each.
     """
 
-    __slots__ = ("children", "dicts", "owned", "owners")
+    __slots__ = ("children", "dicts", "owned")
 
     def __init__(self) -> None:
         self.children: dict[str, Node] = {}
         self.dicts: dict[str, Mapping[str, Any]] = {}
         self.owned: tuple[str, ...] = ()
-        self.owners: dict[tuple[str, str | None], Any] = {}
 
     def child(self, name: str) -> Node:
         """Return a child node; create it if there is none."""
@@ -51,16 +49,6 @@ class Node:
         if found is None:
             found = self.children[name] = Node()
         return found
-
-    def without_variables(self) -> Node:
-        """Return a copy of this node and those below, for a lift: it has the owners of names, and no variables.
-
-        Another thread may declare in the meantime, so each dict is copied in one step before it is iterated.
-        """
-        copy = Node()
-        copy.children = {name: child.without_variables() for name, child in dict(self.children).items()}
-        copy.owners = dict(self.owners)
-        return copy
 
     def forget(self, collection: str | None = None) -> None:
         """Drop the dicts here and below, or those of one collection."""
@@ -189,6 +177,7 @@ class Tree:
     `given` has the names of the streams that `init` or `apply` was given, lifted here or not.
     `marks` tells whether values created here are marked, so that a split can recognize them.
     `unlifted` has the paths of the variables that the surrounding lifts did not pass in, relative to the lifted scope.
+    `owners` has, for each path, the names that adopted values use, with the owner of each.
     `casts` has the dtypes for the leaves of variables that a surrounding loop carries, if they begin as weakly typed
     numbers and become something else; None keeps the initial dtype.
     `sight` maps the path and the value of a created variable to the value that the body sees; outside, the variable
@@ -230,6 +219,7 @@ class Tree:
     written: dict[Path, None] = field(default_factory=dict)
     sown: list[tuple[Sown, Any]] = field(default_factory=list)
     unsplit: set[Path] = field(default_factory=set)
+    owners: dict[Path, dict[tuple[str, str | None], Any]] = field(default_factory=dict)
     lifts: dict[int, list[tuple[str, Callable[[], Sequence[Scope]]]]] = field(default_factory=dict)
     thread: int = field(default_factory=threading.get_ident)
     writer: int = _ANYBODY
@@ -320,7 +310,7 @@ class Tree:
         tree.thread, tree.reads = threading.get_ident(), True
         tree.root, tree.counter = Node(), Counter(object())
         tree.variables, tree.lifts, tree.created, tree.written = dict(self.variables), {}, {}, {}
-        tree.sown, tree.unsplit, tree.made_again = [], set(), set(self.made_again)
+        tree.sown, tree.unsplit, tree.owners, tree.made_again = [], set(), {}, set(self.made_again)
         return tree
 
     @property
