@@ -38,7 +38,7 @@ def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
     def call(scopes: Any, *args: Any, **kwargs: Any) -> Any:
         flat: list[Scope]
         flat, treedef = jax.tree.flatten(scopes, is_leaf=lambda value: isinstance(value, Scope))
-        given = [_class(type(scope), rules).over(scope) for scope in flat]  # type: ignore[arg-type]
+        given = [_class(type(scope), rules).over(scope) for scope in flat]
         for scope, inner in zip(flat, given, strict=True):
             inner.stand_for(scope)
         result = call_inside(fn, jax.tree.unflatten(treedef, given), *args, **kwargs)
