@@ -66,7 +66,7 @@ class NoKey:
         raise InvalidRngError(
             f"the stream {self.tag!r} of an object in a scope",
             f"a key was drawn, but no such stream was passed in{serves}.",
-            'Pass it by name, as in `apply(variables, x, rngs={"dropout": key})`.',
+            'Pass it by name, as in `apply(variables, x, rngs={"dropout": key})`; a lift takes it in `split_rngs`.',
         )
 
 

@@ -21,6 +21,9 @@ WITHOUT_ROW = {
     ),
     'Adopt the module and the state separately, the state in a scope of its own with `collection="batch_stats"`. To '
     'keep the new state of a call, write `Blueprint.of(state, "batch_stats").write(scope, state)`.': "needs Equinox",
+    "Install cloudpickle, `pip install cloudpickle`, or save only the arrays; see docs/checkpoints.md.": (
+        "needs an environment without cloudpickle"
+    ),
     "Say how the result is sharded: `out_sharding=P(…)`.": "needs several devices",
     "Add a filter for it to the output filters of the lift.": "a guard: such writes are refused before",
     "Return a copy, `nnx.clone`, or treat it the same way as an input and as an output.": "a guard, as the above",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -219,7 +220,7 @@ def test_the_error_names_the_way_and_what_to_use() -> None:
 
 def test_a_tree_that_is_too_deep_says_so() -> None:
     tree: Any = []
-    for _ in range(5000):
+    for _ in range(2 * sys.getrecursionlimit()):
         tree = [tree]
     with pytest.raises(LiftArgumentError, match="deeper than Python's recursion limit"):
         check_finite(tree)

@@ -86,11 +86,6 @@ def layer(scope: Any, box: Any) -> Any:
     return Box(box.x * scope.param("w", lambda key: X), box.tag)
 
 
-def scanned(scope: Any, box: Any) -> Any:
-    body = liftcore.scan(lambda scope, c, _: (layer(scope, c), None), variable_broadcast="params", length=2)
-    return body(scope, box, None)
-
-
 def called(lift: Callable[..., Any]) -> Callable[[], Any]:
     run = liftcore.apply(lift(layer))
     return lambda: run(VARIABLES, Box(X))
@@ -104,9 +99,7 @@ def _calls() -> dict[str, Callable[[], Any]]:
     prompts, variables = jnp.array([[1, 2]]), LanguageModel().init(jax.random.key(0), jnp.zeros((1, 4), int))
     return {
         "jit": called(liftcore.jit),
-        "remat": called(liftcore.remat),
         "cond": called(lambda body: lambda scope, box: liftcore.cond(body, body)(scope, True, box)),
-        "scan": called(lambda _: scanned),
         "jit of a scope": lambda: in_scope(scope, Box(X)),
         "jit without scopes": lambda: without((), Box(X)),
         "jit, static argument": lambda: static((), Tag(), X),
@@ -127,7 +120,7 @@ def calls() -> dict[str, Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("name", [
-    "jit", "remat", "cond", "scan", "jit of a scope", "jit without scopes", "jit, static argument", "linen jit",
+    "jit", "cond", "jit of a scope", "jit without scopes", "jit, static argument", "linen jit",
     "nnx jit", "nnx jit of a pytree", "equinox filter_jit", "equinox filter_jit of a module", "pax lift",
     "pax value_and_grad", "generate",
 ])  # fmt: skip
