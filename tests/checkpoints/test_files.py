@@ -294,8 +294,10 @@ def test_loading_takes_at_most_twice_the_file_and_the_target(tmp_path, name, dty
     else:
         (save_safetensors if name == "safetensors" else save_file)(path, tree)
     load = {"msgpack": load_file, "safetensors": load_safetensors, "npy": eqx.tree_deserialise_leaves}[name]
-    load(path, tree)
-    assert peak(load, path, tree)[0] <= 3 * SIZE + SMALL
+    # What a file of Equinox does not name is loaded as bytes.
+    target = {key: np.zeros(one.shape, one.dtype.str) for key, one in tree.items()} if name == "npy" else tree
+    load(path, target)
+    assert peak(load, path, target)[0] <= 3 * SIZE + SMALL
 
 
 def test_lengths_that_a_file_claims_take_no_memory(path):
