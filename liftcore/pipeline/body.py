@@ -268,7 +268,11 @@ class Body:
         return result
 
     def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
-        """Return the output groups of scopes that `scope_fn` created."""
+        """Return the output groups of scopes that `scope_fn` created.
+
+        Args:
+            scopes: what `scope_fn` returned.
+        """
         # Never the shared object `unchanged`, because the caller may modify the groups in place.
         run = self._run_on(scopes)
         return self._end(run, *repack(self.layout, run.roots))
