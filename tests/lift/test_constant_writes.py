@@ -14,6 +14,7 @@ import liftcore
 from liftcore import Scope
 from liftcore.errors import LoopInvarianceError
 from tests.lift.quick import assert_same, compiled
+from tests.lift.ruled import ruled_backward, ruled_forward
 
 Fn = Callable[..., Any]
 
@@ -42,18 +43,6 @@ def after_put(fn: Fn) -> Fn:
         return fn(scope.rewound(), put(scope, x))
 
     return body
-
-
-def with_jvp(fn: Fn) -> Fn:
-    lifted = liftcore.custom_jvp(fn)
-    lifted.defjvp(lambda scope, *args: liftcore.jvp(fn)(scope, *args))
-    return lifted
-
-
-def with_vjp(fn: Fn) -> Fn:
-    lifted = liftcore.custom_vjp(fn)
-    lifted.defvjp(lambda scope, x: liftcore.vjp(fn)(scope, x), lambda pullback, cotangent: pullback(cotangent))
-    return lifted
 
 
 def packed(raw: Fn) -> Fn:
@@ -86,9 +75,9 @@ def first(tree: Any) -> Any:
 
 
 RULED: dict[str, Fn] = {
-    "custom_jvp": with_jvp,
-    "custom_vjp": with_vjp,
-    "remat of jit of a rule": lambda fn: liftcore.remat(liftcore.jit(with_vjp(fn))),
+    "custom_jvp": ruled_forward,
+    "custom_vjp": ruled_backward,
+    "remat of jit of a rule": lambda fn: liftcore.remat(liftcore.jit(ruled_backward(fn))),
 }
 INNER: dict[str, Fn] = {
     "nothing": lambda fn: fn,

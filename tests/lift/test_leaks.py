@@ -12,6 +12,7 @@ import pytest
 import liftcore
 from tests.lift.quick import key, uniform
 from tests.lift.rows.row import REVERSE
+from tests.lift.ruled import ruled_backward, ruled_forward
 from tests.lift.table import TABLE
 
 Body = Callable[..., Any]
@@ -55,18 +56,6 @@ def _linear(body: Body) -> Body:
     return model
 
 
-def _own_pullback(body: Body) -> Body:
-    lifted = liftcore.custom_vjp(body)
-    lifted.defvjp(lambda scope, x: liftcore.vjp(body)(scope, x), lambda pullback, cotangent: pullback(cotangent))
-    return lifted
-
-
-def _own_derivative(body: Body) -> Body:
-    lifted = liftcore.custom_jvp(body)
-    lifted.defjvp(lambda scope, *args: liftcore.jvp(body)(scope, *args))
-    return lifted
-
-
 LIFTS: dict[str, Callable[[Any], Any]] = {
     "vmap": lambda body: liftcore.vmap(body, variable_axes={"params": 0, "state": None}, split_rngs=True),
     "scan": _scanned,
@@ -84,8 +73,8 @@ LIFTS: dict[str, Callable[[Any], Any]] = {
     "vjp": _pulled,
     "jvp": lambda body: lambda scope, x: sum(liftcore.jvp(body)(scope, (x,), (x,))),
     "linearize": _linear,
-    "custom_vjp": _own_pullback,
-    "custom_jvp": _own_derivative,
+    "custom_vjp": ruled_backward,
+    "custom_jvp": ruled_forward,
     "jit of cond of grad": lambda body: liftcore.jit(LIFTS["cond"](_differentiated(liftcore.grad)(body))),
 }
 

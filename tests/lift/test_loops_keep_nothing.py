@@ -17,6 +17,7 @@ import liftcore
 import nnx_like as nnx
 import pax_like as pax
 from tests.lift.quick import key
+from tests.lift.ruled import ruled_backward, ruled_forward
 from tests.lift.test_eager import COMPILED, FRESH, compilations
 from tests.linen.test_eager import LOOPS, OBJECTS, Loop, layer
 
@@ -31,18 +32,6 @@ def dense(scope: Any, x: Any) -> Any:
     return jnp.tanh(x @ scope.param("w", lambda key: jnp.eye(4)))
 
 
-def with_jvp(fn: Fn) -> Fn:
-    ruled = liftcore.custom_jvp(fn)
-    ruled.defjvp(lambda scope, *args: liftcore.jvp(fn)(scope, *args))
-    return ruled
-
-
-def with_vjp(fn: Fn) -> Fn:
-    ruled = liftcore.custom_vjp(fn)
-    ruled.defvjp(lambda scope, x: liftcore.vjp(fn)(scope, x), lambda pullback, cotangent: pullback(cotangent))
-    return ruled
-
-
 def with_vmap(fn: Fn) -> Fn:
     ruled = liftcore.custom_vmap(fn)
     ruled.def_vmap(lambda size, in_batched, scope, x: (fn(scope, x), True))
@@ -54,8 +43,8 @@ def mapped(fn: Fn) -> Fn:
 
 
 INNER: dict[str, Fn] = {
-    "custom_jvp": with_jvp,
-    "custom_vjp": with_vjp,
+    "custom_jvp": ruled_forward,
+    "custom_vjp": ruled_backward,
     "custom_vmap": with_vmap,
     "jit": liftcore.jit,
     "remat": liftcore.remat,
