@@ -86,6 +86,11 @@ def layer(scope: Any, box: Any) -> Any:
     return Box(box.x * scope.param("w", lambda key: X), box.tag)
 
 
+def scanned(scope: Any, box: Any) -> Any:
+    body = liftcore.scan(lambda scope, c, _: (layer(scope, c), None), variable_broadcast="params", length=2)
+    return body(scope, box, None)
+
+
 def called(lift: Callable[..., Any]) -> Callable[[], Any]:
     run = liftcore.apply(lift(layer))
     return lambda: run(VARIABLES, Box(X))
@@ -99,6 +104,8 @@ def _calls() -> dict[str, Callable[[], Any]]:
     prompts, variables = jnp.array([[1, 2]]), LanguageModel().init(jax.random.key(0), jnp.zeros((1, 4), int))
     return {
         "jit": called(liftcore.jit),
+        "remat": called(liftcore.remat),
+        "scan": called(lambda _: scanned),
         "cond": called(lambda body: lambda scope, box: liftcore.cond(body, body)(scope, True, box)),
         "jit of a scope": lambda: in_scope(scope, Box(X)),
         "jit without scopes": lambda: without((), Box(X)),
@@ -138,6 +145,17 @@ def test_an_interrupt_while_static_values_are_compared_stays_one(
         call()
     monkeypatch.undo()
     assert all(map(jnp.array_equal, jax.tree.leaves(call()), jax.tree.leaves(expected)))
+
+
+@pytest.mark.parametrize("name", ["remat", "scan"])
+@pytest.mark.parametrize("interrupted", ["eq", "hash"])
+def test_a_lift_that_keeps_no_static_values_compares_none(
+    calls: dict[str, Callable[[], Any]], name: str, interrupted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = calls[name]()
+    monkeypatch.setattr(Tag, "interrupted", interrupted)
+    found = calls[name]()
+    assert all(map(jnp.array_equal, jax.tree.leaves(found), jax.tree.leaves(expected)))
 
 
 def test_an_error_in_a_comparison_is_not_an_interrupt() -> None:
