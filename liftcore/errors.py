@@ -101,6 +101,10 @@ def note_call(
 def call_user(where: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a function of a user. If it does not take these arguments, Python's error gets a note; see `note_call`.
 
+    Example:
+        >>> call_user("double at /", lambda x: 2 * x, 21)
+        42
+
     Args:
         where: the place that the note names.
         fn: the function.
@@ -116,6 +120,10 @@ def call_user(where: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
 
 def bind_user(where: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
     """Bind arguments to the parameters of a function of a user; a wrong call gets a note, as in `call_user`.
+
+    Example:
+        >>> bind_user("double at /", lambda x, times=2: times * x, 21).args
+        (21,)
 
     Args:
         where: the place that the note names.
@@ -148,6 +156,10 @@ def _add_call(
 
 def refused(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.Signature | None:
     """Return the signature of a function if it does not take these arguments; None if it does, or has no signature.
+
+    Example:
+        >>> refused(lambda x: x, (1, 2), {}), refused(lambda x: x, (1,), {})
+        (<Signature (x)>, None)
 
     Args:
         fn: the function.

@@ -191,7 +191,7 @@ class Scope(Adopting, Checking, Naming):
             rewind_rngs: whether draws from it and from scopes pushed on it count from zero, apart from those of others.
         """
         self.check_valid()
-        counter = Counter(object()) if rewind_rngs else self.counter
+        counter = Counter() if rewind_rngs else self.counter
         return _new(type(self))._place(self.tree, self.node, counter, self.path, self.parent)
 
     def beside(self) -> Scope:
@@ -581,10 +581,11 @@ class Scope(Adopting, Checking, Naming):
         """Return this scope's dict of a collection as a copy that may be written."""
         node = self.node
         if collection not in node.owned:
-            mine = dict(self.dicts(collection))
-            above = self.tree.variables if self.parent is None else self.parent._own(collection)
-            above[collection if self.parent is None else self.path[-1]] = mine
-            node.dicts[collection] = mine
+            mine = node.dicts[collection] = dict(self.dicts(collection))
+            if self.parent is None:
+                self.tree.variables[collection] = mine
+            else:
+                self.parent._own(collection)[self.path[-1]] = mine
             node.owned = (*node.owned, collection)
         return node.dicts[collection]  # type: ignore[return-value]
 

@@ -77,11 +77,11 @@ class Counter:
 
     __slots__ = ("began", "children", "counts", "origin")
 
-    def __init__(self, origin: object, counts: dict[str, int] | None = None) -> None:
+    def __init__(self, origin: object | None = None, counts: dict[str, int] | None = None) -> None:
         self.children: dict[str, Counter] = {}
         self.counts = {} if counts is None else counts
         self.began: Mapping[str, int] = dict(self.counts)
-        self.origin = origin
+        self.origin = object() if origin is None else origin
 
     def child(self, name: str) -> Counter:
         """Return a child counter; create it if there is none."""
@@ -199,7 +199,7 @@ class Tree:
     _: KW_ONLY
     base: Path = ()
     root: Node = field(default_factory=Node)
-    counter: Counter = field(default_factory=lambda: Counter(object()))
+    counter: Counter = field(default_factory=Counter)
     fallbacks: Sequence[tuple[Predicate, Any]] = ()
     initializing: bool = False
     lift: Lift | None = None
@@ -308,7 +308,7 @@ class Tree:
         """Return a tree of the same variables that another thread may read but not change."""
         tree = copy.copy(self)
         tree.thread, tree.reads = threading.get_ident(), True
-        tree.root, tree.counter = Node(), Counter(object())
+        tree.root, tree.counter = Node(), Counter()
         tree.variables, tree.lifts, tree.created, tree.written = dict(self.variables), {}, {}, {}
         tree.sown, tree.unsplit, tree.owners, tree.made_again = [], set(), {}, set(self.made_again)
         return tree
