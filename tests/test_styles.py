@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from typing import Any
 
@@ -337,6 +338,25 @@ def test_a_name_has_one_owner_in_all_bodies(other: str, adopted: str, body: str,
             continue
         with pytest.raises(NameInUseError, match='"w" at /'):
             liftcore.init(model)(KEY, *pair)
+
+
+@pytest.mark.parametrize("is_inside_first", [False, True])
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(("outside", "inside"), list(itertools.product(["eqx", "pax", "nnx"], repeat=2)))
+def test_a_name_below_has_one_owner_in_all_bodies(outside: str, inside: str, body: str, is_inside_first: bool) -> None:
+    def take(name: str, scope: Any) -> None:
+        TAKES[name](scope.push("below", reuse=True))
+
+    def model(scope: Any) -> None:
+        steps = [functools.partial(take, outside), BODIES[body](functools.partial(take, inside))]
+        for step in reversed(steps) if is_inside_first else steps:
+            step(scope)
+
+    if outside == inside:
+        liftcore.init(model)(KEY)
+        return
+    with pytest.raises(NameInUseError, match='"w" at /.*below'):
+        liftcore.init(model)(KEY)
 
 
 @pytest.mark.parametrize("adopted", ["eqx", "pax", "nnx"])

@@ -28,6 +28,7 @@ def commit(body: Body, groups: Sequence[PyTree]) -> None:
     All or nothing: every check and user function that can raise has run before anything outside changes.
     """
     _check_draws(body)
+    _check_owners(body)
     if groups is not body.unchanged:
         changes = _changes(body, groups)
         sown = _reduced(body, groups, changes)
@@ -44,6 +45,14 @@ def _check_draws(body: Body) -> None:
         for (index, path, name), _ in record.draws:
             if body.outers[index].tree.thread != here:
                 body.outers[index].below(path).check_live("drawing from", name)
+
+
+def _check_owners(body: Body) -> None:
+    """Check that names which adopted values use inside have no other owner outside."""
+    for record in body.records:
+        for scope, names in zip(body.given, record.names, strict=bool(record.names)):
+            for (*path, name, collection), owner in names.owners:
+                scope.below(tuple(path)).check_owner(name, collection, owner)
 
 
 class _Change(NamedTuple):

@@ -152,7 +152,6 @@ def reconstruct(
             lift=layout.lift,
             outer=outer,
             marks=marks,
-            owners={path: dict(held) for path, held in dict(outer.tree.owners).items()},
             unlifted=(*layout.unlifted[index], *outer.tree.unlifted),
             fold_in_data=functools.partial(_restarted_data, outer, restarted) if restarted else outer.tree.fold_in_data,
         )

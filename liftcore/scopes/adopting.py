@@ -60,11 +60,15 @@ class Adopting:
         Raises:
             NameInUseError: if the name is taken, or has another owner.
         """
-        owners = self._scope.tree.owners.setdefault(self._scope.path, {})
-        if owners.get((name, collection), _NOTHING) != owner:
+        self.check_owner(name, collection, owner)
+        self._scope.tree.owners.setdefault(self._scope.path, {})[name, collection] = owner
+
+    def check_owner(self, name: str, collection: str | None, owner: Any) -> None:
+        """Check that a name is free, or is of that owner; see `own_name`."""
+        held = self._scope.tree.owners.get(self._scope.path, {})
+        if held.get((name, collection), _NOTHING) != owner:
             self.check_unowned(name, collection)
             self._scope.check_free(name, collection)
-            owners[name, collection] = owner
 
     def check_unowned(self, name: str, collection: str | None) -> None:
         """Check that no adopted value uses a name; see `reserve`."""

@@ -116,12 +116,19 @@ class Naming:
 
     def names(self) -> Names:
         """Return the names that are taken, the counters of automatic names, and the owners of names."""
-        owners = tuple(self.tree.owners.get(self.path, {}).items()) if self.tree.owners else ()
+        owners = tuple(self._owners()) if self.tree.owners else ()
         if not self._reserved and not self._numbers and not owners and len(self._adopted) < 2:
             return self._adopted[0] if self._adopted else _NO_NAMES
         self._unpack()
         taken = frozenset((name, collection) for name, held in self._reserved.items() for collection in held)
         return Names(taken, tuple(self._numbers.items()), owners)
+
+    def _owners(self) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """Yield the names that adopted values use here and below, with the owner of each; see `Names`."""
+        depth = len(self.path)
+        for path, held in dict(self.tree.owners).items():
+            if path[:depth] == self.path:
+                yield from [((*path[depth:], *name), owner) for name, owner in held.items()]
 
     def take_names(self, names: Names) -> None:
         """Add the names of another scope at the same place, and continue after the highest of their numbers."""
@@ -130,8 +137,8 @@ class Naming:
         self._adopted = (*self._adopted, names)  # unpacked only if needed: after most lifts, it never is
         if self._shared:  # another scope uses the same dict of names, and must see these
             self._unpack()
-        for (name, collection), owner in names.owners:
-            cast("Scope", self).own_name(name, collection, owner)
+        for (*path, name, collection), owner in names.owners:
+            cast("Scope", self).below(tuple(path)).own_name(name, collection, owner)
 
     @contextlib.contextmanager
     def again(self, drawn: Mapping[str, int]) -> Iterator[None]:
@@ -161,8 +168,8 @@ class Naming:
         """
         if names.taken:
             self._outside = set(names.taken)
-        if names.owners:
-            self.tree.owners.setdefault(self.path, {}).update(names.owners)
+        for (*path, name, collection), owner in names.owners:
+            self.tree.owners.setdefault((*self.path, *path), {})[name, collection] = owner
         self.take_names(names)
 
     def stand_for(self, other: Naming) -> None:

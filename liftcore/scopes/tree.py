@@ -119,12 +119,13 @@ class Names(NamedTuple):
     Attributes:
         taken: the names that must not be taken again, each with the collection of its variable, or None for a scope.
         numbers: how many automatic names of each prefix were given out.
-        owners: the names that adopted values use, with the owner of each.
+        owners: the names that adopted values use here and below, as `(*modules, name, collection)`, with the owner of
+            each.
     """
 
     taken: frozenset[tuple[str, str | None]] = frozenset()
     numbers: tuple[tuple[str, int], ...] = ()
-    owners: tuple[tuple[tuple[str, str | None], Any], ...] = ()
+    owners: tuple[tuple[tuple[Any, ...], Any], ...] = ()
 
 
 class Sown(NamedTuple):
