@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Works out, in the process that starts the workers, what they all go by."""
     config.addinivalue_line("markers", "rest: takes so long that no sample has it; `--rest` and `--full` run it")
+    config.addinivalue_line("markers", "always: in each sample, since it fails for changes anywhere")
     options = config.option
     if options.seed is None:
         options.seed = tree_seed()
@@ -81,6 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     chosen, others = [], []
     for item, part in zip(items, parts([item.nodeid for item in items], options.seed), strict=True):
+        if item.get_closest_marker("always"):
+            part = "sample"
         late = part == "rest" or (part == "sample" and bool(item.get_closest_marker("rest")))
         asked = late if options.rest else part == "sample" and not late
         (chosen if asked else others).append(item)

@@ -18,6 +18,7 @@ import nnx_like
 import pax_like
 from docs.reference import pages
 
+pytestmark = pytest.mark.always  # names and pages change in any change
 DOCS = Path(__file__).parents[1] / "docs"
 PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like", "nnx_like")
 LINE = re.compile(r"- `(\w+)`: \S.*")

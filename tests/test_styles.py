@@ -355,7 +355,7 @@ def test_a_name_below_has_one_owner_in_all_bodies(outside: str, inside: str, bod
     if outside == inside:
         liftcore.init(model)(KEY)
         return
-    with pytest.raises(NameInUseError, match='"w" at /.*below'):
+    with pytest.raises(NameInUseError, match=r'"w" at /.*below'):
         liftcore.init(model)(KEY)
 
 

@@ -47,6 +47,7 @@ def test_the_program_runs_after_the_edit_that_the_error_asks_for(row: Row) -> No
         assert eval(expression, names), expression
 
 
+@pytest.mark.always
 def test_each_fix_has_a_row_or_a_reason_for_having_none() -> None:
     known = {*WITHOUT_ROW, *(row.fix for row in ROWS)}
     styles = ("liftcore", "linen_like", "nnx_like", "equinox_like", "pax_like")

@@ -78,7 +78,7 @@ MUTANTS = (
         ("core/test_own_lifts.py",),
     ),
     Mutant(
-        "pipeline/splitting.py",
+        "pipeline/checks.py",
         "    if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):",
         "    if not count or marks:",
         "a transformation that runs another body than its own takes computed values for initial ones",
@@ -177,8 +177,8 @@ MUTANTS = (
     ),
     Mutant(
         "scopes/scope.py",
-        "            mine = dict(self.dicts(collection))",
-        "            mine = self.dicts(collection)",
+        "mine = node.dicts[collection] = dict(self.dicts(collection))",
+        "mine = node.dicts[collection] = self.dicts(collection)",
         "a write changes the dicts that the caller gave",
         ("core/test_scope.py", "core/test_entry.py"),
     ),

@@ -8,6 +8,7 @@ import liftcore
 from tests.mutants.objects import OF_OBJECTS
 from tests.mutants.table import MUTANTS
 
+pytestmark = pytest.mark.always  # the code that it names moves in any change
 CORE, ALL = Path(liftcore.__file__).parent, (*MUTANTS, *OF_OBJECTS)
 
 
