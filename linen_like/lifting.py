@@ -9,7 +9,6 @@ import functools
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from threading import get_ident
 from types import MappingProxyType
 from typing import Any, TypeVar, get_origin
 
@@ -127,7 +126,7 @@ def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compar
     @functools.wraps(functions[0])
     @boundary
     def function(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(module, Module) and module.scope is not None and module.scope.tree.thread != get_ident():
+        if isinstance(module, Module) and module.scope is not None and not module.scope.is_claimed:
             with entered(module) as module:
                 return run(module, args, kwargs)
         return run(module, args, kwargs)

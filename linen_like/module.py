@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -158,7 +157,7 @@ class Module(fields.Base):
             )
         # Python looks up special methods that are optional; this must not run `setup`.
         if not (name.startswith("__") and name.endswith("__")):
-            if self.scope is not None and not self._state.ready and self.scope.tree.thread != get_ident():
+            if self.scope is not None and not self._state.ready and not self.scope.is_claimed:
                 with binding.entered(self) as module:
                     return getattr(module, name)
             binding.ensure_setup(self)
@@ -506,16 +505,11 @@ class Module(fields.Base):
             collection: the collection.
 
         Raises:
-            ScopeVariableNotFoundError: if the collection is given, even empty, but does not have this variable.
+            ScopeVariableNotFoundError: if `apply` is given the collection without this variable.
+            ScopeCollectionNotFound: if it is given empty.
             UnliftedCollectionError: if it is called inside a lift that does not take `collection`.
         """
-        scope = bound_scope(self, f'perturb("{name}")')
-        if not (scope.has_variable(collection, name) or scope.is_mutable_collection(collection)):
-            given = scope.tree.outermost()
-            wanted = given.writable(collection) is not False
-            if wanted or collection in given.variables:
-                scope.variable(collection, name, (lambda: value) if wanted else None)  # raises the error
-        return scope.perturb(name, value, collection)
+        return bound_scope(self, f'perturb("{name}")').perturb(name, value, collection)
 
     def make_rng(self, name: str = "params") -> Any:
         """Return the next key of an RNG stream; see `liftcore.Scope.make_rng`."""

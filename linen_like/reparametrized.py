@@ -7,7 +7,7 @@ variables that belong to a parameter can be made when its shape is known, withou
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -95,10 +95,11 @@ class _View:
     """
 
     def __init__(self, change: Any, seen_dtype: Any, module: Module, layer: Module) -> None:
-        self._change, self._seen_dtype, self._tree, self._layer = change, seen_dtype, module.scope.tree, layer
+        self._change, self._seen_dtype, self._scope, self._layer = change, seen_dtype, module.scope, layer
         self._where = f"{type(module).__name__} at {module.scope.path_text}"
         self._changes: dict[str, Change | None] = {}
         self._new: set[str] = set()
+        self._entered: set[Hashable] = set()
         self._places: dict[str, Path] = {}
 
     def store(self, name: str, value: Any) -> Any:
@@ -110,33 +111,32 @@ class _View:
         """Return what the layer sees of a stored parameter; one that it made itself keeps the dtype that it saw."""
         if name not in self._new:
             return self._changed(name, value)
-        wrapped_twice = self._tree.sight is not None  # the outer wrapper has changed it since
+        wrapped_twice = self._scope.has_view  # the outer wrapper has changed it since
         return _as_before(self._changed(name, value), value) if wrapped_twice else value
 
     def _changed(self, name: str, value: Any) -> Any:
         name = f"{self._layer.name}/{name}"
         if name not in self._changes:
-            with self._tree.outside():
+            with self._scope.outside_lift():
                 self._changes[name] = self._change(name, np.shape(unbox(value)))
         change = self._changes[name]
         return value if change is None else replace_boxed(value, change(jnp.asarray(unbox(value))))
 
     def enter(self, scope: Scope) -> None:
         """Start in a tree that the layer runs on."""
-        tree, around = scope.tree, self._tree.sight
-
-        def sight(path: Path, value: Any) -> Any:
-            value = value if around is None else around(path, value)
-            return value if path[0] != "params" else self._seen(tree.base, path[1:], value)
-
-        if tree.sight is around:
-            tree.sight = sight
-            for path, _ in jax.tree.leaves_with_path(tree.variables.get("params", {}), is_leaf=is_box):
-                self._claim(_text(path), tree.base)
+        entry = scope.entry
+        if entry.place not in self._entered:
+            self._entered.add(entry.place)
+            entry.view(functools.partial(self._seen, entry.path))
+            params = entry.collections_below().get("params", {})
+            for path, _ in jax.tree.leaves_with_path(params, is_leaf=is_box):
+                self._claim(_text(path), entry.path)
 
     def _seen(self, base: Path, path: Path, value: Any) -> Any:
-        """Return what the layer sees of a parameter that it makes."""
-        place = "/".join(path[len(base) :])
+        """Return what the layer sees of a variable that it makes."""
+        if path[0] != "params":
+            return value
+        place = "/".join(path[1 + len(base) :])
 
         def seen(path: Any, leaf: Any) -> Any:
             name = "/".join((place, _text(path))) if path else place

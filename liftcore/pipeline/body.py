@@ -245,7 +245,7 @@ class Body:
             root.tree.redrawn = (outer.tree.redrawn - outer.tree.made_again - self._declared) | self._redrawn
             root.tree.casts = {**outer.tree.casts, **self._casts} if self._casts else outer.tree.casts
             if self._sight is not None:
-                root.tree.sight = _seen_after(root.tree.sight, self._sight)
+                root.view(self._sight)
             if not self._live:  # a raw transformation is in between: its scopes may only be read
                 root.tree.trace = outer.tree.trace
         scopes = [roots[index].below(route).rewound() for index, route in self.layout.routes]
@@ -410,10 +410,6 @@ class Body:
     def _at_level_outside(self) -> bool:
         """Whether no transformation is between here and the scopes outside."""
         return [outer.tree.trace for outer in self.outers] == [trace_state()] * len(self.outers)
-
-
-def _seen_after(first: Callable[[Path, Any], Any] | None, then: Callable[[Path, Any], Any]) -> Any:
-    return then if first is None else lambda path, value: then(path, first(path, value))
 
 
 def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: Any) -> Any:

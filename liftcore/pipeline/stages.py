@@ -82,14 +82,11 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
     if len(given) == 1:  # the most common case
         return given, given, ((0, ()),), structure
 
-    def holds(outer: Scope, inner: Scope) -> bool:
-        return outer.tree is inner.tree and inner.path[: len(outer.path)] == outer.path
-
     outers: list[Scope] = []
     routes: list[tuple[int, Path]] = []
     for scope in given:
-        outermost = min((other for other in given if holds(other, scope)), key=lambda other: len(other.path))
-        same = (index for index, outer in enumerate(outers) if holds(outer, outermost))
+        outermost = min((other for other in given if other.holds(scope)), key=lambda other: len(other.path))
+        same = (index for index, outer in enumerate(outers) if outer.holds(outermost))
         index = next(same, len(outers))
         if index == len(outers):
             outers.append(outermost)

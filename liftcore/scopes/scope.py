@@ -6,8 +6,7 @@ variable copies the dicts on the path to it, and the other dicts stay shared wit
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FunctionType, MappingProxyType
 from typing import Any, Self
 
@@ -33,6 +32,7 @@ from .declaring import (
     key_for,
 )
 from .naming import Naming
+from .sharing import Sharing
 from .tree import Counter, Node, Sown, Tree
 from .variable import Variable
 
@@ -46,7 +46,7 @@ _new = object.__new__
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
-class Scope(Adopting, Checking, Naming):
+class Scope(Adopting, Checking, Naming, Sharing):
     """A place in a tree of variables, with its collections, its RNG streams and its path.
 
     `init` and `apply` create the root scope of a model, `push` and `child` create the scopes below it, and lifts create
@@ -104,16 +104,6 @@ class Scope(Adopting, Checking, Naming):
     # -- places ------------------------------------------------------------------------------------------------------
 
     @property
-    def path_text(self) -> str:
-        """The path as errors show it, with the names of lifts: `/encoder/vmap(block)/dense`."""
-        return "/".join((self.tree.above, *self.relative_path)) or "/"
-
-    @property
-    def relative_path(self) -> Path:
-        """The path from the entry of the innermost lift, or from the root."""
-        return self.path[len(self.tree.base) :]
-
-    @property
     def is_valid(self) -> bool:
         """Whether the scope may still be used."""
         return self.tree.alive and not self._ended
@@ -128,15 +118,6 @@ class Scope(Adopting, Checking, Naming):
         self._ended = True
         if self.parent is None:
             self.tree.end()
-
-    @contextlib.contextmanager
-    def temporary(self) -> Iterator[Scope]:
-        """A context that returns the scope itself and ends it on exit; until then, this thread alone may change it."""
-        self.tree.claim()
-        try:
-            yield self
-        finally:
-            self.invalidate()
 
     def push(self, name: str | None = None, prefix: str = "", reuse: bool = False) -> Scope:
         """Return a new scope one level below.
@@ -464,8 +445,9 @@ class Scope(Adopting, Checking, Naming):
     def perturb(self, name: str, value: Any, collection: str = PERTURBATIONS) -> Any:
         """Return the value plus a zero variable of its shape, whose gradient is the gradient of the value.
 
-        If `apply` is not given the collection, the value is returned unchanged. Mappings and loops lift the collection
-        `perturbations` automatically, along a new leading axis; any other collection has to be listed.
+        `init` makes the variable. If `apply` is not given the collection, the value is returned unchanged. Mappings and
+        loops lift the collection `perturbations` automatically, along a new leading axis; any other collection has to
+        be listed.
 
         Example:
             >>> import jax, liftcore
@@ -479,9 +461,18 @@ class Scope(Adopting, Checking, Naming):
             name: the name of the variable.
             value: a pytree of arrays.
             collection: the collection of the variable.
+
+        Raises:
+            ScopeVariableNotFoundError: if `apply` is given the collection without this variable.
+            ScopeCollectionNotFound: if it is given empty.
+            UnliftedCollectionError: inside a lift that does not take the collection.
         """
         if not self.has_variable(collection, name):
             if not self.is_mutable_collection(collection):
+                given = self.tree.outermost()
+                wanted = given.writable(collection) is not False
+                if wanted or collection in given.variables:
+                    self.variable(collection, name, (lambda: value) if wanted else None)  # raises the error
                 return value
             self.reserve(name, collection)
             self.create_variable(collection, name, jax.tree.map(jax.numpy.zeros_like, value))

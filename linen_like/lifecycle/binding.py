@@ -277,7 +277,7 @@ def ensure_setup(module: Base) -> None:
     if state.open or state.ready or state.in_setup:
         return
     state.in_setup = True
-    state.counts = dict(module.scope.counter.counts)
+    state.counts = module.scope.draws
     # Values computed in `setup` are kept, so under a raw transformation constants must not become tracers.
     known = contextlib.nullcontext() if module.scope.is_live else jax.ensure_compile_time_eval()
     try:
@@ -366,30 +366,31 @@ def entered(module: Base) -> Iterator[Any]:
     attributes `setup` sets. So if another thread is in a call, a thread calls a twin: the same module, on a separate
     tree with the same variables, which can only be read.
     """
-    tree = module.scope.tree
-    if not tree.claim():
+    scope = module.scope
+    if not scope.claim():
         kept = _twin(module)
         yield kept[1]  # its root, which it holds weakly, must stay alive
         return
     try:
         yield module
     finally:
-        tree.open()
+        scope.release()
 
 
 def _twin(module: Base) -> tuple[Any, Any]:
     """Return the twins of a module's root and of the module itself."""
-    tree, root, below = module.scope.tree, module, []
-    while isinstance(root.parent, Base) and root.parent.scope is not None and root.parent.scope.tree is tree:
+    root, below, entry = module, [], module.scope.entry
+    while isinstance(root.parent, Base) and root.parent.scope is not None and entry.holds(root.parent.scope):
         below.append(root)
         root = root.parent
-    reader = tree.reader()
-    twins = deep_clone(root, _at(reader, root.scope), False, {}, {})
+    reader = entry.reader()
+    twins = deep_clone(root, reader.below(root.scope.relative_path), False, {}, {})
     twin = twins
     for one in reversed(below):
         twin = _child(twin, one)
         if twin is None:  # it was made in a call, and left that call
-            return twins, constructor(module)(parent=_at(reader, module.scope), **constructor_arguments(module))
+            place = reader.below(module.scope.relative_path)
+            return twins, constructor(module)(parent=place, **constructor_arguments(module))
     return twins, twin
 
 
@@ -398,11 +399,3 @@ def _child(twin: Base, module: Base) -> Any:
     ensure_setup(twin)
     children = (twin._state.children or {}).values()
     return next((child for child in children if child.scope.path == module.scope.path), None)
-
-
-def _at(reader: Any, scope: Scope) -> Scope:
-    """Return the place of a scope, in a reader of its tree."""
-    root = scope
-    while root.parent is not None:
-        root = root.parent
-    return Scope.at(reader).below(scope.path[len(root.path) :])

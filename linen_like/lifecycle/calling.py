@@ -15,7 +15,6 @@ import inspect
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from threading import get_ident
 from typing import Any, TypeVar
 
 import jax
@@ -153,7 +152,7 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(self, Base):
             return fun(self, *args, **kwargs)
         state, scope = self._state, self.scope
-        if scope is not None and scope.tree.thread != get_ident():
+        if scope is not None and not scope.is_claimed:
             try:
                 with entered(self) as module:
                     return method(module, *args, **kwargs)

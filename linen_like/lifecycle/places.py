@@ -70,8 +70,7 @@ def share_scope(module: Base, other: Any, /) -> None:
                 "Call it in `setup`, with `self` and a module that it holds: `nn.share_scope(self, self.base)`.",
             )
     above, below = module.scope, other.scope
-    is_below = below.tree is above.tree and below.path[: len(above.path)] == above.path
-    moved, scope = (other, above) if is_below else (module, below)
+    moved, scope = (other, above) if above.holds(below) else (module, below)
     left = moved.scope
     if left.parent is not None and left.name is not None:
         left.parent.free(left.name)

@@ -110,7 +110,7 @@ class RebuildPlan(NamedTuple):
         if self.parts.alone:
             modules, along = instantiate(self.parts, scopes)
             return modules[0], along
-        counts = scopes[0].counter.counts  # streams that start anew have no count here
+        counts = scopes[0].draws  # streams that start anew have no count here
         with scopes[0].again({name: number for name, number in self.drawn if name in counts}):
             (module, *others), along = instantiate(self.parts, scopes)
             for other, state in zip(others, self.states[1:], strict=True):
@@ -177,7 +177,7 @@ def on_scopes(
     drawn: tuple[tuple[str, int], ...] = ()
     if state.reuse and type(module)._has_setup:
         before = module._state.counts
-        drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.counter.counts.items())
+        drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.draws.items())
     home = module._state.home
     scopes += [] if home is None else [home]
     plan = RebuildPlan(builder.parts, tuple(states), drawn, subject_places, home is not None)
@@ -358,7 +358,7 @@ def _of_a_module(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def lies_below(scope: Scope, known: Iterable[Scope]) -> bool:
     """Return whether a scope is at or below one of some others."""
-    return any(one.tree is scope.tree and scope.path[: len(one.path)] == one.path for one in known)
+    return any(one.holds(scope) for one in known)
 
 
 def _is_within(value: Any, given: Sequence[Scope]) -> bool:

@@ -127,7 +127,7 @@ class TemplateBuilder:
         self._templates: list[Template | None] = [None]
         self._along: list[StandIn] = []
         self._places: list[int | None] = []
-        self._numbers = {module.scope.node: 0}
+        self._numbers = {module.scope.place: 0}
         self._count, self._defines = 0, type(module)._has_setup or type(module)._has_constructor
         self._known: dict[int, StandIn] = {id(module): ModuleAt(0)}
         owned: dict[int, Template | None] = {}
@@ -182,7 +182,7 @@ class TemplateBuilder:
         return next((self._index(scope) for scope in scopes if scope is not None), None)
 
     def _index(self, scope: Scope) -> int:
-        number = self._numbers.get(scope.node)
+        number = self._numbers.get(scope.place)
         return self._add(_Held(scope), None) if number is None else number
 
     def _add(self, other: Any, template: Template | None) -> int:
@@ -190,7 +190,7 @@ class TemplateBuilder:
         self.others.append(other)
         self._templates.append(template)
         number = len(self.others)
-        self._numbers.setdefault(other.scope.node, number)
+        self._numbers.setdefault(other.scope.place, number)
         return number
 
 

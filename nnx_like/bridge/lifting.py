@@ -279,7 +279,7 @@ class _Keyed:
         for tag, slots in _streams(self._refs).items():
             slots = [(group, key) for group, key in slots if key in values.get(group, ())]
             keys = [values[group][key] for group, key in slots]
-            if tag in self._scope.tree.given and not self._scope.has_rng(tag):
+            if tag in self._scope.given_rngs and not self._scope.has_rng(tag):
                 for group, key in slots:
                     self._unlifted[group, key] = values[group][key]
                     values[group][key] = NoKey.of(self._scope, tag)

@@ -49,7 +49,7 @@ class NoKey:
     @classmethod
     def of(cls, scope: Scope, tag: str) -> NoKey:
         """Return the placeholder for a stream that a scope lacks."""
-        if tag not in scope.tree.given:
+        if tag not in scope.given_rngs:
             return cls(tag)
         try:
             scope.make_rng(tag)
@@ -81,7 +81,7 @@ def made_with(make: Callable[..., Any], scope: Scope, names: Sequence[str], key:
         key: one key for all streams, for tracing shapes without drawing.
     """
     rngs = Rngs()
-    for name in dict.fromkeys((*(names or (_PARAMS, *scope.tree.given)), _DEFAULT)):
+    for name in dict.fromkeys((*(names or (_PARAMS, *scope.given_rngs)), _DEFAULT)):
         setattr(rngs, name, _stream(_key(scope, name) if key is None else key, name))
     return call_maker("adopt", make, "`Rngs`", rngs)
 
@@ -154,8 +154,8 @@ def with_states(transformation: Callable[..., Any], options: Mapping[str, Any]) 
 
 def _key(scope: Scope, name: str) -> Any:
     found = name
-    if name == _DEFAULT and scope.tree.stream(name) is None:  # lifts do not have to lift a stream that only objects use
+    if name == _DEFAULT and not scope.can_draw(name):  # lifts do not have to lift a stream that only objects use
         found = _PARAMS
-    if scope.tree.stream(found) is None:
+    if not scope.can_draw(found):
         return NoKey.of(scope, name)
     return RngStream(scope.make_rng(found), tag=name).key.get_raw_value()

@@ -67,13 +67,13 @@ class _Residuals(NamedTuple):
     """The residuals that are kept for the pullback.
 
     Attributes:
-        tree: the arguments that are not differentiated, and the rule's residuals, with refs.
-        values: the values of the objects in `tree`.
+        given: the arguments that are not differentiated, and the rule's residuals, with refs.
+        values: the values of the objects in `given`.
         args: the outlines of the arguments.
         kinds: the types of the values that came in.
     """
 
-    tree: Any
+    given: Any
     values: Any
     args: Any
     kinds: Still
@@ -128,7 +128,7 @@ class CustomVjp(RuledFunction):
 
         @named(bwd)
         def backward(residuals: _Residuals, cotangents: Any) -> Any:
-            nondiff, kept = from_values(residuals.tree, residuals.values)
+            nondiff, kept = from_values(residuals.given, residuals.values)
             numbers = self.held_numbers(len(residuals.args))
             updates, cotangent = _cotangents(residuals, *cotangents)
             updates = tuple([one for number, one in enumerate(updates) if number not in numbers])

@@ -219,6 +219,14 @@ def test_the_module_layer_uses_public_names_of_liftcore_only(source: Source) -> 
             assert node.attr in exported(used), f"line {node.lineno}: {used.module}.{node.attr} is not public"
 
 
+@for_each(STYLES.values())
+def test_styles_do_not_read_the_state_of_scopes(source: Source) -> None:
+    """What a style needs to know is a method of a scope."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("tree", "node", "counter"):
+            assert ast.unparse(node.value) == "jax", f"line {node.lineno}: {ast.unparse(node)}"
+
+
 @for_each([one for one in CORE.values() if one.package in ("liftcore.lift", "liftcore.runners")])
 def test_lifts_and_runners_use_public_names_of_the_pipeline_only(source: Source) -> None:
     """So that what a user writes with them can do all that ours do."""
