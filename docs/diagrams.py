@@ -269,7 +269,7 @@ def key() -> Picture:
         p.arrow((160, 105), (225, y + 22)).box(
             225, y, 245, 44, line, f"~{what}", kind="gone" if number == 2 else "inside"
         )
-    p.box(540, 30, 210, 62, '`make_rng("dropout")', "~folds in the path of the scope", "~and how often it was drawn")
+    p.box(540, 30, 210, 62, '`make_rng("dropout")', "~folds in the path of the scope", "~and the number of keys drawn")
     p.arrow((470, 52), (540, 58)).arrow((470, 112), (540, 70))
     p.text(540, 120, "~Lifts are not in the path, so").text(540, 138, "~jit and remat change no key.")
     return p

@@ -327,7 +327,7 @@ def group(
     complete: bool = True,
     where: str = "split",
 ) -> list[list[tuple[PathParts, typing.Any]]]:
-    """Groups pairs of path and value: each goes to the first filter that matches it, in the order given.
+    """Group pairs of path and value: each goes to the first filter that matches it, in the order given.
 
     Example:
         >>> group([(("a",), 1), (("b",), 2.0)], [float], complete=False)
