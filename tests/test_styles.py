@@ -359,6 +359,25 @@ def test_a_name_below_has_one_owner_in_all_bodies(outside: str, inside: str, bod
         liftcore.init(model)(KEY)
 
 
+@pytest.mark.parametrize("below", [False, True])
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(["eqx", "nnx", "param", "push"], repeat=2)))
+def test_branches_may_give_a_name_to_different_owners(first: str, second: str, below: bool) -> None:
+    def take(name: str, scope: Any) -> None:
+        TAKES[name](scope.push("below", reuse=True) if below else scope)
+
+    def model(scope: Any, *after: str) -> None:
+        liftcore.cond(*[functools.partial(take, name) for name in (first, second)])(scope, True)
+        for name in after:
+            take(name, scope)
+
+    variables = liftcore.init(model)(KEY)[1]
+    assert ("w" in str(variables)) == ({first, second} != {"push"})
+    owners = {first, second} & {"eqx", "pax", "nnx"}
+    for name in {"eqx", "pax", "nnx"} - owners if owners else ():
+        with pytest.raises(NameInUseError, match='"w" at /'):
+            liftcore.init(model)(KEY, name)
+
+
 @pytest.mark.parametrize("adopted", ["eqx", "pax", "nnx"])
 @pytest.mark.parametrize("other", TAKES)
 def test_an_owner_keeps_its_names_in_later_calls_of_a_child(other: str, adopted: str) -> None:

@@ -131,14 +131,17 @@ class Naming:
                 yield from [((*path[depth:], *name), owner) for name, owner in held.items()]
 
     def take_names(self, names: Names) -> None:
-        """Add the names of another scope at the same place, and continue after the highest of their numbers."""
+        """Add the names of another scope at the same place, and continue after the highest of their numbers.
+
+        A name may come with several owners, from branches or runs of one body: the last one keeps it.
+        """
         if names is _NO_NAMES:
             return
         self._adopted = (*self._adopted, names)  # unpacked only if needed: after most lifts, it never is
         if self._shared:  # another scope uses the same dict of names, and must see these
             self._unpack()
         for (*path, name, collection), owner in names.owners:
-            cast("Scope", self).below(tuple(path)).own_name(name, collection, owner)
+            self.tree.owners.setdefault((*self.path, *path), {})[name, collection] = owner
 
     @contextlib.contextmanager
     def again(self, drawn: Mapping[str, int]) -> Iterator[None]:
@@ -168,8 +171,6 @@ class Naming:
         """
         if names.taken:
             self._outside = set(names.taken)
-        for (*path, name, collection), owner in names.owners:
-            self.tree.owners.setdefault((*self.path, *path), {})[name, collection] = owner
         self.take_names(names)
 
     def stand_for(self, other: Naming) -> None:
