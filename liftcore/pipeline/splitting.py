@@ -18,7 +18,7 @@ import functools
 import itertools
 import operator
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
@@ -138,13 +138,10 @@ class Split:
             groups.setdefault(self._reads[number], []).append(number)
         return groups.values()
 
-    def mixes(self, axes: Sequence[Any] | None) -> bool:
-        """Whether an initial value without an axis in a batch reads one that has an axis."""
-        along = axes or ()
-        return any(
-            axis is None and any(along[number] is not None for number in earlier)
-            for axis, earlier in zip(along, self.earlier, strict=False)
-        )
+    def mixes(self, numbers: Iterable[int], axes: Sequence[Any] | None) -> bool:
+        """Whether one of the chosen initial values has no axis in a batch, but reads one that has an axis."""
+        shared = [number for number in numbers if axes is not None and axes[number] is None]
+        return any(axes[read] is not None for number in shared for read in self.earlier[number])
 
     @property
     def parts(self) -> list[int]:
@@ -163,7 +160,7 @@ class Split:
 
     def remaining(self, given: Collection[int]) -> Part:
         """Return the body as a part that takes some initial values, in order, and computes the others first."""
-        chosen = [var for number, var in enumerate(self.outvars) if number in given]
+        chosen = [var for number, var in enumerate(self.jaxpr.outvars) if number in given]
         outvars = [var for number, var in enumerate(self.jaxpr.outvars) if number not in given]
         made = set(chosen)
         previews = {var: self.outvars[number] for var, number in self.previews.items() if number in given}
@@ -404,7 +401,7 @@ class Prologue:
     def _variables(self, number: int) -> list[Any]:
         """Return the variables of the jaxpr that have an initial value: its own, and its previews."""
         previews = [var for var, of in self.split.previews.items() if of == number]
-        return variables_of([self.split.outvars[number], *previews])
+        return variables_of([self.split.jaxpr.outvars[number], *previews])
 
     def make(
         self,
@@ -421,19 +418,26 @@ class Prologue:
         """
         split, body = self.split, self.split.body
         numbers = split.numbers if numbers is None else sorted(numbers)
-        for var in itertools.chain.from_iterable(map(self._variables, numbers)):
-            self._known.pop(var, None)
+        for number in self.values.keys() & set(numbers):
+            for var in self._variables(number):
+                self._known.pop(var, None)
+        # A split around this one sees equations, and each value must be bound there before another one reads it.
+        outer = body if body is not None and body.nested else None
+        if outer is not None and self._batch is None and form is None:
+            self.evaluate(numbers, marked=True)
+            outer.note_bound([self.values[number] for number in numbers])
+            return
 
         def bind(number: int, value: Any) -> Any:
             value = value if form is None else form(number, value)
-            return value if body is None else body.bind(value)
+            return value if outer is None else outer.bind(value)
 
-        # An outer split sees equations. If one equation, such as a loop over all elements, computed two initial values,
-        # both would seem to depend on all that it reads. So values that depend on different operands are computed
-        # separately, and each is bound before another one reads it. In a batch too, a value that all elements share
-        # must read a mapped value as it will be in `apply`: batched.
-        nested = body is not None and body.nested
-        for group in split.in_order(numbers) if nested or split.mixes(axes) else [numbers]:
+        # A batch or a form changes values. If one equation, such as a loop over all elements, computed two initial
+        # values, both would seem to depend on all that it reads. So those that depend on different operands are
+        # computed separately. In a batch that is not nested too, a value that all elements share must read a mapped
+        # value as it will be in `apply`: batched.
+        in_order = outer is not None or split.mixes(numbers, axes)
+        for group in split.in_order(numbers) if in_order else [numbers]:
             self.evaluate(group, axes, bind)
 
     def evaluate(
@@ -441,6 +445,7 @@ class Prologue:
         numbers: Iterable[int],
         axes: Sequence[Any] | None = None,
         bind: Callable[[int, Any], Any] | None = None,
+        marked: bool = False,
     ) -> None:
         """Compute the chosen initial values at once; if they read each other, they read the unbound values.
 
@@ -449,27 +454,31 @@ class Prologue:
             axes: for each initial value, the axis along which the values of a batch are stacked; None for a shared one.
             bind: maps the number of an initial value and the value to the value that is held outside. Later values read
                 the mapped value. So a value that others read must be computed before them, in a separate call.
+            marked: whether each value keeps its mark, also for those that read it.
         """
         split, numbers = self.split, sorted(numbers)
         if not numbers:
             return
-        outvars = [split.outvars[number] for number in numbers]
+        outvars = [split.jaxpr.outvars[number] for number in numbers]
         steps = needed(split.steps, outvars, known=self._known)
         # An effect must not run again, so later values read its results.
         effects = split.results_of_effects(steps) if split.jaxpr.effects else []
         out_axes = [None if axes is None else axes[number] for number in numbers]
         along = [None if self._batch is None else 0 for _ in effects]
-        made = iter(self._run(steps, [*effects, *outvars], [*along, *out_axes]))
+        kept = set(variables_of(outvars)) if marked else ()
+        made = iter(self._run(steps, [*effects, *outvars], [*along, *out_axes], kept))
         self._known |= {var: (next(made), axis) for var, axis in zip(effects, along, strict=True)}
         for number, value, axis in zip(numbers, made, out_axes, strict=True):
             self.know(number, value if bind is None else bind(number, value), axis)
 
-    def _run(self, steps: Sequence[Step], outvars: Sequence[Any], out_axes: Sequence[Any]) -> list[Any]:
-        """Return the values of some variables, computed by the given equations."""
+    def _run(
+        self, steps: Sequence[Step], outvars: Sequence[Any], out_axes: Sequence[Any], marked: Container[Any]
+    ) -> list[Any]:
+        """Return the values of some variables, computed by the given equations; the tags of the marked ones remain."""
         # Dicts, not sets: they keep the order of the equations, so equal bodies give equal programs.
         used = dict.fromkeys(var for step in steps for var in step.reads if var in self._known)
         inputs = list(used | dict.fromkeys(var for var in variables_of(outvars) if var in self._known))
-        run: Callable[..., list[Any]] = Part(cut(self.split.jaxpr, inputs, steps, outvars), [], [])
+        run: Callable[..., list[Any]] = Part(cut(self.split.jaxpr, inputs, steps, outvars, marked), [], [])
         if self._batch is not None:
             run = self._batch(run, [self._known[var][1] for var in inputs], out_axes)
         return run(*[self._known[var][0] for var in inputs])

@@ -244,15 +244,20 @@ class Loop(NamedTuple):
         along = [None if leaf is None else 0 for leaf in traced.leaves((None, xs))]
         many = Prologue(traced, traced.leaves((None, xs)), along, self._batch)
         axes = [None if kind != "stacked" else self.group_axes[group] for kind, group in kinds.fields]
-        for group in map(frozenset, traced.in_order(kinds.made_before)):
-            once.make(group & kinds.early)
-            once.evaluate(group & kinds.late)  # for the first run of the loop, which computes what these read
-            many.make(group & kinds.batched, axes)
-            for number in group:
-                if number in kinds.batched:
-                    self._know_first(once, kinds, number, many.values[number])
-                elif kinds.fields[number][0] != "carried":  # values that are computed at once read no carried variable
+        single, several = set(kinds.early), set(kinds.batched)
+        while single or several:  # each in turn, as far as it does not read what the other has still to make
+            now = {number for number in single if several.isdisjoint(traced.earlier[number])}
+            once.make(now)
+            for number in now:
+                if kinds.fields[number][0] != "carried":  # values that are computed at once read no carried variable
                     many.know(number, once.values[number])
+            single -= now
+            now = {number for number in several if single.isdisjoint(traced.earlier[number])}
+            many.make(now, axes)
+            for number in now:
+                self._know_first(once, kinds, number, many.values[number])
+            several -= now
+        once.evaluate(kinds.late)  # for the first run of the loop, which computes what these read
         made: Created = traced.tree({**once.values, **many.values})
         body.made([made.shared, made.carried, *made.stacked])
         return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked

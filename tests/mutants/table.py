@@ -233,9 +233,9 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/splitting.py",
-        "level[number] = 1 + max((level[one] for one in self.earlier[number]), default=-1)",
-        "level[number] = 0",
-        "initial values are made at once, whatever they read",
+        "sorted(numbers, key=lambda number: len(self.earlier[number]))",
+        "sorted(numbers)",
+        "initial values are made in the order of their names, whatever they read",
         (*PACK, "laws/test_initial_values.py"),
     ),
     Mutant(
@@ -247,8 +247,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/splitting.py",
-        "        if not makers:\n            return []\n        read = set(variables_of(self.jaxpr.outvars))",
-        "        return []\n        read = set(variables_of(self.jaxpr.outvars))",
+        "given = self.results_of_effects(needed(self.steps, self.outvars)) if self.jaxpr.effects else []",
+        "given = []",
         "an effect runs again in what is left of a body",
         (*PACK, "lift/test_remat.py"),
     ),
@@ -380,22 +380,22 @@ MUTANTS = (
     ),
     Mutant(
         "runners/mapped.py",
-        "return [stored, tag(fitting)], seen",
-        "return [stored, fitting], seen",
+        "return [stored, tag(view)], seen",
+        "return [stored, view], seen",
         "what is stored as it is seen depends on nothing",
         ("lift/test_map_variables.py",),
     ),
     Mutant(
         "runners/mapped.py",
-        "bind=lambda _, value: self._variables.body.bind(value)",
+        "bind=lambda _, value: self._maps.body.bind(value)",
         "bind=lambda _, value: value",
         "a lift around cannot see which mapped initial value another one reads",
         ("lift/test_map_variables.py",),
     ),
     Mutant(
         "runners/loop.py",
-        "state = [STATE in read or bool(carried & one)",
-        "state = [STATE in read",
+        "if STATE in read or carried & given}",
+        "if STATE in read}",
         "an initial value that reads a created carried one is made once for all iterations",
         ("lift/test_scan.py", "laws/test_initial_values.py"),
     ),
@@ -530,8 +530,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/splitting.py",
-        "kept, chosen = [not one for one in picks],",
-        "kept, chosen = [False for one in picks],",
+        "enumerate(self.jaxpr.outvars) if number not in given]",
+        "enumerate(self.jaxpr.outvars) if number not in self.numbers]",
         "initial values that were not chosen are lost",
         (
             "core/test_splitting.py",
@@ -702,7 +702,7 @@ MUTANTS = (
     ),
     Mutant(
         "runners/branches.py",
-        "if not missing[place]:",
+        "if place not in missing:",
         "if False:",
         "a branch derives initial values from its own discarded ones",
         ("lift/test_cond.py",),
