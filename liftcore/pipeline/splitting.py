@@ -317,14 +317,15 @@ class Split:
 
     def _note_reads(self) -> None:
         """Find what the initial values read."""
-        self._reads = self._masks(self.outvars)
+        own = (1 << number for number in range(len(self.jaxpr.invars), len(self.jaxpr.invars) + len(self.numbers)))
+        self._reads = [mask & ~bit for mask, bit in zip(self._masks(self.outvars), own, strict=True)]
         self.earlier = list(map(self._numbers_in, self._reads))
 
     def _masks(self, atoms: Sequence[Any], through_previews: bool = False) -> list[int]:
         """Return the dependences of initial values or outputs, as bits.
 
-        There is a bit for each constant, then for each leaf of the operands, then for each initial value: what reads
-        the value has it or, with `through_previews`, what reads a preview of the value.
+        There is a bit for each constant, then for each leaf of the operands, then for each initial value, which the
+        value has and what reads it or, with `through_previews`, a preview of it.
         """
         # Bits of one int: a body may have thousands of equations, and sets that grow along them are far slower.
         masks = {var: 1 << place for place, var in enumerate(self.jaxpr.invars)}
@@ -332,13 +333,11 @@ class Split:
         numbers = {var: number for number, var in enumerate(self.outvars) if not isinstance(var, jex.Literal)}
         if through_previews:
             numbers |= self.previews
-        found: dict[Any, int] = {}
         for step in self.steps:
             mask = functools.reduce(operator.or_, [masks.get(var, 0) for var in step.reads], 0)
             for var in step.eqn.outvars:
-                found[var] = mask
                 masks[var] = mask | 1 << first + numbers[var] if var in numbers else mask
-        return [0 if isinstance(atom, jex.Literal) else found.get(atom, masks.get(atom, 0)) for atom in atoms]
+        return [0 if isinstance(atom, jex.Literal) else masks.get(atom, 0) for atom in atoms]
 
     def _numbers_in(self, mask: int) -> frozenset[int]:
         """Return the numbers of the initial values in a mask."""
