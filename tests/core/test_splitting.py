@@ -253,6 +253,31 @@ def test_a_value_that_was_made_elsewhere_is_not_made_again() -> None:
     assert prologue.tree({1}) == [None, 100.0]
 
 
+def test_values_that_read_the_same_are_made_together() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        first, second = tag(x + 1), tag(y + 1)
+        return [first, tag(x * 2), second, tag(first + 1), tag(x + second)], ()
+
+    traced = trace(fn, jnp.float32(1), jnp.float32(2))
+    assert list(traced.in_order(traced.numbers)) == [[0, 1], [2], [3], [4]]
+    assert list(traced.in_order({1, 3})) == [[1], [3]]
+
+
+def test_a_value_is_made_again_if_one_asks_for_it_again() -> None:
+    def fn(x: Any) -> Any:
+        first = tag(x + 1)
+        return [first, tag(first * 2)], ()
+
+    prologue = Prologue(trace(fn, jnp.float32(1)), [jnp.float32(1)])
+    prologue.make()
+    prologue.know(0, jnp.float32(50))
+    prologue.make({1})
+    assert prologue.tree() == [50.0, 100.0]
+    prologue.see([jnp.float32(5)])
+    prologue.make()
+    assert prologue.tree() == [6.0, 12.0]
+
+
 def test_a_batch_is_made_at_once_and_read_along_its_axis() -> None:
     def fn(x: Any) -> Any:
         first = tag(jnp.stack([x, x]))
