@@ -416,7 +416,7 @@ class Prologue:
             form: maps the number of an initial value and the value to the value that is held outside.
         """
         split, body = self.split, self.split.body
-        numbers = split.numbers if numbers is None else sorted(numbers)
+        numbers = split.numbers if numbers is None else _in_numbers(numbers)
         for number in self.values.keys() & set(numbers):
             for var in self._variables(number):
                 self._known.pop(var, None)
@@ -455,7 +455,7 @@ class Prologue:
                 the mapped value. So a value that others read must be computed before them, in a separate call.
             marked: whether each value keeps its mark, also for those that read it.
         """
-        split, numbers = self.split, sorted(numbers)
+        split, numbers = self.split, _in_numbers(numbers)
         if not numbers:
             return
         outvars = [split.jaxpr.outvars[number] for number in numbers]
@@ -486,6 +486,16 @@ class Prologue:
         """Return a pytree like `created` with the chosen initial values that are known, and None for the others."""
         known = self.values.items()
         return self.split.tree({number: value for number, value in known if numbers is None or number in numbers})
+
+
+def _in_numbers(chosen: Iterable[int]) -> list[int]:
+    """Return chosen numbers in order."""
+    numbers = list(chosen)
+    if True in [isinstance(number, bool) for number in numbers]:
+        text = "Initial values are now chosen by numbers; bools leave in 0.4. Write `{0, 2}` for [True, False, True]."
+        warnings.warn(text, DeprecationWarning, 3)
+        return [number for number, one in enumerate(numbers) if one]
+    return sorted(numbers)
 
 
 class Part:

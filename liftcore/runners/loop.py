@@ -173,7 +173,7 @@ class Loop(NamedTuple):
             carrying = Carrying(iteration, traced.created.constant[WRITTEN])
             return self._run_split(body, carrying, *carrying.moved(given, state), xs, out_axes)
         once, made, stacked = self._create(body, traced, kinds, state, xs)
-        made_before = kinds.made_before
+        made_before = frozenset(traced.numbers) - kinds.left
 
         def loop(made: Created, made_before: AbstractSet[int]) -> Any:
             rest, (first, leaves) = traced.remaining(made_before), map(jax.tree.leaves, (state, xs))
@@ -348,11 +348,6 @@ class Kinds(NamedTuple):
             differing={number for number in single - carried if reads[number] or number in moving},
             carried_from_slices=any(SLICES in reads[number] for number in carried),
         )
-
-    @property
-    def made_before(self) -> AbstractSet[int]:
-        """Those that are computed before the loop."""
-        return self.early | self.late | self.batched
 
 
 def _sharing(body: Body, traced: Split, advice: LoopAdvice) -> tuple[Split, Kinds, bool]:
