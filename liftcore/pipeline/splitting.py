@@ -140,7 +140,9 @@ class Split:
 
     def mixes(self, numbers: Iterable[int], axes: Sequence[Any] | None) -> bool:
         """Whether one of the chosen initial values has no axis in a batch, but reads one that has an axis."""
-        shared = [number for number in numbers if axes is not None and axes[number] is None]
+        if axes is None:
+            return False
+        shared = [number for number in numbers if axes[number] is None]
         return any(axes[read] is not None for number in shared for read in self.earlier[number])
 
     @property
@@ -221,8 +223,8 @@ class Split:
         except ValueError as error:
             # The bits of all that differs between elements: leaves of the operands, and initial values.
             differs = _bits([*[None for _ in self._consts], *along, *axes])
-            pairs = zip(self.names, axes, self._reads, strict=True)
-            names = {name for name, axis, reads in pairs if axis is None and reads & differs}
+            values = zip(self.names, axes, self._reads, strict=True)
+            names = {name for name, axis, reads in values if axis is None and reads & differs}
             if names and self.body is not None:
                 raise not_shared(self.body, names) from error
             raise
