@@ -347,6 +347,10 @@ def of_input(scope: Scope, x: Any) -> Any:
     return x * scope.param("w", lambda key: x)
 
 
+def of_input_and_constant(scope: Scope, x: Any) -> Any:
+    return x * scope.param("w", lambda key: x + X.sum())
+
+
 def of_variable(scope: Scope, x: Any) -> Any:
     n = scope.variable("state", "n", lambda: x)
     return x * scope.param("w", lambda key: n.value)
@@ -357,7 +361,9 @@ def of_the_mean(scope: Scope, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize(("fn", "split"), [(of_key, True), (of_input, False), (of_variable, False)])
+@pytest.mark.parametrize(
+    ("fn", "split"), [(of_key, True), (of_input, False), (of_input_and_constant, False), (of_variable, False)]
+)
 def test_a_shared_initial_value_that_differs_is_named(fn: Callable[..., Any], split: bool, nested: bool) -> None:
     model: Callable[..., Any] = mapped(split)(fn)
     if nested:
