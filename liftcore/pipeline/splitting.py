@@ -383,21 +383,21 @@ class Prologue:
         batch: Callable[..., Callable[..., Any]] | None = None,
     ) -> None:
         self.split, self._batch = split, batch
-        invars = split.jaxpr.invars
-        axes = [None] * len(leaves) if axes is None else axes
-        given = [*((const, None) for const in split.consts), *zip(leaves, axes, strict=True)]
-        self._known: dict[Any, tuple[Any, Any]] = dict(zip(invars, given, strict=True))
+        constants = zip(split.jaxpr.invars, split.consts, strict=False)
+        self._known: dict[Any, tuple[Any, Any]] = {var: (const, None) for var, const in constants}
         self.values: dict[int, Any] = {}
+        self.see(leaves, axes)
 
     def know(self, number: int, value: Any, axis: Any = None) -> None:
         """Set an initial value, for the values that read it and for the scopes outside."""
         self.values[number] = value
         self._known |= dict.fromkeys(self._variables(number), (value, axis))
 
-    def see(self, leaves: Sequence[Any]) -> None:
-        """Replace the leaves of the operands, for the values that are computed from now on."""
+    def see(self, leaves: Sequence[Any], axes: Sequence[Any] | None = None) -> None:
+        """Set the leaves of the operands, and their axes, for the values that are computed from now on."""
         invars = self.split.jaxpr.invars[len(self.split.consts) :]
-        self._known |= {var: (leaf, None) for var, leaf in zip(invars, leaves, strict=True)}
+        axes = [None] * len(leaves) if axes is None else axes
+        self._known |= zip(invars, zip(leaves, axes, strict=True), strict=True)
 
     def _variables(self, number: int) -> list[Any]:
         """Return the variables of the jaxpr that have an initial value: its own, and its previews."""

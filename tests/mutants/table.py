@@ -393,6 +393,20 @@ MUTANTS = (
         ("lift/test_map_variables.py",),
     ),
     Mutant(
+        "pipeline/splitting.py",
+        "self.evaluate(numbers, marked=True)",
+        "self.evaluate(numbers)",
+        "inside another lift, an initial value reads others that are not marked",
+        ("core/test_own_lifts.py", "laws/test_initial_values.py"),
+    ),
+    Mutant(
+        "runners/loop.py",
+        "for number in single if several.isdisjoint(traced.earlier[number])}",
+        "for number in single}",
+        "what a loop makes once does not wait for the stacked initial values that it reads",
+        ("laws/test_initial_values.py",),
+    ),
+    Mutant(
         "runners/loop.py",
         "if STATE in read or carried & given}",
         "if STATE in read}",
