@@ -175,7 +175,7 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
                     "Pass an array for that argument, or call `init`.",
                 )
         prologue = Prologue(traced, traced.leaves((rngs, arrays, None)))
-        prologue.make(traced.all())
+        prologue.make()
         variables: Variables = prologue.tree()
         return variables
 

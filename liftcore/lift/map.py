@@ -102,11 +102,11 @@ def _in_turn(
     xs = [to_front(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
     traced = trace(run, elements.sliced(xs, 0))
     prologue = Prologue(traced, xs, [0 for _ in xs], elements.batch)
-    prologue.make(traced.all())
+    prologue.make()
     shared = prologue.tree()
 
     def rest(slices: Any) -> Any:
-        return traced.rest(None, shared, slices)[1]
+        return traced.rest(shared, slices)[1]
 
     stacked = once(functools.partial(jax.lax.map, rest, batch_size=batch_size), xs)
     structure, along = outputs

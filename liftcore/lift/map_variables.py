@@ -126,7 +126,7 @@ def _traced(maps: VariableMaps, run: Callable[..., Any], before: Any, mutable: b
     prologue = Prologue(parts, parts.leaves((seen,)))
     stored, seen = make_mapped(maps, prologue, before, seen)
     prologue.see(parts.leaves((seen,)))
-    prologue.make([value is None for value in prologue.values])
+    prologue.make(set(parts.numbers) - prologue.values.keys())
     created = prologue.tree()
     groups = [stored, *created[1 : len(parts.values)]]
     body.made(groups)

@@ -301,7 +301,7 @@ class Body:
         self.records.append(record_of(run.roots, run.given, sown, run.restarted))
         for root in run.roots:
             if run.inline:
-                self._note_bound(list(root.tree.created.values()))
+                self.note_bound(list(root.tree.created.values()))
             root.invalidate()
         return groups
 
@@ -319,7 +319,7 @@ class Body:
         if not self.nested:
             return value
         value = tag(value)
-        self._note_bound(value)
+        self.note_bound(value)
         return value
 
     def preview(self, group: PyTree) -> PyTree:
@@ -331,7 +331,8 @@ class Body:
         trees = [tag_previews(tree, outer.path) for outer, tree in zip(self.outers, group, strict=True)]
         return tuple(trees)
 
-    def _note_bound(self, value: PyTree) -> None:
+    def note_bound(self, value: PyTree) -> None:
+        """Note initial values that are marked in the surrounding trace, for `is_bound`."""
         self._bound.update({id(leaf): leaf for leaf in jax.tree.leaves(value)})
 
     def is_bound(self, value: PyTree) -> bool:

@@ -24,9 +24,9 @@ __all__ = [
     "check_filters",
     "check_given",
     "check_marked",
-    "check_shared",
     "check_stream_names",
     "checked_output",
+    "not_shared",
 ]
 
 
@@ -190,35 +190,10 @@ def check_marked(jaxpr: jex.Jaxpr, count: int, body: Body) -> None:
     )
 
 
-def check_shared(
-    body: Body,
-    names: Sequence[str],
-    axes: Sequence[Any],
-    along: Sequence[Any],
-    reads: tuple[Sequence[Collection[int]], Sequence[Collection[int]]],
-    error: ValueError,
-) -> None:
-    """Raise if an initial value that all elements of a batch share reads something that differs between them.
-
-    Args:
-        body: the body.
-        names: for each initial value, the name of its variable.
-        axes: for each initial value, its axis, or None.
-        along: for each leaf of the operands, its axis, or None.
-        reads: for each initial value, the leaves that it reads, and the initial values that it reads.
-        error: the error of JAX.
-    """
-
-    def differ(numbers: Collection[int], among: Sequence[Any]) -> bool:
-        return any(number >= 0 and among[number] is not None for number in numbers)  # constants are negative
-
-    each = zip(names, axes, *reads, strict=True)
-    found = {
-        name for name, axis, leaves, values in each if axis is None and (differ(leaves, along) or differ(values, axes))
-    }
-    if found:
-        raise LoopInvarianceError(
-            body.where,
-            f"{sorted(found)} is shared by all elements (axis None), but its initial value differs between them.",
-            "Give its group an axis, in `group_axes`, or do not split the stream that its initializer draws from.",
-        ) from error
+def not_shared(body: Body, names: Collection[str]) -> LoopInvarianceError:
+    """Return the error for variables that all elements of a batch share, but whose initial values differ."""
+    return LoopInvarianceError(
+        body.where,
+        f"{sorted(names)} is shared by all elements (axis None), but its initial value differs between them.",
+        "Give its group an axis, in `group_axes`, or do not split the stream that its initializer draws from.",
+    )

@@ -71,9 +71,19 @@ def needed(
     return kept[::-1]
 
 
-def cut(like: jex.Jaxpr, invars: list[Any], steps: Sequence[Step], outvars: Sequence[Any]) -> jex.Jaxpr:
-    """Return some equations as a jaxpr, without their tags: these are no longer needed, and remat policies see them."""
-    steps, outvars = _stripped(steps, outvars)
+def cut(
+    like: jex.Jaxpr, invars: list[Any], steps: Sequence[Step], outvars: Sequence[Any], marked: Container[Any] = ()
+) -> jex.Jaxpr:
+    """Return some equations as a jaxpr, without their tags: these are no longer needed, and remat policies see them.
+
+    Args:
+        like: the jaxpr of the equations.
+        invars: the inputs.
+        steps: the equations, in order.
+        outvars: the outputs.
+        marked: the results of the tags to keep.
+    """
+    steps, outvars = _stripped(steps, outvars, marked)
     eqns = [step.eqn for step in steps]
     effects = frozenset().union(*(eqn.effects for eqn in eqns))
     part: jex.Jaxpr = like.replace(invars=invars, outvars=list(outvars), eqns=eqns, effects=effects)  # type: ignore[no-untyped-call]
@@ -273,7 +283,9 @@ def _threefry() -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
 
 
-def _stripped(steps: Sequence[Step], outvars: Sequence[Any]) -> tuple[Sequence[Step], Sequence[Any]]:
+def _stripped(
+    steps: Sequence[Step], outvars: Sequence[Any], marked: Container[Any]
+) -> tuple[Sequence[Step], Sequence[Any]]:
     renamed: dict[Any, Any] = {}
 
     def now(atom: Any) -> Any:
@@ -281,7 +293,7 @@ def _stripped(steps: Sequence[Step], outvars: Sequence[Any]) -> tuple[Sequence[S
 
     kept = []
     for step in steps:
-        if is_tag(step.eqn):
+        if is_tag(step.eqn) and step.eqn.outvars[0] not in marked:
             renamed[step.eqn.outvars[0]] = now(step.eqn.invars[0])
         elif renamed and not renamed.keys().isdisjoint(step.reads):
             invars = [now(atom) for atom in step.eqn.invars]

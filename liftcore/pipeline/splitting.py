@@ -12,14 +12,14 @@ has the operands that each of them reads, and `earlier` the other initial values
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import copy
 import functools
 import itertools
 import operator
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -29,8 +29,8 @@ from .._compat import has_effect
 from ..texts import path_text
 from ..typing import PyTree
 from .changes import with_created
-from .checks import check_marked, check_shared
-from .equations import Step, batches, cut, flat_jaxpr_of, narrowed, needed, opened, pick, steps_of, variables_of
+from .checks import check_marked, not_shared
+from .equations import Step, batches, cut, flat_jaxpr_of, narrowed, needed, opened, steps_of, variables_of
 from .previews import given_previews, previews_in
 from .reuse import run_part
 
@@ -43,8 +43,8 @@ __all__ = ["Part", "Prologue", "Split", "closure_convert", "trace"]
 class Split:
     """One run of `fn(*operands) -> (created, outputs)`, as a jaxpr that can be cut into parts.
 
-    The initial values are the leaves of `created`. Below, a *number* is the index of an initial value, *picks* has one
-    bool for each of them that tells whether it is chosen, and a *place* is the index of a leaf of the operands.
+    The initial values are the leaves of `created`, and the *number* of an initial value is its index. Some of them are
+    given by the set of their numbers, their values by a dict from numbers, or by a pytree with None for the others.
 
     For a body (`Body.split`), `created` has one pytree for each output group. `outputs` has the result and the last
     values of variables, with one pytree for each output group.
@@ -69,11 +69,10 @@ class Split:
         avals = [atom.aval for atom in closed.jaxpr.outvars]
         self.created, self.outputs = jax.tree.unflatten(structure, avals)
         self._treedef: Any = jax.tree.structure(self.created)
-        self._count = len(jax.tree.leaves(self.created))
         self.steps = steps_of(self.jaxpr)
         places = [] if body is None else [outer.path for outer in body.outers]
         self.previews = previews_in(self.steps, self.created, places)
-        self._sources, self.earlier = self._read_by()
+        self._note_reads()
 
     @property
     def consts(self) -> list[Any]:
@@ -83,7 +82,16 @@ class Split:
     @property
     def outvars(self) -> list[Any]:
         """The variables of the initial values."""
-        return self.jaxpr.outvars[: self._count]
+        return self.jaxpr.outvars[: self._treedef.num_leaves]
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of all initial values."""
+        return range(self._treedef.num_leaves)
+
+    def numbers_in(self, part: int) -> frozenset[int]:
+        """Return the numbers of the initial values in one part of the sequence `created`."""
+        return frozenset([number for number, one in enumerate(self.parts) if one == part])
 
     def closed_over(self, consts: Sequence[Any]) -> Split:
         """Return the same function, of no body, with other closed-over arrays of the same types."""
@@ -100,14 +108,14 @@ class Split:
     @property
     def depends(self) -> list[frozenset[int]]:
         """For each initial value, the indices of the operands that it depends on."""
-        return self._operands(self._sources)
+        return list(map(self._operands_in, self._reads))
 
     @property
     def earlier_if_given(self) -> list[frozenset[int]]:
         """As `earlier`, but with the initial values that are read as previews: a loop that carries them reads them."""
         if not self.previews:
             return self.earlier
-        return self._numbers(self._masks(through_previews=True)[1])
+        return list(map(self._numbers_in, self._masks(self.outvars, through_previews=True)))
 
     def reads(self) -> PyTree:
         """Return `depends` as a pytree like `created`."""
@@ -115,54 +123,32 @@ class Split:
 
     def output_reads(self) -> tuple[PyTree, PyTree]:
         """Return what `reads` and `earlier` are for the other outputs of the body, as two pytrees like `outputs`."""
-        outvars, found = self.jaxpr.outvars[self._count :], self._masks()[0]
-        masks = [found.get(var, 0) if not isinstance(var, jex.Literal) else 0 for var in outvars]
-        treedef = jax.tree.structure(self.outputs)
-        reads = jax.tree.unflatten(treedef, self._operands(self._places(masks)))
-        return reads, jax.tree.unflatten(treedef, self._numbers(masks))
+        masks = self._masks(self.jaxpr.outvars[len(self.numbers) :])
+        like = jax.tree.structure(self.outputs)
+        operands, numbers = map(self._operands_in, masks), map(self._numbers_in, masks)
+        return jax.tree.unflatten(like, operands), jax.tree.unflatten(like, numbers)
 
-    def levels(self, picks: Sequence[bool]) -> Iterator[list[bool]]:
-        """Yield the chosen initial values in groups; each group follows the ones that it reads."""
-        level = [0] * self._count
-        # Reads are transitive, so a value that reads fewer others comes first.
-        for number in sorted(range(self._count), key=lambda number: len(self.earlier[number])):
-            level[number] = 1 + max((level[one] for one in self.earlier[number]), default=-1)
-        for now in sorted(set(pick(level, picks))):
-            yield [chosen and one == now for one, chosen in zip(level, picks, strict=True)]
+    def in_order(self, numbers: Iterable[int]) -> Iterable[list[int]]:
+        """Return the chosen initial values in groups: those that read the same, after those that they read.
 
-    def mixes(self, axes: Sequence[Any] | None) -> bool:
-        """Whether an initial value without an axis in a batch reads one that has an axis."""
-        along = axes or ()
-        return any(
-            axis is None and any(along[number] is not None for number in earlier)
-            for axis, earlier in zip(along, self.earlier, strict=False)
-        )
+        Reads are transitive, so a value that reads fewer others comes first.
+        """
+        groups: dict[int, list[int]] = {}
+        for number in sorted(numbers, key=lambda number: len(self.earlier[number])):
+            groups.setdefault(self._reads[number], []).append(number)
+        return groups.values()
 
-    def alike(self, picks: Sequence[bool]) -> Iterator[list[bool]]:
-        """Yield the chosen initial values in groups that depend on the same leaves of the operands."""
-        for source in dict.fromkeys(pick(self._sources, picks)):
-            yield [chosen and places == source for chosen, places in zip(picks, self._sources, strict=True)]
+    def mixes(self, numbers: Iterable[int], axes: Sequence[Any] | None) -> bool:
+        """Whether one of the chosen initial values has no axis in a batch, but reads one that has an axis."""
+        if axes is None:
+            return False
+        shared = [number for number in numbers if axes[number] is None]
+        return any(axes[read] is not None for number in shared for read in self.earlier[number])
 
     @property
     def parts(self) -> list[int]:
         """For each initial value, the index of its part in the sequence `created`."""
         return [index for index, part in enumerate(self.created) for _ in jax.tree.leaves(part)]
-
-    def numbers(self, *parts: int) -> list[bool]:
-        """For each initial value, whether it is in one of the given parts of `created`."""
-        return [part in parts for part in self.parts]
-
-    def types(self, picks: Sequence[bool]) -> list[Any]:
-        """The types of the chosen initial values."""
-        return [var.aval for var in pick(self.outvars, picks)]
-
-    def picks(self, numbers: Container[int]) -> list[bool]:
-        """For each initial value, whether its number is in `numbers`."""
-        return [number in numbers for number in range(self._count)]
-
-    def read_by(self, picks: Sequence[bool]) -> list[bool]:
-        """For each initial value, whether one of the chosen ones reads it."""
-        return self.picks(frozenset().union(*pick(self.earlier, picks)))
 
     @property
     def names(self) -> list[str]:
@@ -170,28 +156,28 @@ class Split:
         paths = [path for path, _ in jax.tree.leaves_with_path(self.created)]
         return [path_text(path[2:]) for path in paths]
 
-    def tree(self, picks: Sequence[bool] | None, values: Iterable[Any]) -> PyTree:
-        """Return a pytree like `created` with the chosen initial values, and None for the others."""
-        now = iter(values)
-        return jax.tree.unflatten(self._treedef, [next(now) if chosen else None for chosen in self.all(picks)])
+    def tree(self, values: Mapping[int, Any]) -> PyTree:
+        """Return a pytree like `created` with some initial values, by number, and None for the others."""
+        return jax.tree.unflatten(self._treedef, list(map(values.get, self.numbers)))
 
-    def remaining(self, picks: Sequence[bool]) -> Part:
-        """Return the body as a part that takes the chosen initial values as inputs and computes the others first."""
-        kept, chosen = [not one for one in picks], pick(self.jaxpr.outvars, picks)
-        outvars = pick(self.outvars, kept) + self.jaxpr.outvars[self._count :]
+    def remaining(self, given: Collection[int]) -> Part:
+        """Return the body as a part that takes some initial values, in order, and computes the others first."""
+        chosen = [var for number, var in enumerate(self.jaxpr.outvars) if number in given]
+        outvars = [var for number, var in enumerate(self.jaxpr.outvars) if number not in given]
         made = set(chosen)
-        given = {var: self.outvars[number] for var, number in self.previews.items() if picks[number]}
-        steps = [step for step in given_previews(self.steps, given) if made.isdisjoint(step.eqn.outvars)]
+        previews = {var: self.outvars[number] for var, number in self.previews.items() if number in given}
+        steps = [step for step in given_previews(self.steps, previews) if made.isdisjoint(step.eqn.outvars)]
         effects = {id(step) for step in steps if has_effect(step.eqn)} if self.jaxpr.effects else set()
         if effects:  # effects that a chosen value needed have run with it, and must not run again
             effects -= {id(step) for step in needed(self.steps, chosen)}
         return self._cut(chosen, needed(steps, outvars, effects, made), outvars)
 
-    def narrowed(self, picks: Sequence[bool] | None = None, ruled: bool = True) -> Split:
-        """Return the split in which chosen values (None: all outputs) read only what they, or their rules, need."""
-        other, chosen = copy.copy(self), self.jaxpr.outvars if picks is None else pick(self.outvars, picks)
+    def narrowed(self, numbers: Iterable[int] | None = None, ruled: bool = True) -> Split:
+        """Return the split in which some values (None: all outputs) read only what they, or their rules, need."""
+        other, outvars = copy.copy(self), self.jaxpr.outvars
+        chosen = outvars if numbers is None else [outvars[number] for number in numbers]
         other.steps = narrowed(self.jaxpr, self.steps, chosen, ruled)
-        other._sources, other.earlier = other._read_by()
+        other._note_reads()
         return other
 
     @property
@@ -235,8 +221,12 @@ class Split:
         try:
             return self._made(Prologue(self, self.leaves(operands), along, batch), axes, None)
         except ValueError as error:
-            if self.body is not None:
-                check_shared(self.body, self.names, axes, along, (self._sources, self.earlier), error)
+            # The bits of all that differs between elements: leaves of the operands, and initial values.
+            differs = _bits([*[None for _ in self._consts], *along, *axes])
+            values = zip(self.names, axes, self._reads, strict=True)
+            names = {name for name, axis, reads in values if axis is None and reads & differs}
+            if names and self.body is not None:
+                raise not_shared(self.body, names) from error
             raise
 
     def _made(
@@ -258,7 +248,7 @@ class Split:
         Returns:
             The result, and the last values of variables as one pytree for each output group.
         """
-        result, values = self.rest(None, created, *operands)[1]
+        result, values = self.rest(created, *operands)[1]
         return result, values
 
     def join(
@@ -273,26 +263,22 @@ class Split:
         """
         return with_created(created[: len(values)], result, values)
 
-    def rest(self, picks: Sequence[bool] | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
-        """Run the body with the chosen initial values as inputs, instead of computing them.
+    def rest(self, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
+        """Run the body with some initial values as inputs; those that are None in `created` are computed.
 
         Returns:
-            The pytree of the initial values that were not chosen (None for the others), and the other outputs.
+            The pytree of the initial values that were computed (None for the others), and the other outputs.
         """
-        picks = self.all(picks)
-        run = self.remaining(picks)
-        given = pick(self._treedef.flatten_up_to(created), picks)
-        return self.as_trees(picks, run(*given, *run.of(self.leaves(operands))))
+        leaves = enumerate(self._treedef.flatten_up_to(created))
+        given = {number: value for number, value in leaves if value is not None}
+        run = self.remaining(given)
+        return self.as_trees(given, run(*given.values(), *run.of(self.leaves(operands))))
 
-    def as_trees(self, picks: Sequence[bool], values: Iterable[Any]) -> tuple[PyTree, PyTree]:
-        """Return the outputs of the remainder as the pytrees that `rest` returns."""
-        now = iter(values)
-        left = self.tree([not chosen for chosen in picks], now)
+    def as_trees(self, given: Collection[int], outputs: Iterable[Any]) -> tuple[PyTree, PyTree]:
+        """Return the outputs of the part `remaining(given)` as the pytrees that `rest` returns."""
+        now = iter(outputs)
+        left = self.tree({number: next(now) for number in self.numbers if number not in given})
         return left, jax.tree.unflatten(jax.tree.structure(self.outputs), list(now))
-
-    def all(self, picks: Sequence[bool] | None = None) -> Sequence[bool]:
-        """Return the picks, or all True if they are None."""
-        return [True] * self._count if picks is None else picks
 
     def leaves(self, operands: Sequence[PyTree]) -> list[Any]:
         """Return all leaves of the operands, and Nones for an operand that is None."""
@@ -308,24 +294,19 @@ class Split:
         the body reads it too.
         """
         other = copy.copy(self)
-        given = self._given_by_effects() if self.jaxpr.effects else []
-        if given:
-            outvars = [*self.outvars, *given, *self.jaxpr.outvars[self._count :]]
-            other.jaxpr = self.jaxpr.replace(outvars=outvars)  # type: ignore[no-untyped-call]
-            other._count += len(given)
-            other._sources, other.earlier = other._read_by()
+        given = self.results_of_effects(needed(self.steps, self.outvars)) if self.jaxpr.effects else []
+        outvars = [*self.outvars, *given, *self.jaxpr.outvars[len(self.numbers) :]]
         other.created = [*self.created, [var.aval for var in given]]
         other._treedef = jax.tree.structure(other.created)
+        if given:
+            other.jaxpr = self.jaxpr.replace(outvars=outvars)  # type: ignore[no-untyped-call]
+            other._note_reads()
         return other
 
-    def _given_by_effects(self) -> list[Any]:
-        """Return the results of those equations with effects that initial values need."""
-        makers = [step for step in needed(self.steps, self.outvars) if has_effect(step.eqn)]
-        if not makers:
-            return []
+    def results_of_effects(self, steps: Iterable[Step]) -> list[Any]:
+        """Return the results of those of some equations that have effects, as far as anything reads them."""
         read = set(variables_of(self.jaxpr.outvars)).union(*[step.reads for step in self.steps])
-        read.difference_update(variables_of(self.outvars))
-        return [var for step in makers for var in step.eqn.outvars if var in read]
+        return [var for step in steps if has_effect(step.eqn) for var in step.eqn.outvars if var in read]
 
     def _cut(self, given: list[Any], steps: list[Any], outvars: Sequence[Any]) -> Part:
         """Return some equations as a function of given values and of the leaves that they read."""
@@ -336,48 +317,45 @@ class Split:
         inputs = [*constvars, *given, *[invars[place] for place in places]]
         return Part(cut(self.jaxpr, inputs, steps, outvars), places, self._consts)
 
-    def _read_by(self) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
-        """Return what each initial value reads: the places of leaves (negative for constants), and other numbers."""
-        masks = self._masks()[1]
-        return self._places(masks), self._numbers(masks)
+    def _note_reads(self) -> None:
+        """Find what the initial values read."""
+        own = (1 << number for number in range(len(self.jaxpr.invars), len(self.jaxpr.invars) + len(self.numbers)))
+        self._reads = [mask & ~bit for mask, bit in zip(self._masks(self.outvars), own, strict=True)]
+        self.earlier = list(map(self._numbers_in, self._reads))
 
-    def _masks(self, through_previews: bool = False) -> tuple[dict[Any, int], list[int]]:
-        """Return the dependences of each variable and of each initial value, as bits.
+    def _masks(self, atoms: Sequence[Any], through_previews: bool = False) -> list[int]:
+        """Return the dependences of initial values or outputs, as bits.
 
-        Each leaf has a bit. Each initial value has a bit too, from the equation that computes it onwards or, with
-        `through_previews`, from the equations that preview it.
+        There is a bit for each constant, then for each leaf of the operands, then for each initial value, which the
+        value has and what reads it or, with `through_previews`, a preview of it.
         """
-        invars, size = self.jaxpr.invars, len(self.jaxpr.invars)
-        numbers = {var: number for number, var in enumerate(self.outvars) if not isinstance(var, jex.Literal)}
         # Bits of one int: a body may have thousands of equations, and sets that grow along them are far slower.
-        masks = {var: 1 << place for place, var in enumerate(invars)}
-        found = [masks.get(var, 0) if not isinstance(var, jex.Literal) else 0 for var in self.outvars]
+        masks = {var: 1 << place for place, var in enumerate(self.jaxpr.invars)}
+        first = len(masks)
+        numbers = {var: number for number, var in enumerate(self.outvars) if not isinstance(var, jex.Literal)}
+        if through_previews:
+            numbers |= self.previews
         for step in self.steps:
             mask = functools.reduce(operator.or_, [masks.get(var, 0) for var in step.reads], 0)
-            if mask:
-                masks |= dict.fromkeys(step.eqn.outvars, mask)
             for var in step.eqn.outvars:
-                if through_previews and var in self.previews:
-                    masks[var] = mask | 1 << size + self.previews[var]
-                if var in numbers:  # it depends on its inputs, and its readers depend on it
-                    found[numbers[var]] = mask
-                    masks[var] = mask | 1 << size + numbers[var]
-        return masks, found
+                masks[var] = mask | 1 << first + numbers[var] if var in numbers else mask
+        return [0 if isinstance(atom, jex.Literal) else masks.get(atom, 0) for atom in atoms]
 
-    def _places(self, masks: Sequence[int]) -> list[frozenset[int]]:
-        """Return the places of the leaves in masks."""
-        first, size = len(self._consts), len(self.jaxpr.invars)
-        return [frozenset([place - first for place in range(size) if mask >> place & 1]) for mask in masks]
+    def _numbers_in(self, mask: int) -> frozenset[int]:
+        """Return the numbers of the initial values in a mask."""
+        mask >>= len(self.jaxpr.invars)
+        return frozenset([number for number in self.numbers if mask >> number & 1] if mask else ())
 
-    def _numbers(self, masks: Sequence[int]) -> list[frozenset[int]]:
-        """Return the numbers of the initial values in masks."""
-        size = len(self.jaxpr.invars)
-        return [frozenset([number for number in range(self._count) if mask >> size + number & 1]) for mask in masks]
+    def _operands_in(self, mask: int) -> frozenset[int]:
+        """Return the operands that have a leaf in a mask."""
+        ends = list(itertools.accumulate(self._sizes, initial=len(self._consts)))
+        spans = enumerate(itertools.pairwise(ends))
+        return frozenset([number for number, (begin, end) in spans if mask >> begin & (1 << end - begin) - 1])
 
-    def _operands(self, places: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-        """Return the operands that leaves belong to."""
-        ends = list(itertools.accumulate(self._sizes))
-        return [frozenset([bisect.bisect_right(ends, place) for place in some if place >= 0]) for some in places]
+
+def _bits(items: Iterable[Any]) -> int:
+    """Return an int with a bit for each item, which is set unless the item is None."""
+    return sum(1 << place for place, item in enumerate(items) if item is not None)
 
 
 class Prologue:
@@ -394,7 +372,7 @@ class Prologue:
 
     Attributes:
         split: the body.
-        values: for each initial value, the value that is held outside, or None if it was not computed.
+        values: maps the number of each initial value that is known to the value that is held outside.
     """
 
     def __init__(
@@ -405,121 +383,121 @@ class Prologue:
         batch: Callable[..., Callable[..., Any]] | None = None,
     ) -> None:
         self.split, self._batch = split, batch
-        invars = split.jaxpr.invars
-        axes = [None] * len(leaves) if axes is None else axes
-        given = [*((const, None) for const in split.consts), *zip(leaves, axes, strict=True)]
-        self._known: dict[Any, tuple[Any, Any]] = dict(zip(invars, given, strict=True))
-        self.values: list[Any] = [None] * len(split.outvars)
+        constants = zip(split.jaxpr.invars, split.consts, strict=False)
+        self._known: dict[Any, tuple[Any, Any]] = {var: (const, None) for var, const in constants}
+        self.values: dict[int, Any] = {}
+        self.see(leaves, axes)
 
     def know(self, number: int, value: Any, axis: Any = None) -> None:
-        """Set an initial value that was computed elsewhere, for the values that read it."""
-        self._known |= dict.fromkeys([self.split.outvars[number], *self._previews(number)], (value, axis))
-
-    def _previews(self, number: int) -> list[Any]:
-        """Return the variables of the jaxpr that are previews of an initial value."""
-        return [var for var, of in self.split.previews.items() if of == number]
-
-    def forget(self, picks: Sequence[bool]) -> None:
-        """Forget the chosen initial values, so that they are computed again."""
-        for number in itertools.compress(range(len(self.values)), picks):
-            for var in (self.split.outvars[number], *self._previews(number)):
-                self._known.pop(var, None)
-
-    def replace(self, number: int, value: Any) -> None:
-        """Replace an initial value, both here and outside."""
-        self.know(number, value)
+        """Set an initial value, for the values that read it and for the scopes outside."""
         self.values[number] = value
+        self._known |= dict.fromkeys(self._variables(number), (value, axis))
 
-    def see(self, leaves: Sequence[Any]) -> None:
-        """Replace the leaves of the operands, for the values that are computed from now on."""
+    def see(self, leaves: Sequence[Any], axes: Sequence[Any] | None = None) -> None:
+        """Set the leaves of the operands, and their axes, for the values that are computed from now on."""
         invars = self.split.jaxpr.invars[len(self.split.consts) :]
-        self._known |= {var: (leaf, None) for var, leaf in zip(invars, leaves, strict=True)}
+        axes = [None] * len(leaves) if axes is None else axes
+        self._known |= zip(invars, zip(leaves, axes, strict=True), strict=True)
+
+    def _variables(self, number: int) -> list[Any]:
+        """Return the variables of the jaxpr that have an initial value: its own, and its previews."""
+        previews = [var for var, of in self.split.previews.items() if of == number]
+        return variables_of([self.split.jaxpr.outvars[number], *previews])
 
     def make(
         self,
-        picks: Sequence[bool] | None = None,
+        numbers: Iterable[int] | None = None,
         axes: Sequence[Any] | None = None,
         form: Callable[[int, Any], Any] | None = None,
     ) -> None:
         """Compute initial values in the form that the scopes outside hold, each after those that it reads.
 
         Args:
-            picks: for each of them, whether to compute it; None for all.
+            numbers: the numbers of those to compute, or to compute again; None for all.
             axes: for each of them, the axis along which the values of a batch are stacked; None for a shared value.
             form: maps the number of an initial value and the value to the value that is held outside.
         """
         split, body = self.split, self.split.body
-        picks = split.all(picks)
-        nested = body is not None and body.nested
-        if not nested and not split.mixes(axes):
-            self.evaluate(picks, axes, form)
+        numbers = split.numbers if numbers is None else _in_numbers(numbers)
+        for number in self.values.keys() & set(numbers):
+            for var in self._variables(number):
+                self._known.pop(var, None)
+        # A split around this one sees equations, and each value must be bound there before another one reads it.
+        outer = body if body is not None and body.nested else None
+        if outer is not None and self._batch is None and form is None:
+            self.evaluate(numbers, marked=True)
+            outer.note_bound([self.values[number] for number in numbers])
             return
 
         def bind(number: int, value: Any) -> Any:
             value = value if form is None else form(number, value)
-            return value if body is None else body.bind(value)
+            return value if outer is None else outer.bind(value)
 
-        # An outer split sees equations. If one equation, such as a `vmap` of a call, computed two initial values, both
-        # would seem to depend on all that it reads. So values that depend on different operands are computed
-        # separately, and each is bound before another one reads it. In a batch too, a value that all elements share
-        # must read a mapped value as it will be in `apply`: batched.
-        for level in split.levels(picks):
-            for part in split.alike(level):
-                self.evaluate(part, axes, bind)
+        # A batch or a form changes values. If one equation, such as a loop over all elements, computed two initial
+        # values, both would seem to depend on all that it reads. So those that depend on different operands are
+        # computed separately. In a batch that is not nested too, a value that all elements share must read a mapped
+        # value as it will be in `apply`: batched.
+        in_order = outer is not None or split.mixes(numbers, axes)
+        for group in split.in_order(numbers) if in_order else [numbers]:
+            self.evaluate(group, axes, bind)
 
     def evaluate(
         self,
-        picks: Sequence[bool],
+        numbers: Iterable[int],
         axes: Sequence[Any] | None = None,
         bind: Callable[[int, Any], Any] | None = None,
+        marked: bool = False,
     ) -> None:
         """Compute the chosen initial values at once; if they read each other, they read the unbound values.
 
         Args:
-            picks: for each initial value, whether it is chosen.
-            axes: for each of them, the axis along which the values of a batch are stacked; None for a shared value.
+            numbers: the numbers of the chosen ones.
+            axes: for each initial value, the axis along which the values of a batch are stacked; None for a shared one.
             bind: maps the number of an initial value and the value to the value that is held outside. Later values read
                 the mapped value. So a value that others read must be computed before them, in a separate call.
+            marked: whether each value keeps its mark, also for those that read it.
         """
-        split = self.split
-        numbers = [number for number, chosen in enumerate(picks) if chosen]
+        split, numbers = self.split, _in_numbers(numbers)
         if not numbers:
             return
-        outvars = pick(split.outvars, picks)
+        outvars = [split.jaxpr.outvars[number] for number in numbers]
         steps = needed(split.steps, outvars, known=self._known)
-        effects = self._given_by_effects(steps, outvars) if split.jaxpr.effects else []
+        # An effect must not run again, so later values read its results.
+        effects = split.results_of_effects(steps) if split.jaxpr.effects else []
         out_axes = [None if axes is None else axes[number] for number in numbers]
         along = [None if self._batch is None else 0 for _ in effects]
-        made = self._run(steps, [*outvars, *effects], [*out_axes, *along])
-        for number, var, value, axis in zip(numbers, outvars, made, out_axes, strict=False):
-            self.values[number] = value if bind is None else bind(number, value)
-            if not isinstance(var, jex.Literal):
-                self.know(number, self.values[number], axis)
-        self._known |= dict(zip(effects, zip(made[len(numbers) :], along, strict=True), strict=True))
+        kept = set(variables_of(outvars)) if marked else ()
+        made = iter(self._run(steps, [*effects, *outvars], [*along, *out_axes], kept))
+        self._known |= {var: (next(made), axis) for var, axis in zip(effects, along, strict=True)}
+        for number, value, axis in zip(numbers, made, out_axes, strict=True):
+            self.know(number, value if bind is None else bind(number, value), axis)
 
-    def _given_by_effects(self, steps: Sequence[Step], outvars: Sequence[Any]) -> list[Any]:
-        """Return the results of effects that later values read: an effect must not run again."""
-        makers = [step for step in steps if has_effect(step.eqn)]
-        if not makers:
-            return []
-        now = {id(step) for step in steps}
-        read = set().union(*[step.reads for step in self.split.steps if id(step) not in now])
-        read.difference_update(variables_of(outvars))
-        return [var for step in makers for var in step.eqn.outvars if var in read]
-
-    def _run(self, steps: Sequence[Step], outvars: Sequence[Any], out_axes: Sequence[Any]) -> list[Any]:
-        """Return the values of some variables, computed by the given equations."""
+    def _run(
+        self, steps: Sequence[Step], outvars: Sequence[Any], out_axes: Sequence[Any], marked: Container[Any]
+    ) -> list[Any]:
+        """Return the values of some variables, computed by the given equations; the tags of the marked ones remain."""
         # Dicts, not sets: they keep the order of the equations, so equal bodies give equal programs.
         used = dict.fromkeys(var for step in steps for var in step.reads if var in self._known)
         inputs = list(used | dict.fromkeys(var for var in variables_of(outvars) if var in self._known))
-        run: Callable[..., list[Any]] = Part(cut(self.split.jaxpr, inputs, steps, outvars), [], [])
+        run: Callable[..., list[Any]] = Part(cut(self.split.jaxpr, inputs, steps, outvars, marked), [], [])
         if self._batch is not None:
             run = self._batch(run, [self._known[var][1] for var in inputs], out_axes)
         return run(*[self._known[var][0] for var in inputs])
 
-    def tree(self, picks: Sequence[bool] | None = None) -> PyTree:
-        """Return a pytree like `created` with the chosen initial values that were computed, and None for the others."""
-        return self.split.tree(picks, pick(self.values, self.split.all(picks)))
+    def tree(self, numbers: AbstractSet[int] | None = None) -> PyTree:
+        """Return a pytree like `created` with the chosen initial values that are known, and None for the others."""
+        known = self.values.items()
+        return self.split.tree({number: value for number, value in known if numbers is None or number in numbers})
+
+
+def _in_numbers(chosen: Iterable[int]) -> list[int]:
+    """Return chosen numbers in order."""
+    numbers = list(chosen)
+    if True in [isinstance(number, bool) for number in numbers]:
+        text = "Initial values are now chosen by numbers; bools leave in 0.4. Write `{0, 2}` for [True, False, True]."
+        warnings.warn(text, DeprecationWarning, 3)
+        return [number for number, one in enumerate(numbers) if one]
+    return sorted(numbers)
 
 
 class Part:
@@ -594,6 +572,6 @@ def closure_convert(
     consts, bare = split.consts, split.closed_over(())
 
     def converted(consts: Sequence[Any], *operands: PyTree) -> PyTree:
-        return bare.closed_over(consts).rest(None, (), *operands)[1]
+        return bare.closed_over(consts).rest((), *operands)[1]
 
     return converted, consts, split.outputs

@@ -68,7 +68,7 @@ def run_one(
 
     def rest(index: int) -> Any:
         given = [select(made, traced[index].created[0]), []]
-        _, (result, (values, captured)) = traced[index].rest(None, given)
+        _, (result, (values, captured)) = traced[index].rest(given)
         return result, overlay(begin, values), slots.fill(index, captured)
 
     output, values, captured = choose([functools.partial(rest, index) for index in range(len(traced))])
@@ -155,11 +155,11 @@ def _made(body: Body, traced: Sequence[Split]) -> PyTree:
     for number, one in enumerate(traced):
         created = one.created[0]
         _check_same(body.where, "creates", number, created, types)
-        missing = jax.tree.leaves(tuple(map(_missing, created, types)))
+        missing = {place for place, lacks in enumerate(jax.tree.leaves(tuple(map(_missing, created, types)))) if lacks}
         prologue = Prologue(one, [])
         # If an earlier body creates a variable too, values that depend on it must use the initial value that is kept.
         for place, value in enumerate(jax.tree.leaves(overlay(created, select(made, created)))):
-            if not missing[place]:
+            if place not in missing:
                 prologue.know(place, value)
         prologue.make(missing)
         made, types = tuple(map(merge, prologue.tree(missing)[0], made)), tuple(map(merge, created, types))

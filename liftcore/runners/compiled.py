@@ -435,7 +435,7 @@ class Compiled:
         split = Split(closed, sizes, out_tree).with_effects()
 
         def rest(created: Any, held: Any, fold_in_data: Any, gone: Donated, operands: Any) -> Any:
-            return split.rest(None, created, held, fold_in_data, gone, operands)[1]
+            return split.rest(created, held, fold_in_data, gone, operands)[1]
 
         rest.__name__ = self.program.__name__
         return split, self._jit_rest(rest)

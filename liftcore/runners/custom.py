@@ -262,13 +262,13 @@ def _function(traced: Split, shapes: PyTree, slots: Slots, operands: Operands) -
     wrt, others = operands.wrt, _opaque(operands.others)
     created = [select(wrt, traced.created[0]), select(others, traced.created[1]), [], operands.effects]
     given = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
-    result, values = _with_constants(traced, operands.consts[0]).rest(None, created, given)[1]
+    result, values = _with_constants(traced, operands.consts[0]).rest(created, given)[1]
     return result, _opaque([*values[:-1], slots.fill(0, values[-1])])
 
 
 def _rule(traced: Split, slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
     given = operands._replace(others=_opaque(operands.others), effects=(), consts=())
-    result, values = _with_constants(traced, operands.consts[1]).rest(None, traced.created, given, *more)[1]
+    result, values = _with_constants(traced, operands.consts[1]).rest(traced.created, given, *more)[1]
     return result, _opaque([*values[:-1], slots.fill(1, values[-1])])
 
 

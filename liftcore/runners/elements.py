@@ -265,7 +265,7 @@ def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
 def _check_shared(body: Body, parts: Split, axes: Sequence[Axis], mapper: Mapper, error: ValueError) -> None:
     """Raise if a shared variable, created or written, depends on the element."""
     mapped = {number for number, part in enumerate(parts.parts) if part < len(axes) and axes[part] is not None}
-    created = parts.reads(), parts.tree(None, parts.earlier)
+    created = parts.reads(), parts.tree(dict(enumerate(parts.earlier)))
     written = (one[1] for one in parts.output_reads())
     advices = (
         "do not split the stream that its initializer draws from",

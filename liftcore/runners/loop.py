@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Container, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import jax
@@ -173,9 +173,9 @@ class Loop(NamedTuple):
             carrying = Carrying(iteration, traced.created.constant[WRITTEN])
             return self._run_split(body, carrying, *carrying.moved(given, state), xs, out_axes)
         once, made, stacked = self._create(body, traced, kinds, state, xs)
-        made_before = kinds.made_before
+        made_before = frozenset(traced.numbers) - kinds.left
 
-        def loop(made: Created, made_before: Sequence[bool]) -> Any:
+        def loop(made: Created, made_before: AbstractSet[int]) -> Any:
             rest, (first, leaves) = traced.remaining(made_before), map(jax.tree.leaves, (state, xs))
             read = set(rest.places)  # slices that only initial values read are not looped over
             leaves = [leaf if place in read else None for place, leaf in enumerate(leaves, len(first))]
@@ -191,7 +191,7 @@ class Loop(NamedTuple):
             begin = state.with_created(made.carried).begin(body, traced.outputs[0])
             return self.scan(step, begin, (leaves, made.stacked))
 
-        if body.nested and not all(made_before):
+        if body.nested and kinds.left:
             # The outer lift must find these values as created and bound. So this run only computes them, and the run
             # below receives them. A carried variable that reads one of them is not bound yet, but may already exist.
             previews = body.preview(once.tree(kinds.late).carried)
@@ -200,9 +200,9 @@ class Loop(NamedTuple):
             body.made([(), (), *late])
             stacked = _either(stacked, late)
             made = self._made_late(body, once, kinds, stacked)
-            made_before = [True for _ in made_before]
+            made_before = frozenset(traced.numbers)
         last, (late, (values, captured, ys)) = loop(made, made_before)
-        if not all(made_before):
+        if len(made_before) < len(traced.numbers):
             stacked = _either(stacked, self._moved(to_axis, late))
         groups = (
             # A loop without iterations wrote nothing.
@@ -244,17 +244,21 @@ class Loop(NamedTuple):
         along = [None if leaf is None else 0 for leaf in traced.leaves((None, xs))]
         many = Prologue(traced, traced.leaves((None, xs)), along, self._batch)
         axes = [None if kind != "stacked" else self.group_axes[group] for kind, group in kinds.fields]
-        for part in traced.levels(kinds.made_before):
-            once.make(both(part, kinds.early))
-            once.evaluate(both(part, kinds.late))  # for the first run of the loop, which computes what these read
-            many.make(both(part, kinds.batched), axes)
-            for number in itertools.compress(range(len(part)), part):
-                if kinds.batched[number]:
-                    self._know_first(once, kinds, number, many.values[number])
-                elif kinds.fields[number][0] != "carried":  # values that are computed at once read no carried variable
+        single, several = set(kinds.early), set(kinds.batched)
+        while single or several:  # each in turn, as far as it does not read what the other has still to make
+            now = {number for number in single if several.isdisjoint(traced.earlier[number])}
+            once.make(now)
+            for number in now:
+                if kinds.fields[number][0] != "carried":  # values that are computed at once read no carried variable
                     many.know(number, once.values[number])
-        values = [one if one is not None else other for one, other in zip(once.values, many.values, strict=True)]
-        made: Created = traced.tree(None, values)
+            single -= now
+            now = {number for number in several if single.isdisjoint(traced.earlier[number])}
+            many.make(now, axes)
+            for number in now:
+                self._know_first(once, kinds, number, many.values[number])
+            several -= now
+        once.evaluate(kinds.late)  # for the first run of the loop, which computes what these read
+        made: Created = traced.tree({**once.values, **many.values})
         body.made([made.shared, made.carried, *made.stacked])
         return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
 
@@ -268,9 +272,7 @@ class Loop(NamedTuple):
         for number, (kind, _) in enumerate(kinds.fields):
             if kind == "stacked":
                 self._know_first(once, kinds, number, values[number])
-        once.forget(kinds.late)
-        for part in traced.levels(kinds.late):
-            once.make(part)
+        once.make(kinds.late)
         made: Created = once.tree()
         return made._replace(stacked=self._moved(to_front, stacked))
 
@@ -301,24 +303,26 @@ class Loop(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """The ways in which the initial values of a body are computed.
+    """The ways in which the initial values of a body are computed: sets of their numbers.
 
     Attributes:
         fields: for each of them, the field of `Created` that contains it, and the number of the group there.
-        read_once: the numbers of those that a carried or shared one reads.
-        unbatched: for each, whether it is computed from the state and the slices of the iteration that runs first.
-        batched: for each, whether it is computed for all iterations, from the slices of each.
-        late: for each, whether it is computed once, and reads a stacked one that is computed in the loop.
-        differing: the numbers of those that all iterations share and that depend on an iteration.
+        read_once: those that a carried or shared one reads.
+        early: those that are computed once, from the state and the slices of the iteration that runs first.
+        late: the same, but they read a stacked one that is computed in the loop.
+        batched: those that are computed for all iterations, from the slices of each.
+        left: those that are computed in the loop.
+        differing: those that all iterations share and that depend on an iteration.
         carried_from_slices: whether a carried one reads slices.
     """
 
     fields: Sequence[tuple[str, int]]
-    read_once: frozenset[int]
-    unbatched: Sequence[bool]
-    batched: Sequence[bool]
-    late: Sequence[bool]
-    differing: Sequence[int]
+    read_once: AbstractSet[int]
+    early: AbstractSet[int]
+    late: AbstractSet[int]
+    batched: AbstractSet[int]
+    left: AbstractSet[int]
+    differing: AbstractSet[int]
     carried_from_slices: bool
 
     @classmethod
@@ -326,33 +330,24 @@ class Kinds(NamedTuple):
         """Return the kinds of the initial values of a body."""
         paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
         fields = [(path[0].name, path[1].idx) for path in paths]
-        kinds = [kind for kind, _ in fields]
-        carried = {number for number, kind in enumerate(kinds) if kind == "carried"}
-        reads = traced.depends
+        carried = {number for number, (kind, _) in enumerate(fields) if kind == "carried"}
+        stacked = {number for number, (kind, _) in enumerate(fields) if kind == "stacked"}
+        single, reads, earlier = set(traced.numbers) - stacked, traced.depends, traced.earlier
         # A carried variable that the body created has another value in the next iteration, like the carry.
-        earlier = traced.earlier_if_given
-        state = [STATE in read or bool(carried & one) for read, one in zip(reads, earlier, strict=True)]
-        shared = [number for number, kind in enumerate(kinds) if kind in ("shared", "constant")]
-        left = {number for number, kind in enumerate(kinds) if kind == "stacked" and state[number]}
+        pairs = enumerate(zip(reads, traced.earlier_if_given, strict=True))
+        moving = {number for number, (read, given) in pairs if STATE in read or carried & given}
+        left = stacked & moving
+        late = {number for number in single if left & earlier[number]}
         return cls(
             fields,
-            frozenset().union(*[read for kind, read in zip(kinds, traced.earlier, strict=True) if kind != "stacked"]),
-            [kind != "stacked" for kind in kinds],
-            [kind == "stacked" and not one for kind, one in zip(kinds, state, strict=True)],
-            [kind != "stacked" and bool(left & earlier) for kind, earlier in zip(kinds, traced.earlier, strict=True)],
-            [number for number in shared if reads[number] or state[number]],
-            any(SLICES in reads[number] for number in carried),
+            read_once=frozenset().union(*[earlier[number] for number in single]),
+            early=single - late,
+            late=late,
+            batched=stacked - left,
+            left=left,
+            differing={number for number in single - carried if reads[number] or number in moving},
+            carried_from_slices=any(SLICES in reads[number] for number in carried),
         )
-
-    @property
-    def early(self) -> list[bool]:
-        """For each value, whether it is computed once and is not late."""
-        return [one and not late for one, late in zip(self.unbatched, self.late, strict=True)]
-
-    @property
-    def made_before(self) -> list[bool]:
-        """For each value, whether it is computed before the loop."""
-        return [one or other for one, other in zip(self.unbatched, self.batched, strict=True)]
 
 
 def _sharing(body: Body, traced: Split, advice: LoopAdvice) -> tuple[Split, Kinds, bool]:
@@ -367,12 +362,12 @@ def _sharing(body: Body, traced: Split, advice: LoopAdvice) -> tuple[Split, Kind
     kinds = Kinds.of(traced)
     if not kinds.differing:
         return traced, kinds, False
-    picks = traced.picks(kinds.differing)
-    traced, without_rules = traced.narrowed(picks), traced.narrowed(picks, ruled=False)
+    chosen = kinds.differing
+    traced, without_rules = traced.narrowed(chosen), traced.narrowed(chosen, ruled=False)
     kinds, others = Kinds.of(traced), Kinds.of(without_rules).differing
-    differing = others or ([] if any(traced.created.constant[WRITTEN]) else kinds.differing)
+    differing = others or (() if any(traced.created.constant[WRITTEN]) else kinds.differing)
     if differing:
-        raise not_constant(body, traced, differing, advice)
+        raise not_constant(body, traced, sorted(differing), advice)
     return traced, kinds, bool(kinds.differing)
 
 
@@ -409,11 +404,6 @@ class Carrying:
 
 def _among(paths: Container[Path]) -> Predicate:
     return lambda path, _: path in paths
-
-
-def both(some: Sequence[bool], others: Sequence[bool]) -> list[bool]:
-    """Return, for each item, whether it is chosen in both lists."""
-    return [one and other for one, other in zip(some, others, strict=True)]
 
 
 class Outputs:

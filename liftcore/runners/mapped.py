@@ -1,14 +1,15 @@
 """Initial values of mapped variables: `map_out` gives the stored form, and `map_in` the form that the body reads.
 
-If no mapped initial value reads another one, all are computed at once. If one does, the maps are traced and cut like a
-body: the parts of a map that some variables need run before the others are computed. So a map still receives the
-whole tree, and may refer to variables in it by name.
+An initial value that reads a mapped variable is computed after the body's form of that variable. If no mapped one does,
+the maps run once, on all of them. If one does, the maps are traced and cut like a body: the parts of a map that some
+variables need run before the others are computed. So a map still receives the whole tree, and may refer to variables in
+it by name.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import jax
@@ -16,14 +17,11 @@ import jax
 from .._compat import tag
 from ..errors import LiftArgumentError
 from ..filters import merge
-from ..pipeline.splitting import Prologue, trace
+from ..pipeline.splitting import Prologue, Split, trace
 from ..typing import PyTree
 from .variable_maps import VariableMaps
 
 __all__ = ["make_mapped"]
-
-_Views = Callable[[Any], tuple[PyTree, PyTree]]
-"""From the stored form of new variables to the body's form of them, and of the variables that existed before."""
 
 
 def make_mapped(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
@@ -39,49 +37,120 @@ def make_mapped(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) 
     Returns:
         The stored form of the new variables, and the body's current form of those that existed before.
     """
-    traced = prologue.split
-    mapped = traced.numbers(0)
-    read = traced.read_by(mapped)
+    split = prologue.split
+    mapped = split.numbers_in(0)
+    left = mapped.union(*[split.earlier[number] for number in mapped])
+    in_parts = getattr(maps.map_out, "by_parts", False)
+    if not in_parts and any(mapped & split.earlier[number] for number in mapped):
+        forms: _Forms = _TracedForms(maps, split, before, seen)
+    else:
+        forms = _Forms(maps, split, before, seen, {number: {number} if in_parts else mapped for number in mapped})
+    known: set[int] = set()  # the values that others may read: those of mapped variables in the body's form
+    while left:
+        ready = {number for number in left if split.earlier[number] <= known}
+        if not ready:
+            raise _mixed(maps, split, left, known, forms)
+        prologue.make(ready - mapped)
+        prologue.evaluate(ready & mapped)
+        shown = forms.take({number: prologue.values[number] for number in ready & mapped})
+        for number, value in shown.items():
+            prologue.know(number, value)
+        known |= ready - mapped | shown.keys()
+        left -= ready
+    return forms.result()
 
-    def views(stored: Any) -> tuple[PyTree, PyTree]:
-        view = maps.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
-        return maps.fitting(view, traced.created[0]), maps.fitting(view, seen)
 
-    if True in [one and other for one, other in zip(mapped, read, strict=True)]:
-        if getattr(maps.map_out, "by_parts", False):
-            return _by_parts(maps, prologue, before, seen)
-        return _InOrder(maps, prologue, views).run()
-    prologue.make(read)
-    prologue.evaluate(mapped)
-    stored = maps.body.bind(maps.stored(prologue.tree(mapped)[0]))
-    if jax.tree.leaves(stored):
-        fitting, seen = views(stored)
-        for number, value in enumerate(jax.tree.leaves(fitting)):  # they come first among all initial values
-            prologue.replace(number, value)
-    return stored, seen
+class _Forms:
+    """The stored form of new variables, and the form that the body sees, as their initial values become known.
+
+    Args:
+        maps: the two maps.
+        split: the body.
+        before: the mapped variables that existed before, in stored form.
+        seen: the same in the form that the body sees.
+        wants: for each new variable, by number, those whose initial values are needed to map it.
+    """
+
+    def __init__(
+        self, maps: VariableMaps, split: Split, before: Any, seen: Any, wants: Mapping[int, AbstractSet[int]]
+    ) -> None:
+        self._maps, self._split, self._before, self._seen, self._wants = maps, split, before, seen, wants
+        self._types = jax.tree.leaves(split.created[0])
+        self._stored: Any = tuple({} for _ in before)
+        self._made: dict[int, Any] = {}
+        self._shown: set[int] = set()
+
+    def take(self, made: Mapping[int, Any]) -> dict[int, Any]:
+        """Take initial values; return the body's form of the variables that can be mapped now."""
+        self._made |= made
+        now = [number for number in range(len(self._types)) if number not in self._shown and not self.lacks(number)]
+        self._shown.update(now)
+        return dict(zip(now, self._map(now), strict=True)) if now else {}
+
+    def lacks(self, number: int) -> AbstractSet[int]:
+        """Return the numbers of the initial values that are still needed to map a variable."""
+        return self._wants[number] - self._made.keys()
+
+    def result(self) -> tuple[Any, Any]:
+        """Return what `make_mapped` returns."""
+        return self._stored, self._seen
+
+    def _map(self, now: Sequence[int]) -> list[Any]:
+        made, like = (self._tree({number: leaves[number] for number in now}) for leaves in (self._made, self._types))
+        stored = self._maps.body.bind(self._maps.stored(made))
+        if not jax.tree.leaves(stored):
+            return jax.tree.leaves(made)
+        self._stored = _merged(self._stored, stored)
+        view, self._seen = self._views(stored, like)
+        return jax.tree.leaves(view)
+
+    def _tree(self, values: Mapping[int, Any]) -> Any:
+        group = self._split.tree(values)[0]
+        return group if len(values) == len(self._types) else _without_none(group)
+
+    def _views(self, stored: Any, like: Any) -> tuple[PyTree, PyTree]:
+        """Return the body's form of new variables, and of those that existed before."""
+        view = self._maps.view(_merged(self._before, stored))
+        return self._maps.fitting(view, like), self._maps.fitting(view, self._seen)
 
 
-def _by_parts(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
-    """Like `_InOrder`, but maps each part as soon as it is computed, without tracing."""
-    traced = prologue.split
-    mapped = traced.numbers(0)
-    read = traced.read_by(mapped)
-    parts: list[Any] = [tuple({} for _ in traced.created[0])]
-    for level in traced.levels([one or other for one, other in zip(mapped, read, strict=True)]):
-        prologue.make([chosen and not one for chosen, one in zip(level, mapped, strict=True)])
-        now = [chosen and one for chosen, one in zip(level, mapped, strict=True)]
-        if True in now:
-            prologue.evaluate(now)
-            made, types = (_without_none(tree[0]) for tree in (prologue.tree(now), traced.tree(now, traced.types(now))))
-            parts.append(maps.body.bind(maps.stored(made)))
-            values = jax.tree.leaves(maps.fitting(maps.view(parts[-1]), types))
-            for number, value in zip(itertools.compress(range(len(now)), now), values, strict=True):
-                prologue.replace(number, value)
-    stored = tuple(merge(*trees) for trees in zip(*parts, strict=True))
-    if jax.tree.leaves(seen):
-        view = maps.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
-        seen = maps.fitting(view, seen)
-    return stored, seen
+class _TracedForms(_Forms):
+    """The same for maps that are traced and cut like a body."""
+
+    def __init__(self, maps: VariableMaps, split: Split, before: Any, seen: Any) -> None:
+        super().__init__(maps, split, before, seen, {})
+        treedef = jax.tree.structure(split.created[0])
+
+        def through(*made: Any) -> tuple[list[PyTree], PyTree]:
+            stored = tag(maps.stored(jax.tree.unflatten(treedef, made)))
+            view, seen = self._views(stored, split.created[0])
+            return [stored, tag(view)], seen
+
+        traced = trace(through, *self._types).with_effects()
+        self._through = Prologue(traced, [None for _ in self._types])
+        self._reads, self._first = traced.depends, traced.parts.count(0)
+        self._wants = {number: {number} | self._reads[self._first + number] for number in range(len(self._types))}
+
+    def result(self) -> tuple[Any, Any]:
+        """Return what `make_mapped` returns."""
+        created = self._through.tree()
+        return created[0], self._through.split.rest(created, *map(self._made.get, self._wants))[1]
+
+    def _map(self, now: Sequence[int]) -> list[Any]:
+        through, first = self._through, self._first
+        through.see(list(map(self._made.get, self._wants)))
+        able = {
+            number for number, reads in enumerate(self._reads) if reads <= self._made.keys()
+        } - through.values.keys()
+        through.evaluate(
+            [number for number in able if number < first], bind=lambda _, value: self._maps.body.bind(value)
+        )
+        through.evaluate([number for number in able if number >= first])
+        return [through.values[first + number] for number in now]
+
+
+def _merged(some: Any, others: Any) -> tuple[Any, ...]:
+    return tuple(merge(*trees) for trees in zip(some, others, strict=True))
 
 
 def _without_none(tree: Any) -> Any:
@@ -94,72 +163,16 @@ def _without_none(tree: Any) -> Any:
     return {name: value for name, value in below.items() if not (isinstance(value, dict) and not value)}
 
 
-class _InOrder:
-    """Computes mapped initial values that read each other, each after the body's form of those that it reads."""
-
-    def __init__(self, maps: VariableMaps, prologue: Prologue, views: _Views) -> None:
-        self._variables, self._body = maps, prologue
-        types, treedef = jax.tree.flatten(prologue.split.created[0])
-
-        def through(*made: Any) -> tuple[list[PyTree], PyTree]:
-            stored = tag(maps.stored(jax.tree.unflatten(treedef, made)))
-            fitting, seen = views(stored)
-            return [stored, tag(fitting)], seen
-
-        self._traced = trace(through, *types).with_effects()
-        self._maps = Prologue(self._traced, [None] * len(types))
-        self._made: list[Any] = [None] * len(types)
-        self._first = self._traced.parts.count(0)  # the first value in the body's form; the stored form comes before
-        self._reads, self._seen = self._traced.depends, set[int]()
-
-    def run(self) -> tuple[Any, Any]:
-        """Compute all of them; return what `make_mapped` returns."""
-        traced = self._body.split
-        mapped = traced.numbers(0)
-        chosen = zip(mapped, traced.read_by(mapped), strict=True)
-        left = {number for number, (one, other) in enumerate(chosen) if one or other}
-        while left:
-            ready = {number for number in left if traced.earlier[number] <= self._seen}
-            if not ready:
-                raise self._mixed(left)
-            self._make(ready)
-            left -= ready
-        created = self._maps.tree()
-        return created[0], self._traced.rest(None, created, *self._made)[1]
-
-    def _make(self, ready: set[int]) -> None:
-        """Compute values that read only values seen so far, and the results of the maps that are then possible."""
-        count, first = len(self._made), self._first
-        others = {number for number in ready if number >= count}
-        self._body.make(self._body.split.picks(others))
-        self._body.evaluate(self._body.split.picks(ready - others))
-        self._seen |= others
-        for number in ready - others:
-            self._made[number] = self._body.values[number]
-        self._maps.see(self._made)
-        now = {number for number, value in enumerate(self._maps.values) if value is None and not self._wants(number)}
-        stored = {number for number in now if number < first}
-        self._maps.evaluate(self._traced.picks(stored), bind=lambda _, value: self._variables.body.bind(value))
-        self._maps.evaluate(self._traced.picks(now - stored))
-        for number in now & set(range(first, first + count)):
-            self._body.replace(number - first, self._maps.values[number])
-            self._seen.add(number - first)
-
-    def _wants(self, number: int) -> set[int]:
-        """Return the initial values that the maps need for one of their results, and that are not computed yet."""
-        return {one for one in self._reads[number] if self._made[one] is None}
-
-    def _mixed(self, left: set[int]) -> LiftArgumentError:
-        """Return the error for values that read variables which can be seen only after them."""
-        earlier = self._body.split.earlier
-        unseen = {number: earlier[number] - self._seen for number in left}
-        reader = next(number for number in sorted(left) if unseen[number].isdisjoint(left))
-        read = min(unseen[reader])
-        names = self._body.split.names
-        wanted = sorted({names[number] for number in self._wants(self._first + read)})
-        return LiftArgumentError(
-            f'"{names[reader]}" in {self._variables.body.where}',
-            f'its initial value reads "{names[read]}", but the form of it that `map_out` and `map_in` return '
-            f"depends on {wanted}.",
-            "Map them separately, each in its own `map_variables`, or create the one that is read before the lift.",
-        )
+def _mixed(
+    maps: VariableMaps, split: Split, left: AbstractSet[int], known: AbstractSet[int], forms: _Forms
+) -> LiftArgumentError:
+    """Return the error for values that read variables which can be seen only after them."""
+    unseen = {number: split.earlier[number] - known for number in sorted(left)}
+    reader, read = next((number, min(some)) for number, some in unseen.items() if some.isdisjoint(left))
+    names, wanted = split.names, sorted({split.names[number] for number in forms.lacks(read)})
+    return LiftArgumentError(
+        f'"{names[reader]}" in {maps.body.where}',
+        f'its initial value reads "{names[read]}", but the form of it that `map_out` and `map_in` return '
+        f"depends on {wanted}.",
+        "Map them separately, each in its own `map_variables`, or create the one that is read before the lift.",
+    )

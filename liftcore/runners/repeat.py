@@ -102,11 +102,11 @@ class Repeat(NamedTuple):
 
         def proceed(now: tuple[Any, LoopState]) -> Any:
             given = [overlay(early.carried, now[1].carried), early.shared, []]
-            return condition.rest(None, given, (now[0], state.updated(now[1])), None)[1][0]
+            return condition.rest(given, (now[0], state.updated(now[1])), None)[1][0]
 
         def step(now: tuple[Any, LoopState]) -> Any:
             given = [overlay(late.carried, now[1].carried), late.shared, []]
-            return iteration.rest(None, given, (now[0], known.updated(now[1])), early.shared)[1][0]
+            return iteration.rest(given, (now[0], known.updated(now[1])), early.shared)[1][0]
 
         _, last = once(functools.partial(jax.lax.while_loop, proceed, step), (self._first, begin))
         carried, shared = map(merged, early, late)
@@ -176,7 +176,7 @@ def _constant(body: Body, traced: Split) -> Split:
     """Return the split in which no value that all iterations share depends on one of them; raise if there is none."""
     if not _differing(traced):
         return traced
-    traced = traced.narrowed(traced.numbers(_SHARED))
+    traced = traced.narrowed(traced.numbers_in(_SHARED))
     names = _differing(traced)
     if names:
         collection = f'"{names[0].split("/")[0]}"'

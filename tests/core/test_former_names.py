@@ -42,6 +42,17 @@ def _checkpointed(body: Any, variable_groups: Any, rng_groups: Any, x: Any) -> A
     return with_created(created, *jax.checkpoint(split.remainder)(created, *operands))
 
 
+def test_bools_that_choose_initial_values_work_with_a_warning() -> None:
+    split = trace(lambda x: ([x + 1, x + 2, x + 3], ()), 1.0)
+    prologue = liftcore.Prologue(split, [1.0])
+    for choose in (prologue.make, prologue.evaluate):
+        prologue.values.clear()
+        with pytest.warns(DeprecationWarning, match=r"Write `\{0, 2\}`") as warned:
+            choose([True, False, True])  # type: ignore[arg-type]
+        assert warned[0].filename == __file__
+        assert prologue.tree() == [2.0, None, 4.0]
+
+
 def test_a_lift_that_asks_for_the_use_of_a_body_works_with_a_warning() -> None:
     everything: Any = ([True], [True, liftcore.Captured(all=True)], [True])
     lift = liftcore.transformation(_checkpointed, *everything, name="checkpointed")

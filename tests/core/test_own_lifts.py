@@ -269,6 +269,53 @@ def test_a_type_error_in_a_transformation_is_raised_as_it_is() -> None:
         liftcore.init(liftcore.pack(transform, [True], [True], [True]))(KEY)
 
 
+# -- what a lift around another one sees of its initial values ---------------------------------------------------------
+
+
+def looking(found: list[Any]) -> Any:
+    """A lift that passes all through, and notes which operands the initial values of its body read."""
+
+    def transform(body: Any, *operands: Any) -> Any:
+        split = body.split(*operands)
+        found.append(split.reads()[0][0])
+        created = split.prologue(*operands)
+        return split.join(created, *split.remainder(created, *operands))
+
+    return liftcore.transformation(transform, [True], [True, Captured()], [True], "looking")
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])  # keys of the second one are drawn in a loop over elements
+@pytest.mark.parametrize("lift", [lambda fn: fn, liftcore.remat, liftcore.jit])
+def test_a_lift_sees_of_each_stacked_initial_value_what_it_reads_itself(lift: Any, impl: str) -> None:
+    def step(scope: Scope, carry: Any, x: Any) -> Any:
+        w = scope.param("w", jax.random.normal, (3,))
+        v = scope.variable("state", "v", lambda: 2 * x)
+        scope.variable("state", "u", lambda: v.value + w)
+        return carry, None
+
+    def scanned(scope: Scope, x: Any) -> Any:
+        loop = liftcore.scan(step, variable_axes={True: 0}, split_rngs={"params": True})
+        return loop(scope, 0.0, x)
+
+    found: list[Any] = []
+    liftcore.init(looking(found)(lift(scanned)))(jax.random.key(0, impl=impl), jnp.ones((2, 1)))
+    assert found == [{"params": {"w": {1}}, "state": {"v": {2}, "u": {1, 2}}}]
+
+
+@pytest.mark.parametrize("lift", [liftcore.remat, liftcore.jit])
+def test_initial_values_that_read_each_other_are_computed_in_one_run_inside_a_lift(lift: Any) -> None:
+    def chain(scope: Scope, x: Any, layers: int) -> Any:
+        for layer in range(layers):
+            x = jnp.tanh(x + scope.variable("state", f"v{layer}", lambda x=x: x.mean()).value)
+        return x
+
+    def runs(layers: int) -> int:
+        model = liftcore.remat(lift(functools.partial(chain, layers=layers)))
+        return str(jax.make_jaxpr(liftcore.init(model))(KEY, X)).count("tanh")
+
+    assert runs(8) - runs(6) == runs(4) - runs(2)
+
+
 # -- a mapping of one's own: a variable that its elements share --------------------------------------------------------
 
 
@@ -300,6 +347,10 @@ def of_input(scope: Scope, x: Any) -> Any:
     return x * scope.param("w", lambda key: x)
 
 
+def of_input_and_constant(scope: Scope, x: Any) -> Any:
+    return x * scope.param("w", lambda key: x + X.sum())
+
+
 def of_variable(scope: Scope, x: Any) -> Any:
     n = scope.variable("state", "n", lambda: x)
     return x * scope.param("w", lambda key: n.value)
@@ -310,7 +361,9 @@ def of_the_mean(scope: Scope, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize(("fn", "split"), [(of_key, True), (of_input, False), (of_variable, False)])
+@pytest.mark.parametrize(
+    ("fn", "split"), [(of_key, True), (of_input, False), (of_input_and_constant, False), (of_variable, False)]
+)
 def test_a_shared_initial_value_that_differs_is_named(fn: Callable[..., Any], split: bool, nested: bool) -> None:
     model: Callable[..., Any] = mapped(split)(fn)
     if nested:

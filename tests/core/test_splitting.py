@@ -31,14 +31,13 @@ OPERANDS = KEY, jnp.full(3, 2.0), jnp.ones((2, 3))
 def create(traced: Split, chosen: Any, *operands: Any) -> Any:
     """The chosen initial values, made in one go."""
     prologue = Prologue(traced, traced.leaves(operands))
-    prologue.make(traced.all(chosen))
+    prologue.make(chosen)
     return prologue.tree()
 
 
-def picks(**chosen: bool) -> list[bool]:
-    """What is chosen, in the order of the leaves of what `body` creates."""
-    leaves: list[bool] = jax.tree.leaves(chosen)
-    return leaves
+def numbers(*names: str) -> set[int]:
+    """The numbers of some of the initial values that `body` creates."""
+    return {number for number, name in enumerate(("const", "start", "w")) if name in names}
 
 
 def primitives(jaxpr: Any) -> list[str]:
@@ -56,7 +55,7 @@ def test_a_trace_runs_the_function_once_and_computes_nothing() -> None:
     assert len(runs) == 1
     assert {name: aval.shape for name, aval in traced.created.items()} == {"w": (3,), "start": (3,), "const": (3,)}
     assert [aval.shape for aval in traced.outputs] == [(3,), (2,)]
-    traced.rest(None, create(traced, None, *OPERANDS), *OPERANDS)
+    traced.rest(create(traced, None, *OPERANDS), *OPERANDS)
     assert len(runs) == 1
 
 
@@ -91,7 +90,7 @@ def test_create_makes_the_values_and_rest_takes_them() -> None:
     expected, rest = body(*OPERANDS)
     made = create(traced, None, *OPERANDS)
     np.testing.assert_allclose(made["w"], expected["w"])
-    left, outputs = traced.rest(None, made, *OPERANDS)
+    left, outputs = traced.rest(made, *OPERANDS)
     assert left == {"w": None, "start": None, "const": None}
     jax.tree.map(np.testing.assert_allclose, outputs, rest)
 
@@ -99,19 +98,19 @@ def test_create_makes_the_values_and_rest_takes_them() -> None:
 def test_rest_uses_the_values_that_it_is_given() -> None:
     traced = trace(body, *OPERANDS)
     other = {"w": jnp.ones(3), "start": jnp.zeros(3), "const": jnp.full(3, 5.0)}
-    _, (carry, y) = traced.rest(None, other, *OPERANDS)
+    _, (carry, y) = traced.rest(other, *OPERANDS)
     assert carry.tolist() == [2.0, 2.0, 2.0]
     assert y.tolist() == [18.0, 18.0]
 
 
 def test_some_values_may_be_chosen() -> None:
     traced = trace(body, *OPERANDS)
-    chosen = picks(w=True, start=False, const=False)
+    chosen = numbers("w")
     made = create(traced, chosen, KEY, None, None)
     assert made["start"] is None
     assert made["const"] is None
     np.testing.assert_allclose(made["w"], body(*OPERANDS)[0]["w"])
-    left, _ = traced.rest(chosen, {**made, "w": jnp.zeros(3)}, *OPERANDS)
+    left, _ = traced.rest({**made, "w": jnp.zeros(3)}, *OPERANDS)
     assert left["w"] is None
     assert left["start"].tolist() == [4.0, 4.0, 4.0]
     assert left["const"].tolist() == [0.0, 1.0, 2.0]
@@ -119,9 +118,9 @@ def test_some_values_may_be_chosen() -> None:
 
 def test_create_needs_only_the_operands_that_are_read() -> None:
     traced = trace(body, *OPERANDS)
-    start = create(traced, picks(w=False, start=True, const=False), None, OPERANDS[1], None)["start"]
+    start = create(traced, numbers("start"), None, OPERANDS[1], None)["start"]
     assert start.tolist() == [4.0, 4.0, 4.0]
-    const = create(traced, picks(w=False, start=False, const=True), None, None, None)["const"]
+    const = create(traced, numbers("const"), None, None, None)["const"]
     assert const.tolist() == [0.0, 1.0, 2.0]
 
 
@@ -130,21 +129,18 @@ def test_the_remainder_tells_which_operands_it_reads() -> None:
         return [tag(jax.random.normal(keys[0]))], (x["b"] * 2, keys[1])
 
     traced = trace(fn, [KEY, KEY], {"a": 1.0, "b": 2.0})
-    made = traced.remaining([True])
+    made = traced.remaining({0})
     assert made.places == [1, 3]
-    left, (y, _) = traced.as_trees([True], made(jnp.zeros(()), *made.of([None, KEY, None, 4.0])))
+    left, (y, _) = traced.as_trees({0}, made(jnp.zeros(()), *made.of([None, KEY, None, 4.0])))
     assert left == [None]
     assert y == 8
-    assert traced.remaining([False]).places == [0, 1, 3]
+    assert traced.remaining(()).places == [0, 1, 3]
 
 
 def test_create_leaves_out_what_no_value_needs_and_rest_what_only_values_need() -> None:
     traced = trace(body, *OPERANDS)
-    chosen = picks(w=True, start=True, const=True)
-    prologue = jax.make_jaxpr(lambda *operands: create(traced, chosen, *operands))(*OPERANDS)
-    rest = jax.make_jaxpr(lambda made, *operands: traced.rest(chosen, made, *operands))(
-        create(traced, chosen, *OPERANDS), *OPERANDS
-    )
+    prologue = jax.make_jaxpr(lambda *operands: create(traced, None, *operands))(*OPERANDS)
+    rest = jax.make_jaxpr(traced.rest)(create(traced, None, *OPERANDS), *OPERANDS)
     assert "dot_general" not in primitives(prologue)
     assert "dot_general" in primitives(rest)
     assert not [eqn for eqn in rest.eqns if "random" in str(eqn) or "threefry" in str(eqn)]
@@ -153,10 +149,10 @@ def test_create_leaves_out_what_no_value_needs_and_rest_what_only_values_need() 
 @pytest.mark.parametrize("start", [True, False])
 def test_no_tag_is_left_in_what_is_run(start: bool) -> None:
     traced = trace(body, *OPERANDS)
-    chosen = picks(w=True, start=start, const=True)
+    chosen = numbers("w", "const", *(["start"] if start else []))
     made = create(traced, chosen, *OPERANDS)
     prologue = jax.make_jaxpr(lambda *operands: create(traced, chosen, *operands))(*OPERANDS)
-    rest = jax.make_jaxpr(lambda *operands: traced.rest(chosen, made, *operands))(*OPERANDS)
+    rest = jax.make_jaxpr(lambda *operands: traced.rest(made, *operands))(*OPERANDS)
     assert "name" not in {*primitives(prologue), *primitives(rest)}
 
 
@@ -167,7 +163,7 @@ def test_values_that_share_equations_are_told_apart() -> None:
         return [first, second], first - second
 
     traced = trace(fn, 1.0)
-    assert traced.rest(None, [5.0, 2.0], 1.0)[1] == 3.0
+    assert traced.rest([5.0, 2.0], 1.0)[1] == 3.0
 
 
 def test_a_value_made_from_another_depends_on_what_that_one_does() -> None:
@@ -179,8 +175,8 @@ def test_a_value_made_from_another_depends_on_what_that_one_does() -> None:
     traced = trace(fn, jnp.float32(1))
     assert traced.reads() == [{0}, {0}]
     assert create(traced, None, jnp.float32(1)) == [2.0, 4.0]
-    assert traced.rest(None, [jnp.float32(10), jnp.float32(20)], jnp.float32(1))[1] == 30.0
-    left, rest = traced.rest([True, False], [jnp.float32(10), None], jnp.float32(1))
+    assert traced.rest([jnp.float32(10), jnp.float32(20)], jnp.float32(1))[1] == 30.0
+    left, rest = traced.rest([jnp.float32(10), None], jnp.float32(1))
     assert (left[1], rest) == (20.0, 30.0)
 
 
@@ -189,7 +185,7 @@ def test_constants_of_the_trace_are_kept() -> None:
     traced = trace(lambda x: ([tag(table * 2)], table + x), 1.0)
     assert traced.reads() == [set()]
     assert create(traced, None, None)[0].tolist() == [0.0, 2.0, 4.0, 6.0, 8.0]
-    assert traced.rest(None, [table], 1.0)[1].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert traced.rest([table], 1.0)[1].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_types_survive_the_cut() -> None:
@@ -201,7 +197,7 @@ def test_types_survive_the_cut() -> None:
     made = create(traced, None, *operands)
     assert jnp.issubdtype(made["key"].dtype, jax.dtypes.prng_key)
     assert made["count"].dtype == jnp.int32
-    _, (key, flag, number, product) = traced.rest(None, made, *operands)
+    _, (key, flag, number, product) = traced.rest(made, *operands)
     assert key == KEY
     assert flag.dtype == bool
     assert number == 2
@@ -230,7 +226,7 @@ def test_what_an_initial_value_reads_comes_first() -> None:
 
     traced = trace(fn, jnp.float32(1))
     assert traced.earlier == [{1, 2}, set(), {1}, set()]
-    assert [[at for at, one in enumerate(level) if one] for level in traced.levels(traced.all())] == [[1, 3], [2], [0]]
+    assert list(traced.in_order(traced.numbers)) == [[1, 3], [2], [0]]
 
 
 def test_what_is_made_later_reads_the_bound_form_of_what_was_made_before() -> None:
@@ -240,9 +236,9 @@ def test_what_is_made_later_reads_the_bound_form_of_what_was_made_before() -> No
 
     traced = trace(fn, jnp.float32(1))
     prologue = Prologue(traced, [jnp.float32(1)])
-    for level in traced.levels(traced.all()):
-        prologue.evaluate(level, bind=lambda number, value: value + 10 * number + 100)
-    assert prologue.values == [102.0, 314.0]
+    for group in traced.in_order(traced.numbers):
+        prologue.evaluate(group, bind=lambda number, value: value + 10 * number + 100)
+    assert prologue.values == {0: 102.0, 1: 314.0}
 
 
 def test_a_value_that_was_made_elsewhere_is_not_made_again() -> None:
@@ -252,8 +248,34 @@ def test_a_value_that_was_made_elsewhere_is_not_made_again() -> None:
 
     prologue = Prologue(trace(fn, jnp.float32(1)), [None])
     prologue.know(0, jnp.float32(50))
-    prologue.make([False, True])
-    assert prologue.tree() == [None, 100.0]
+    prologue.make([1])
+    assert prologue.tree() == [50.0, 100.0]
+    assert prologue.tree({1}) == [None, 100.0]
+
+
+def test_values_that_read_the_same_are_made_together() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        first, second = tag(x + 1), tag(y + 1)
+        return [first, tag(x * 2), second, tag(first + 1), tag(x + second)], ()
+
+    traced = trace(fn, jnp.float32(1), jnp.float32(2))
+    assert list(traced.in_order(traced.numbers)) == [[0, 1], [2], [3], [4]]
+    assert list(traced.in_order({1, 3})) == [[1], [3]]
+
+
+def test_a_value_is_made_again_if_one_asks_for_it_again() -> None:
+    def fn(x: Any) -> Any:
+        first = tag(x + 1)
+        return [first, tag(first * 2)], ()
+
+    prologue = Prologue(trace(fn, jnp.float32(1)), [jnp.float32(1)])
+    prologue.make()
+    prologue.know(0, jnp.float32(50))
+    prologue.make({1})
+    assert prologue.tree() == [50.0, 100.0]
+    prologue.see([jnp.float32(5)])
+    prologue.make()
+    assert prologue.tree() == [6.0, 12.0]
 
 
 def test_a_batch_is_made_at_once_and_read_along_its_axis() -> None:
@@ -267,8 +289,8 @@ def test_a_batch_is_made_at_once_and_read_along_its_axis() -> None:
         return jax.vmap(part, tuple(in_axes), list(out_axes))
 
     prologue = Prologue(traced, [xs], [0], batch)
-    for level in traced.levels(traced.all()):
-        prologue.make(level, [1, 0])
+    for group in traced.in_order(traced.numbers):
+        prologue.make(group, [1, 0])
     assert prologue.values[0].shape == (2, 3)
     assert prologue.values[1].tolist() == [0.0, 2.0, 4.0]
 
@@ -281,8 +303,8 @@ def test_what_an_effect_gives_in_a_batch_differs_between_elements(effects: list[
 
     traced, xs = trace(fn, jnp.float32(1)), jnp.arange(3.0)
     prologue = Prologue(traced, [xs], [0], lambda part, in_axes, out_axes: jax.vmap(part, tuple(in_axes), out_axes))
-    for level in traced.levels(traced.all()):
-        prologue.make(level, [0, 0])
+    for group in traced.in_order(traced.numbers):
+        prologue.make(group, [0, 0])
     assert prologue.values[1].tolist() == [0.0, 2.0, 6.0]
     jax.effects_barrier()
     assert effects == ["made"] * 3
@@ -296,11 +318,11 @@ def test_an_effect_runs_once_however_many_read_what_it_gave(effects: list[str]) 
 
     traced = trace(fn, jnp.float32(2)).with_effects()
     prologue = Prologue(traced, [jnp.float32(2)])
-    for level in traced.levels(traced.all()):
-        prologue.make(level)
+    for group in traced.in_order(traced.numbers):
+        prologue.make(group)
     created = prologue.tree()
     assert created == [3.0, 5.0, [2.0]]
-    assert traced.rest(None, created, jnp.float32(2))[1] == 4.0
+    assert traced.rest(created, jnp.float32(2))[1] == 4.0
     jax.effects_barrier()
     assert effects == ["made"]
 
@@ -316,7 +338,7 @@ def test_effects_of_an_initial_value_run_in_create_alone(effects: list[str]) -> 
     jax.block_until_ready(made)
     jax.effects_barrier()
     assert effects == ["made"]
-    traced.rest(None, made, KEY, 2.0)
+    traced.rest(made, KEY, 2.0)
     jax.effects_barrier()
     assert effects == ["made"]
 
@@ -331,7 +353,7 @@ def test_other_effects_stay_in_the_rest(effects: list[str]) -> None:
     made = create(traced, None, jnp.float32(1))
     jax.effects_barrier()
     assert effects == []
-    traced.rest(None, made, jnp.float32(1))
+    traced.rest(made, jnp.float32(1))
     jax.effects_barrier()
     assert effects == ["step"]
 
@@ -343,6 +365,6 @@ def test_gradients_flow_through_both_parts() -> None:
 
     def loss(carry: Any, x: Any) -> Any:
         traced = trace(fn, carry, x)
-        return traced.rest(None, create(traced, None, carry, None), carry, x)[1]
+        return traced.rest(create(traced, None, carry, None), carry, x)[1]
 
     assert jax.grad(loss, (0, 1))(3.0, 2.0) == (12.0, 9.0)

@@ -186,6 +186,40 @@ def test_an_initial_value_reads_a_mapped_one_as_the_body_sees_it() -> None:
 
 
 @pytest.mark.parametrize("lift", [lambda fn: fn, liftcore.remat, liftcore.jit])
+def test_an_initial_value_that_reads_a_mapped_one_is_stored_itself_if_all_are_seen_as_the_same(lift: Any) -> None:
+    def sevens(variables: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, 7), variables)
+
+    lifted = lift(map_variables(data_dependent, "params", sevens, init=True))
+    y, variables = liftcore.init(lifted)(KEY, X)
+    assert_same(variables["params"]["bias"], -(7 * X.sum(1, keepdims=True) * jnp.ones(2)).mean(0))
+    assert_same(y, liftcore.apply(lifted)(variables, X))
+
+
+def test_a_map_in_parts_gets_each_variable_once_and_those_first_that_others_read() -> None:
+    parts: list[list[str]] = []
+
+    def store(variables: Any) -> Any:
+        parts.append(sorted(variables["params"]))
+        return halve(variables)
+
+    store.by_parts = True  # type: ignore[attr-defined]
+
+    def model(scope: Scope, x: Any) -> Any:
+        scope.variable("params", "scale", lambda: jnp.float32(3))
+        return map_variables(scaled, "params", double, store, init=True)(scope.rewound(), x)
+
+    def scaled(scope: Scope, x: Any) -> Any:
+        return scope.get_variable("params", "scale") * data_dependent(scope, x)
+
+    y, variables = liftcore.init(model)(KEY, X)
+    assert parts == [["kernel"], ["bias"]]
+    plain = liftcore.init(data_dependent)(KEY, X)[1]
+    assert_same(variables["params"], {**halve(plain)["params"], "scale": jnp.float32(3)})
+    assert_same(y, 6 * liftcore.apply(data_dependent)(plain, X))
+
+
+@pytest.mark.parametrize("lift", [lambda fn: fn, liftcore.remat, liftcore.jit])
 def test_maps_may_name_all_variables_though_one_reads_another(lift: Callable[..., Any]) -> None:
     calls: list[str] = []
 
