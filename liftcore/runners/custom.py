@@ -19,7 +19,7 @@ import jax
 
 from ..errors import LiftArgumentError, bind_user, boundary, call_user, name_of, shown
 from ..filters import leaves_of, merge
-from ..leaves import is_array_like
+from ..leaves import Others, is_array_like, partition
 from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.splitting import Split, trace
@@ -30,7 +30,7 @@ from .branches import Slots
 from .carry import select
 from .derivative import derivative, positive
 
-__all__ = ["Operands", "RuleArguments", "Ruled", "WithRule", "by_number", "pair", "with_defaults"]
+__all__ = ["Operands", "Ruled", "WithRule", "by_number", "pair", "split_held", "with_defaults"]
 
 
 class WithRule:
@@ -68,30 +68,21 @@ class WithRule:
         raise NotImplementedError
 
 
-class RuleArguments:
-    """The arguments of a call: those that JAX sees, and those that only Python code sees (`nondiff_argnums`).
+def split_held(where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) -> tuple[list[Any], Others]:
+    """Return the arguments that JAX sees, and the others, which only Python code sees (`nondiff_argnums`).
 
-    Attributes:
-        held: the arguments that only Python code sees, in order.
-        seen: the arguments that JAX sees.
+    Raises:
+        LiftArgumentError: if number 0 is among them.
     """
-
-    def __init__(self, where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) -> None:
-        numbers = set(positive(where, nondiff_argnums, len(args) + 1, "nondiff_argnums"))
-        if 0 in numbers:
-            raise LiftArgumentError(
-                f"{where}, nondiff_argnums={tuple(nondiff_argnums)}",
-                "number 0 is the scope (or the module) itself.",
-                "Count from 1; choose its variables with `wrt`.",
-            )
-        self._numbers, self._count = numbers, len(args)
-        self.held = [args[num - 1] for num in sorted(numbers)]
-        self.seen = [arg for num, arg in enumerate(args, 1) if num not in numbers]
-
-    def join(self, seen: Sequence[Any]) -> list[Any]:
-        """Return all arguments in order."""
-        held, rest = iter(self.held), iter(seen)
-        return [next(held if num in self._numbers else rest) for num in range(1, self._count + 1)]
+    numbers = positive(where, nondiff_argnums, len(args) + 1, "nondiff_argnums")
+    if 0 in numbers:
+        raise LiftArgumentError(
+            f"{where}, nondiff_argnums={tuple(nondiff_argnums)}",
+            "number 0 is the scope (or the module) itself.",
+            "Count from 1; choose its variables with `wrt`.",
+        )
+    is_seen = [num not in numbers for num in range(1, len(args) + 1)]
+    return partition(args, is_seen, is_leaf=lambda one: one is not args)  # each argument is a leaf
 
 
 class Operands(NamedTuple):
@@ -116,13 +107,13 @@ class Ruled:
         function: `operands -> (result, output values)`; like the rule, it keeps no arrays.
     """
 
-    def __init__(self, body: Body, variable_groups: Any, rng_groups: Any, arguments: RuleArguments) -> None:
-        self._function, self._arguments = body.marked(), arguments
-        given = Operands(variable_groups[0], variable_groups[1], rng_groups, arguments.seen)
+    def __init__(self, body: Body, variable_groups: Any, rng_groups: Any, seen: list[Any], held: Others) -> None:
+        self._function, self._held = body.marked(), held
+        given = Operands(variable_groups[0], variable_groups[1], rng_groups, seen)
         self._rule: Callable[..., tuple[Any, Any]] | None = None
 
         def run(body: Body, operands: Operands) -> Any:
-            return self._run(body, operands, *arguments.join(operands.args))
+            return self._run(body, operands, *held.combine(operands.args))
 
         self._parts = body.split(given, via=run)
         self._begins = self._counts_of_draws()
@@ -156,7 +147,7 @@ class Ruled:
         body = self._function.of(rule, self._created[:2])
 
         def run(operands: Operands, *more: Any) -> Any:
-            args = self._arguments.join(operands.args)
+            args = self._held.combine(operands.args)
             return without_created(*self._run(body, operands, *arguments(args, *more)))
 
         before = _ruling.set(((identity, self), *_ruling.get()))
@@ -176,7 +167,7 @@ class Ruled:
         here, there = self._function.outers, outer._function.outers
         if [one.path for one in here] != [one.path for one in there]:
             return False
-        held = zip(self._arguments.held, outer._arguments.held, strict=True)
+        held = zip(self._held.leaves, outer._held.leaves, strict=True)
         mine, theirs = (one.operands._replace(effects=(), consts=()) for one in (self, outer))
         return _types(mine) == _types(theirs) and all(one is other or _equal(one, other) for one, other in held)
 
