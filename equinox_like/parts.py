@@ -16,7 +16,7 @@ import jax
 from liftcore import Scope, is_scoped, is_traceable, split_scoped
 from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
-from liftcore.leaves import partition
+from liftcore.leaves import split_leaves
 
 __all__ = ["SplitResult", "SplitTree", "check_no_scopes", "is_dynamic"]
 
@@ -42,9 +42,9 @@ class SplitTree:
 
     def __init__(self, tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> None:
         check_finite(tree)
-        self.arrays, self._others = partition(tree, is_traced)
+        self.arrays, self._others = split_leaves(tree, is_traced)
         self.structure = self._others.treedef
-        scoped, self._static = partition(self._others.leaves, is_scoped)
+        scoped, self._static = split_leaves(self._others.leaves, is_scoped)
         found = [split_scoped(leaf) for leaf in scoped]
         self.scopes: list[Scope] = [scope for scopes, _ in found for scope in scopes]
         self._makers = [(len(scopes), make) for scopes, make in found]
@@ -53,7 +53,7 @@ class SplitTree:
         """Rebuild the pytree with other arrays and scopes."""
         now = iter(scopes)
         scoped = [make(list(itertools.islice(now, count))) for count, make in self._makers]
-        return self._others._replace(leaves=self._static.combine(scoped)).combine(arrays)
+        return self._others.join(arrays, self._static.join(scoped))
 
     def array_paths(self) -> list[Any]:
         """Return the paths of the traced leaves."""
@@ -72,7 +72,7 @@ class SplitTree:
 
     def fill(self, values: Iterable[Any], others: Any = None) -> Any:
         """Return a pytree of the same structure with a value for each array, and `others` for every other leaf."""
-        return self._others._replace(leaves=[others] * self.structure.num_leaves).combine(values)
+        return self._others.join(values, itertools.repeat(others))
 
     def forget_arrays(self) -> None:
         """Keep only the structure: a result is split while it is traced, and this object outlives the trace."""

@@ -26,7 +26,7 @@ __all__ = [
     "is_numpy",
     "is_traceable",
     "number_type",
-    "partition",
+    "split_leaves",
 ]
 
 _NUMBERS = (bool, int, float, complex)  # each is tested before the types that it is a subclass of
@@ -139,7 +139,7 @@ def is_array_or_struct(leaf: Any) -> bool:
 
 
 class Others(NamedTuple):
-    """A pytree without the leaves that `partition` chose.
+    """A pytree without the leaves that `split_leaves` chose. It has a hash if the other leaves have one.
 
     Attributes:
         treedef: the structure of the pytree.
@@ -151,26 +151,27 @@ class Others(NamedTuple):
     chosen: Sequence[bool]
     leaves: Sequence[Any]
 
-    def combine(self, chosen: Iterable[Any]) -> Any:
+    def join(self, chosen: Iterable[Any], others: Iterable[Any] | None = None) -> Any:
         """Return the whole pytree again, with the given values in the places of the chosen leaves.
 
         Args:
             chosen: the values, in order; each may be a pytree.
+            others: the same for the other leaves; by default, these themselves.
         """
-        now, others = iter(chosen), iter(self.leaves)
+        now, others = iter(chosen), iter(self.leaves if others is None else others)
         return self.treedef.unflatten([next(now if one else others) for one in self.chosen])
 
 
-def partition(
+def split_leaves(
     tree: Any, choose: Callable[[Any], bool] | Iterable[bool], is_leaf: Callable[[Any], bool] | None = None
 ) -> tuple[list[Any], Others]:
     """Divide the leaves of a pytree into those that are chosen, and the others.
 
     Example:
-        >>> chosen, others = partition({"x": np.float32(2), "mode": "train"}, is_array)
+        >>> chosen, others = split_leaves({"x": np.float32(2), "mode": "train"}, is_array)
         >>> chosen, others.leaves
-        ([np.float32(2.0)], ['train'])
-        >>> others.combine([2 * chosen[0]])
+        ([np.float32(2.0)], ('train',))
+        >>> others.join([2 * chosen[0]])
         {'mode': 'train', 'x': np.float32(4.0)}
 
     Args:
@@ -179,9 +180,9 @@ def partition(
         is_leaf: see `jax.tree.flatten`.
 
     Returns:
-        The chosen leaves, and an `Others` that combines them, or other values in their places, with the others.
+        The chosen leaves, and an `Others` that joins them, or other values in their places, with the others.
     """
     leaves, treedef = jax.tree.flatten(tree, is_leaf)
-    chosen = list(map(choose, leaves) if callable(choose) else choose)
-    others = [leaf for leaf, one in zip(leaves, chosen, strict=True) if not one]
+    chosen = tuple(map(choose, leaves) if callable(choose) else choose)
+    others = tuple([leaf for leaf, one in zip(leaves, chosen, strict=True) if not one])
     return list(itertools.compress(leaves, chosen)), Others(treedef, chosen, others)

@@ -81,10 +81,9 @@ class Rest:
         self._others = Others(structure, holes, tuple(map(snapshot, static)))
         self._hash = hash(self._key)
 
-    def _combine(self, arrays: Iterable[Any]) -> Any:
+    def _join(self, arrays: Iterable[Any]) -> Any:
         """Return the pytree with arrays in their places. Mutable values are copied: the caller may change them."""
-        structure, holes, static = self._others
-        return Others(structure, holes, tuple(map(snapshot, static))).combine(arrays)
+        return self._others.join(arrays, map(snapshot, self._others.leaves))
 
     @property
     def value(self) -> Any:
@@ -99,7 +98,7 @@ class Rest:
                 f"{self} is the static part of a pytree with arrays.",
                 "Write `rest.join(arrays)`.",
             )
-        return self._combine(())
+        return self._join(())
 
     def join(self, dynamic: Any) -> Any:
         """Return the pytree that `split_static` took apart, with the given arrays.
@@ -143,7 +142,7 @@ class Rest:
                 f"expected {places} arrays, given {len(arrays)}.",
                 "Pass one array for each star in its text.",
             )
-        return self._combine(arrays)
+        return self._join(arrays)
 
     def holds(self, kind: type) -> bool:
         """Whether one of its static leaves has a given type.
@@ -184,7 +183,7 @@ class Rest:
 
     def _marked(self) -> Any:
         """Return the pytree with `*` in the places of arrays."""
-        return self._combine([_HOLE] * sum(self._others.chosen))
+        return self._join([_HOLE] * sum(self._others.chosen))
 
 
 def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> tuple[Any, Rest]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError, check_function
-from ..leaves import partition
+from ..leaves import split_leaves
 from ..pipeline.body import Body
 from ..runners.custom import Operands, Ruled, WithRule, pair, split_held
 from ..runners.derivative import TreesByScope, zero_tangent, zero_tangents
@@ -76,10 +76,10 @@ class custom_jvp(WithRule):
         scoped = TreesByScope.of(body.layout)
         kinds = jax.tree.map(lambda leaf: jax.typeof(leaf).to_tangent_aval(), (ruled.operands.wrt, ruled.operands.args))
         # Keys, and arrays that are not of floats, have no tangents.
-        moving, still = partition(kinds, lambda kind: jnp.issubdtype(kind.dtype, jnp.inexact))
+        moving, still = split_leaves(kinds, lambda kind: jnp.issubdtype(kind.dtype, jnp.inexact))
 
         def with_tangents(args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
-            trees, tangents = still._replace(leaves=list(map(zero_tangent, still.leaves))).combine(given)
+            trees, tangents = still.join(given, map(zero_tangent, still.leaves))
             seen, _ = split_held(body.where, args, self._nondiff)
             return *held.leaves, tuple(seen), tuple(tangents), scoped.out(trees)
 

@@ -91,9 +91,9 @@ def _in_turn(
     outputs: list[Any] = []
 
     def run(slices: Any) -> tuple[Any, Any]:
-        results = fn(*others.combine(slices))
+        results = fn(*others.join(slices))
         found, along, shared = split_sliced(results, flatten_axes("results", out_axes, results))
-        outputs[:] = [along, shared._replace(leaves=())]
+        outputs[:] = [along, shared._replace(leaves=())]  # without the values, which belong to the trace
         return tag(shared.leaves), found
 
     xs = jax.tree.map(to_front, sliced, axes)
@@ -107,4 +107,4 @@ def _in_turn(
 
     stacked = once(functools.partial(jax.lax.map, rest, batch_size=batch_size), xs)
     along, results = outputs
-    return results._replace(leaves=shared).combine(jax.tree.map(to_axis, stacked, along))
+    return results.join(jax.tree.map(to_axis, stacked, along), shared)

@@ -124,7 +124,7 @@ def scan(
         keys = split_keys(rng_groups, key_axes, size)
 
         def iteration(body: Body, shared: Any, state: Any, slices: Any) -> tuple[Any, Any, Any]:
-            (carried, carry), (stacked, rngs, args, kwargs) = state, others.combine(slices)
+            (carried, carry), (stacked, rngs, args, kwargs) = state, others.join(slices)
             result, groups = body([shared, carried, *stacked], rngs, carry, *args, **kwargs)
             return *_pair(body.where, result), groups
 

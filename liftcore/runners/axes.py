@@ -16,7 +16,7 @@ import numpy as np
 
 from .._compat import mapped_aval
 from ..errors import AxisSizeError, LiftArgumentError, common_size, shown
-from ..leaves import Others, is_numpy, partition
+from ..leaves import Others, is_numpy, split_leaves
 from ..pipeline.body import Body
 from ..scopes.scope import PERTURBATIONS
 from ..texts import path_text
@@ -310,7 +310,7 @@ class Arguments:
 
     def join(self, slices: Sequence[Any]) -> tuple[Any, Any]:
         """Return the arguments of one element or iteration, given its slices."""
-        args, kwargs = self._others.combine(slices)
+        args, kwargs = self._others.join(slices)
         return args, kwargs
 
     def split_with(
@@ -353,7 +353,7 @@ def _size(leaf: Any, axis: int) -> int | None:
 
 def split_sliced(tree: PyTree, axes: Sequence[Axis]) -> tuple[list[Any], list[int], Others]:
     """Return the leaves that have an axis, their axes, and the other leaves; `axes` has one axis for each leaf."""
-    sliced, others = partition(tree, [axis is not None for axis in axes])
+    sliced, others = split_leaves(tree, [axis is not None for axis in axes])
     return sliced, [axis for axis in axes if axis is not None], others
 
 
@@ -362,8 +362,8 @@ def split_arrays(tree: PyTree) -> tuple[list[Any], Callable[[Sequence[Any]], Any
 
     All other leaves are not traced, so that Python code can use them.
     """
-    arrays, others = partition(tree, lambda leaf: isinstance(leaf, jax.Array | jax.ShapeDtypeStruct))
-    return arrays, others.combine
+    arrays, others = split_leaves(tree, lambda leaf: isinstance(leaf, jax.Array | jax.ShapeDtypeStruct))
+    return arrays, others.join
 
 
 def slice_type(leaf: Any, axis: int) -> Any:

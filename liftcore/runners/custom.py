@@ -19,7 +19,7 @@ import jax
 
 from ..errors import LiftArgumentError, bind_user, boundary, call_user, name_of, shown
 from ..filters import leaves_of, merge
-from ..leaves import Others, is_array_like, partition
+from ..leaves import Others, is_array_like, split_leaves
 from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.splitting import Split, trace
@@ -82,7 +82,7 @@ def split_held(where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) 
             "Count from 1; choose its variables with `wrt`.",
         )
     is_seen = [num not in numbers for num in range(1, len(args) + 1)]
-    return partition(args, is_seen, is_leaf=lambda one: one is not args)  # each argument is a leaf
+    return split_leaves(args, is_seen, is_leaf=lambda one: one is not args)  # each argument is a leaf
 
 
 class Operands(NamedTuple):
@@ -113,7 +113,7 @@ class Ruled:
         self._rule: Callable[..., tuple[Any, Any]] | None = None
 
         def run(body: Body, operands: Operands) -> Any:
-            return self._run(body, operands, *held.combine(operands.args))
+            return self._run(body, operands, *held.join(operands.args))
 
         self._parts = body.split(given, via=run)
         self._begins = self._counts_of_draws()
@@ -147,7 +147,7 @@ class Ruled:
         body = self._function.of(rule, self._created[:2])
 
         def run(operands: Operands, *more: Any) -> Any:
-            args = self._held.combine(operands.args)
+            args = self._held.join(operands.args)
             return without_created(*self._run(body, operands, *arguments(args, *more)))
 
         before = _ruling.set(((identity, self), *_ruling.get()))

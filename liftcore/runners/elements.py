@@ -14,7 +14,7 @@ from jax.core import ShapedArray
 
 from .._compat import DRAWS_SHARDED
 from ..errors import LoopInvarianceError
-from ..leaves import partition
+from ..leaves import split_leaves
 from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, transformation
 from ..pipeline.splitting import Split
@@ -93,10 +93,10 @@ def over_elements(
         )
         keys = split_keys(rng_groups, key_axes, size)
         operands, operand_axes, others = arguments.split_with(variable_groups, axes.in_axes, keys, key_axes)
-        whole, static = partition(others.leaves, lambda leaf: mapper.closed and isinstance(leaf, jax.Array))
+        whole, static = split_leaves(others.leaves, lambda leaf: mapper.closed and isinstance(leaf, jax.Array))
 
         def element(body: Body, slices: Any, whole: Any) -> tuple[Any, Any]:
-            variables, rngs, args, kwargs = others._replace(leaves=static.combine(whole)).combine(slices)
+            variables, rngs, args, kwargs = others.join(slices, static.join(whole))
             result, groups = body(variables, rngs, *args, **kwargs)
             check_out_axes(f"{body.where}, out_axes", out_axes, result)
             check_group_axes(body.where, (*axes.out_axes, 0), groups)
