@@ -121,10 +121,10 @@ class Ruled:
         self._written = self._note(self._parts.values)
         self._created = self._parts.prologue(given)
         wrt, others = (tuple(map(merge, *both)) for both in zip(variable_groups, self._created[:2], strict=True))
-        traced, (*_, effects) = self._parts, self._created
-        self.operands = given._replace(wrt=wrt, others=others, effects=effects, consts=(_constant(traced.consts),))
+        constants, traced = _without_constants(self._parts)
+        self.operands = given._replace(wrt=wrt, others=others, effects=self._created[-1], consts=(constants,))
         shapes = jax.tree.map(lambda _: None, (given.wrt, given.others))
-        self.function = functools.partial(_function, _without_constants(traced), shapes, self._slots)
+        self.function = functools.partial(_function, traced, shapes, self._slots)
 
     def rule(
         self, identity: object, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
@@ -155,11 +155,12 @@ class Ruled:
             traced = trace(run, self.operands._replace(effects=(), consts=()), *more)
         finally:
             _ruling.reset(before)
-        self.operands = self.operands._replace(consts=(*self.operands.consts, _constant(traced.consts)))
+        constants, replayed = _without_constants(traced)
+        self.operands = self.operands._replace(consts=(*self.operands.consts, constants))
         self._check_same(rule, "creates", _names(traced.created), set())
         self._check_same(rule, "writes", self._note(traced.outputs[1]), self._written)
 
-        self._rule = functools.partial(_rule, _without_constants(traced), self._slots)
+        self._rule = functools.partial(_rule, replayed, self._slots)
         return self._rule
 
     def _is_same(self, outer: Ruled) -> bool:
@@ -236,30 +237,27 @@ def _is_constant(value: Any) -> bool:
     return not (isinstance(value, jax.core.Tracer) and jax.numpy.issubdtype(value.dtype, jax.numpy.inexact))
 
 
-def _constant(consts: Sequence[Any]) -> list[Any]:
-    return [value for value in consts if _is_constant(value)]
+def _without_constants(traced: Split) -> tuple[list[Any], Callable[[Sequence[Any]], Split]]:
+    """Return the closed-over constants, and the trace as a function of them."""
+    constants, others = split_leaves(traced.consts, _is_constant)
+    traced = traced.closed_over(())
+    return constants, lambda constants: traced.closed_over(others.join(constants))
 
 
-def _without_constants(traced: Split) -> Split:
-    return traced.closed_over([None if _is_constant(value) else value for value in traced.consts])
-
-
-def _with_constants(traced: Split, consts: Sequence[Any]) -> Split:
-    rest = iter(consts)
-    return traced.closed_over([next(rest) if value is None else value for value in traced.consts])
-
-
-def _function(traced: Split, shapes: PyTree, slots: Slots, operands: Operands) -> tuple[Any, Any]:
-    wrt, others = operands.wrt, _opaque(operands.others)
-    created = [select(wrt, traced.created[0]), select(others, traced.created[1]), [], operands.effects]
+def _function(
+    traced: Callable[[Sequence[Any]], Split], shapes: PyTree, slots: Slots, operands: Operands
+) -> tuple[Any, Any]:
+    wrt, others, split = operands.wrt, _opaque(operands.others), traced(operands.consts[0])
+    created = [select(wrt, split.created[0]), select(others, split.created[1]), [], operands.effects]
     given = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
-    result, values = _with_constants(traced, operands.consts[0]).rest(None, created, given)[1]
+    result, values = split.rest(None, created, given)[1]
     return result, _opaque([*values[:-1], slots.fill(0, values[-1])])
 
 
-def _rule(traced: Split, slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
+def _rule(traced: Callable[[Sequence[Any]], Split], slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
     given = operands._replace(others=_opaque(operands.others), effects=(), consts=())
-    result, values = _with_constants(traced, operands.consts[1]).rest(None, traced.created, given, *more)[1]
+    split = traced(operands.consts[1])
+    result, values = split.rest(None, split.created, given, *more)[1]
     return result, _opaque([*values[:-1], slots.fill(1, values[-1])])
 
 
