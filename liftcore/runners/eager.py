@@ -95,7 +95,7 @@ def _as_static(leaf: Any) -> Any:
     """Return a leaf as a value of the same type that has a key."""
     if not isinstance(leaf, jax.Array):
         return leaf
-    return leaf.item() if leaf.weak_type and not leaf.ndim else np.asarray(leaf)
+    return leaf.item() if jax.typeof(leaf).weak_type and not leaf.ndim else np.asarray(leaf)
 
 
 class Made(NamedTuple):
