@@ -1,9 +1,8 @@
-"""Leaves of pytrees: what each of them is, and some of them taken out of a pytree and put back.
+"""Leaves of pytrees: what each of them is, and how to take some of them out of a pytree and put them back.
 
-Whether a leaf is an array, a number, the type of an array or a static value, all styles ask here.
-
-What counts is what a leaf is an instance of, never its exact type: `jax.checkpoint` returns numbers and NumPy arrays of
-private subclasses, NumPy's `float64` is a `float`, and a member of an `IntEnum` is an `int`. JAX traces all of them.
+All styles ask here whether a leaf is an array, a number, the type of an array or a static value. What counts is what it
+is an instance of, never its exact type: `jax.checkpoint` returns numbers and NumPy arrays of private subclasses, NumPy's
+`float64` is a `float`, and a member of an `IntEnum` is an `int`. JAX traces all of them.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _kept(made: Made, kinds: Treatment) -> Callable[..., Any]:
         paths = tuple(outer.path for outer in body.outers)  # filters may depend on them
         program = Program(body.fn, body.fn.key, body.layout, (), paths, None)
         found = _KEPT.find(program, (("donate_argnames", DONATED),) if gone else ())
-        if body.observer is not None or found.program.fn.needs_values:  # type: ignore[attr-defined]
+        if found.program.fn.needs_values:  # type: ignore[attr-defined]
             args, kwargs = join_arguments({**gone, **kept})
             return body(variable_groups, rng_groups, *args, **kwargs)
         return found(body, Donated((), gone), (variable_groups, rng_groups, kept))
