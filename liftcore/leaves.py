@@ -1,8 +1,8 @@
 """Leaves of pytrees: what each of them is, and how to take some of them out of a pytree and put them back.
 
 All styles ask here whether a leaf is an array, a number, the type of an array or a static value. What counts is what it
-is an instance of, never its exact type: `jax.checkpoint` returns numbers and NumPy arrays of private subclasses, NumPy's
-`float64` is a `float`, and a member of an `IntEnum` is an `int`. JAX traces all of them.
+is an instance of, never its exact type: `jax.checkpoint` returns numbers and NumPy arrays of private subclasses, the
+`float64` of NumPy is a `float`, and a member of an `IntEnum` is an `int`. JAX traces all of them.
 """
 
 from __future__ import annotations
