@@ -278,6 +278,18 @@ def test_a_body_that_asks_for_values_sees_them() -> None:
             np.testing.assert_array_equal(y, (2 if twice > 0 else 1) * X)
 
 
+def added(scope: Scope, x: Any, y: Any) -> Any:
+    return 2 * x + y
+
+
+def test_donated_arguments_are_given_up_in_a_kept_call_too() -> None:
+    run = liftcore.apply(liftcore.pmap(added, donate_argnums=1))
+    for _ in range(2):
+        x, y = jnp.ones((1, 3)), jnp.ones((1, 3))
+        assert run({}, x, y).tolist() == [[3, 3, 3]]
+        assert (x.is_deleted(), y.is_deleted()) == (True, False)
+
+
 def counting(scope: Scope, x: Any, *_: Any) -> tuple[Any, Any]:
     RUNS.append(scope.path_text)
     return (2 if float(scope.get_variable("params", "w")) > 0 else 1) * x, None
