@@ -81,7 +81,7 @@ class Treatment(NamedTuple):
     def split(self, name: str, value: Any) -> tuple[list[Any], Rest]:
         """Return the traced leaves of an argument, and the static rest."""
         if name in self.known:
-            return [], Rest(jax.tree.map(_as_static, value))
+            return [], Rest(_as_static(value))
 
         def is_traced(leaf: Any) -> bool:
             if is_number(leaf) or isinstance(leaf, np.generic):
@@ -91,11 +91,11 @@ class Treatment(NamedTuple):
         return flatten_static(value, is_traced)
 
 
-def _as_static(leaf: Any) -> Any:
-    """Return a leaf as a value of the same type that has a key."""
-    if not isinstance(leaf, jax.Array):
-        return leaf
-    return leaf.item() if jax.typeof(leaf).weak_type and not leaf.ndim else np.asarray(leaf)
+def _as_static(value: Any) -> Any:
+    """Return a number or an array as a value of the same type that has a key."""
+    if not isinstance(value, jax.Array):
+        return value
+    return value.item() if jax.typeof(value).weak_type and not value.ndim else np.asarray(value)
 
 
 class Made(NamedTuple):
@@ -181,8 +181,8 @@ class EagerCall:
     ) -> tuple[EagerCall, Arrays, Arrays] | None:
         """Return the call, its donated arrays and its other arrays; None if its static part has no key."""
         try:
-            given = () if kinds.donated is None else kinds.donated(*args, **made.options)
             parts = {name: kinds.split(name, value) for name, value in name_arguments(args, kwargs).items()}
+            given = () if kinds.donated is None else kinds.donated(*args, **made.options)
             static = {name: rest for name, (_, rest) in parts.items()}
             key = static_key((made.lift, made.args, made.options)), tuple(static.items()), surroundings()
         except (LiftError, TypeError):  # `Undescribed` is one
