@@ -19,7 +19,7 @@ from .._compat import is_eager
 from ..errors import LiftError, boundary, name_of
 from ..leaves import is_array, is_array_like, is_number
 from ..pipeline.body import Body
-from ..pipeline.packing import keeping_lifter, transformation
+from ..pipeline.packing import Lifter, keeping_lifter, transformation
 from ..rest import Rest, flatten_static
 from ..scopes.lifts import Captured
 from ..statics import is_shareable, snapshot, static_key, surroundings
@@ -62,9 +62,12 @@ def cached_when_eager(
     kinds = Treatment([*map(str, numbers)], [*map(str, known)], donated)
 
     def decorate(lift: Lift) -> Lift:
+        run = transformation(_run, [True], [True, Captured(all=True)], [True], lift.__name__, shown=False)
+
         @functools.wraps(lift)
         def lift_kept(*args: Any, **options: Any) -> Any:
-            return _kept(Made.by(lift, args, options), kinds)
+            made = Made.by(lift, args, options)
+            return _kept(made, kinds, run) if made.is_shareable else made.lifted
 
         return lift_kept  # type: ignore[return-value]
 
@@ -130,21 +133,19 @@ class Made(NamedTuple):
         return Made.by(self.lift, snapshot(self.args), snapshot(self.options))
 
 
-def _kept(made: Made, kinds: Treatment) -> Callable[..., Any]:
-    """Return the lifted function, under a `jit` if it is called eagerly."""
-    if not made.is_shareable:
-        return made.lifted
+def _run(body: Body, variable_groups: Any, rng_groups: Any, gone: Arrays, kept: Arrays) -> Any:
+    """Run the body of an `EagerCall` under a `jit`, unless it needs values."""
+    paths = tuple(outer.path for outer in body.outers)  # filters may depend on them
+    program = Program(body.fn, body.fn.key, body.layout, (), paths, None)
+    found = _KEPT.find(program, (("donate_argnames", DONATED),) if gone else ())
+    if found.program.fn.needs_values:  # type: ignore[attr-defined]
+        args, kwargs = join_arguments({**gone, **kept})
+        return body(variable_groups, rng_groups, *args, **kwargs)
+    return found(body, Donated((), gone), (variable_groups, rng_groups, kept))
 
-    def transform(body: Body, variable_groups: Any, rng_groups: Any, gone: Arrays, kept: Arrays) -> Any:
-        paths = tuple(outer.path for outer in body.outers)  # filters may depend on them
-        program = Program(body.fn, body.fn.key, body.layout, (), paths, None)
-        found = _KEPT.find(program, (("donate_argnames", DONATED),) if gone else ())
-        if found.program.fn.needs_values:  # type: ignore[attr-defined]
-            args, kwargs = join_arguments({**gone, **kept})
-            return body(variable_groups, rng_groups, *args, **kwargs)
-        return found(body, Donated((), gone), (variable_groups, rng_groups, kept))
 
-    run = transformation(transform, [True], [True, Captured(all=True)], [True], made.lift.__name__, shown=False)
+def _kept(made: Made, kinds: Treatment, run: Lifter) -> Callable[..., Any]:
+    """Return the lifted function, under a `jit` if it is called eagerly; `run` is the lift with that `jit`."""
 
     @functools.wraps(made.lifted)
     @boundary
