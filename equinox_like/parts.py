@@ -16,10 +16,9 @@ import jax
 from liftcore import Scope, is_scoped, is_traceable, split_scoped
 from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
+from liftcore.leaves import split_leaves
 
 __all__ = ["SplitResult", "SplitTree", "check_no_scopes", "is_dynamic"]
-
-_STATIC, _ARRAY, _SCOPED = range(3)
 
 
 def is_dynamic(leaf: Any) -> bool:
@@ -42,59 +41,48 @@ class SplitTree:
     """
 
     def __init__(self, tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> None:
-        self.scopes: list[Scope] = []
-        self.arrays: list[Any] = []
-        self._static: list[Any] = []
-        self._kinds = bytearray()
-        self._makers: list[tuple[int, Callable[..., Any]]] = []
-        self.structure: Any
         check_finite(tree)
-        leaves, self.structure = jax.tree.flatten(tree)
-        for leaf in leaves:
-            kind = _ARRAY if is_traced(leaf) else _SCOPED if is_scoped(leaf) else _STATIC
-            self._kinds.append(kind)
-            if kind == _SCOPED:
-                found, make = split_scoped(leaf)
-                self.scopes += found
-                self._makers.append((len(found), make))
-            else:
-                (self.arrays if kind == _ARRAY else self._static).append(leaf)
+        self.arrays, self._others = split_leaves(tree, is_traced)
+        self.structure = self._others.treedef
+        scoped, self._static = split_leaves(self._others.leaves, is_scoped)
+        found = [split_scoped(leaf) for leaf in scoped]
+        self.scopes: list[Scope] = [scope for scopes, _ in found for scope in scopes]
+        self._makers = [(len(scopes), make) for scopes, make in found]
 
     def join(self, arrays: Iterable[Any], scopes: Sequence[Scope] = ()) -> Any:
         """Rebuild the pytree with other arrays and scopes."""
         now = iter(scopes)
-        scoped = (make(list(itertools.islice(now, count))) for count, make in self._makers)
-        sources: tuple[Any, ...] = iter(self._static), iter(arrays), scoped
-        return self.structure.unflatten([next(sources[kind]) for kind in self._kinds])
+        scoped = [make(list(itertools.islice(now, count))) for count, make in self._makers]
+        return self._others.join(arrays, self._static.join(scoped))
 
     def array_paths(self) -> list[Any]:
         """Return the paths of the traced leaves."""
-        paths = jax.tree.leaves_with_path(self.structure.unflatten(range(len(self._kinds))))
-        return [keys for (keys, _), kind in zip(paths, self._kinds, strict=True) if kind == _ARRAY]
+        numbers = self.structure.unflatten(range(self.structure.num_leaves))
+        paths = [keys for keys, _ in jax.tree.leaves_with_path(numbers)]
+        return list(itertools.compress(paths, self._others.chosen))
 
     def is_like(self, other: SplitTree) -> bool:
         """Return whether another pytree has the same structure, arrays in the same places, and equal static leaves."""
-        if (self.structure, self._kinds) != (other.structure, other._kinds):
+        if (self.structure, self._others.chosen) != (other.structure, other._others.chosen):
             return False
-        return all(
+        return self._static.chosen == other._static.chosen and all(
             one is two or (type(one) is type(two) and one == two)
-            for one, two in zip(self._static, other._static, strict=True)
+            for one, two in zip(self._static.leaves, other._static.leaves, strict=True)
         )
 
     def fill(self, values: Iterable[Any], others: Any = None) -> Any:
         """Return a pytree of the same structure with a value for each array, and `others` for every other leaf."""
-        now = iter(values)
-        return self.structure.unflatten([next(now) if kind == _ARRAY else others for kind in self._kinds])
+        return self._others.join(values, itertools.repeat(others))
 
     def forget_arrays(self) -> None:
         """Keep only the structure: a result is split while it is traced, and this object outlives the trace."""
         self.arrays = []
-        self._static = [None if is_traceable(leaf) else leaf for leaf in self._static]
+        static = [None if is_traceable(leaf) else leaf for leaf in self._static.leaves]
+        self._static, self._others = self._static._replace(leaves=static), self._others._replace(leaves=[])
 
     def take(self, tree: Any) -> list[Any]:
         """Return the values that a pytree of the same structure has in the places of the arrays."""
-        values = self.structure.flatten_up_to(tree)
-        return [value for value, kind in zip(values, self._kinds, strict=True) if kind == _ARRAY]
+        return list(itertools.compress(self.structure.flatten_up_to(tree), self._others.chosen))
 
 
 class SplitResult:

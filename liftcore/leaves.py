@@ -1,19 +1,32 @@
-"""What a leaf of a pytree is: an array, a number, the type of an array, or a static value. All styles ask here.
+"""Leaves of pytrees: what each of them is, and how to take some of them out of a pytree and put them back.
 
-What counts is what a leaf is an instance of, never its exact type: `jax.checkpoint` returns numbers and NumPy arrays of
-private subclasses, NumPy's `float64` is a `float`, and a member of an `IntEnum` is an `int`. JAX traces all of them.
+All styles ask here whether a leaf is an array, a number, the type of an array or a static value. What counts is what it
+is an instance of, never its exact type: `jax.checkpoint` returns numbers and NumPy arrays of private subclasses, the
+`float64` of NumPy is a `float`, and a member of an `IntEnum` is an `int`. JAX traces all of them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from ._compat import NUMPY_ARRAYS
 
-__all__ = ["is_array", "is_array_like", "is_array_or_struct", "is_number", "is_numpy", "is_traceable", "number_type"]
+__all__ = [
+    "Others",
+    "is_array",
+    "is_array_like",
+    "is_array_or_struct",
+    "is_number",
+    "is_numpy",
+    "is_traceable",
+    "number_type",
+    "split_leaves",
+]
 
 _NUMBERS = (bool, int, float, complex)  # each is tested before the types that it is a subclass of
 
@@ -122,3 +135,53 @@ def is_array_or_struct(leaf: Any) -> bool:
         leaf: any value.
     """
     return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+class Others(NamedTuple):
+    """A pytree without the leaves that `split_leaves` chose. It has a hash if the other leaves have one.
+
+    Attributes:
+        treedef: the structure of the pytree.
+        chosen: for each leaf, whether it was chosen.
+        leaves: the leaves that were not, in order.
+    """
+
+    treedef: Any
+    chosen: Sequence[bool]
+    leaves: Sequence[Any]
+
+    def join(self, chosen: Iterable[Any], others: Iterable[Any] | None = None) -> Any:
+        """Return the whole pytree again, with the given values in the places of the chosen leaves.
+
+        Args:
+            chosen: the values, in order; each may be a pytree.
+            others: the same for the other leaves; by default, these themselves.
+        """
+        now, others = iter(chosen), iter(self.leaves if others is None else others)
+        return self.treedef.unflatten([next(now if one else others) for one in self.chosen])
+
+
+def split_leaves(
+    tree: Any, choose: Callable[[Any], bool] | Iterable[bool], is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[list[Any], Others]:
+    """Divide the leaves of a pytree into those that are chosen, and the others.
+
+    Example:
+        >>> chosen, others = split_leaves({"x": np.float32(2), "mode": "train"}, is_array)
+        >>> chosen, others.leaves
+        ([np.float32(2.0)], ('train',))
+        >>> others.join([2 * chosen[0]])
+        {'mode': 'train', 'x': np.float32(4.0)}
+
+    Args:
+        tree: any pytree.
+        choose: returns whether a leaf is chosen; or one bool for each leaf, in order.
+        is_leaf: see `jax.tree.flatten`.
+
+    Returns:
+        The chosen leaves, and an `Others` that joins them, or other values in their places, with the others.
+    """
+    leaves, treedef = jax.tree.flatten(tree, is_leaf)
+    chosen = tuple(map(choose, leaves) if callable(choose) else choose)
+    others = tuple([leaf for leaf, one in zip(leaves, chosen, strict=True) if not one])
+    return list(itertools.compress(leaves, chosen)), Others(treedef, chosen, others)

@@ -18,7 +18,7 @@ import jax
 from .caches import bounded
 from .cycles import check_finite
 from .errors import LiftArgumentError, raise_interrupt
-from .leaves import is_traceable
+from .leaves import Others, is_traceable
 from .statics import Undescribed, snapshot, static_key
 
 __all__ = ["Rest", "flatten_static", "join_static", "split_static"]
@@ -60,13 +60,10 @@ class Rest:
         Undescribed: if a part of the value, such as a JAX array, has no key.
     """
 
-    __slots__ = ("_hash", "_holes", "_key", "_static", "_structure")
+    __slots__ = ("_hash", "_key", "_others")
 
-    _structure: Any
-    _holes: bytes
-    """For each leaf of the structure, whether it is the place of an array."""
-    _static: tuple[Any, ...]
-    """The other leaves."""
+    _others: Others
+    """The pytree without the arrays."""
     _key: Hashable
     _hash: int
 
@@ -81,13 +78,12 @@ class Rest:
         except Undescribed:
             _check_leaves(leaves, structure, holes)
             raise
-        self._structure, self._holes, self._static = structure, bytes(holes), tuple(map(snapshot, static))
+        self._others = Others(structure, holes, tuple(map(snapshot, static)))
         self._hash = hash(self._key)
 
-    def _leaves(self, arrays: Iterable[Any]) -> list[Any]:
-        """Return all leaves, with arrays in their places. Mutable values are copied: the caller may change them."""
-        now, static = iter(arrays), iter(self._static)
-        return [next(now) if hole else snapshot(next(static)) for hole in self._holes]
+    def _join(self, arrays: Iterable[Any]) -> Any:
+        """Return the pytree with arrays in their places. Mutable values are copied: the caller may change them."""
+        return self._others.join(arrays, map(snapshot, self._others.leaves))
 
     @property
     def value(self) -> Any:
@@ -96,13 +92,13 @@ class Rest:
         Raises:
             LiftArgumentError: if it is the rest of a pytree that has arrays too; use `join` for those.
         """
-        if any(self._holes):
+        if any(self._others.chosen):
             raise LiftArgumentError(
                 "Rest.value",
                 f"{self} is the static part of a pytree with arrays.",
                 "Write `rest.join(arrays)`.",
             )
-        return self._structure.unflatten(self._leaves(()))
+        return self._join(())
 
     def join(self, dynamic: Any) -> Any:
         """Return the pytree that `split_static` took apart, with the given arrays.
@@ -114,7 +110,7 @@ class Rest:
             LiftArgumentError: if it has another structure.
         """
         try:
-            parts = self._structure.flatten_up_to(dynamic)
+            parts = self._others.treedef.flatten_up_to(dynamic)
         except (ValueError, TypeError) as error:
             given = jax.tree.structure(dynamic)
             raise LiftArgumentError(
@@ -122,7 +118,7 @@ class Rest:
                 f"expected arrays in place of the `*` in {self}, given the structure {given}.",
                 "Pass the pytree that `split_static` returned with it, or a result of the same structure.",
             ) from error
-        return self.unflatten(list(itertools.compress(parts, self._holes)))
+        return self.unflatten(list(itertools.compress(parts, self._others.chosen)))
 
     def unflatten(self, arrays: Sequence[Any]) -> Any:
         """Return the pytree with the arrays in a list; see `join`.
@@ -139,14 +135,14 @@ class Rest:
         Raises:
             LiftArgumentError: if their number differs from the number of places.
         """
-        places = sum(self._holes)
+        places = sum(self._others.chosen)
         if len(arrays) != places:
             raise LiftArgumentError(
                 "Rest.unflatten",
                 f"expected {places} arrays, given {len(arrays)}.",
                 "Pass one array for each star in its text.",
             )
-        return self._structure.unflatten(self._leaves(arrays))
+        return self._join(arrays)
 
     def holds(self, kind: type) -> bool:
         """Whether one of its static leaves has a given type.
@@ -158,7 +154,7 @@ class Rest:
         Args:
             kind: the type.
         """
-        return any(isinstance(leaf, kind) for leaf in self._static)
+        return any(isinstance(leaf, kind) for leaf in self._others.leaves)
 
     def trace_facts(self) -> dict[str, Any]:
         """Return its static leaves by path, for `retraces` to report changes.
@@ -167,9 +163,10 @@ class Rest:
             >>> Rest({"mode": "train", "depth": 2}).trace_facts()
             {"['depth']": 2, "['mode']": 'train'}
         """
-        places = jax.tree.leaves_with_path(self._structure.unflatten(range(len(self._holes))))
-        paths = [path for (path, _), hole in zip(places, self._holes, strict=True) if not hole]
-        static = [leaf() if type(leaf) is weakref.ref else leaf for leaf in self._static]
+        structure, holes, static = self._others
+        places = jax.tree.leaves_with_path(structure.unflatten(range(len(holes))))
+        paths = [path for (path, _), hole in zip(places, holes, strict=True) if not hole]
+        static = [leaf() if type(leaf) is weakref.ref else leaf for leaf in static]
         return dict(zip(map(jax.tree_util.keystr, paths), static, strict=True))
 
     def __eq__(self, other: object) -> bool:
@@ -186,7 +183,7 @@ class Rest:
 
     def _marked(self) -> Any:
         """Return the pytree with `*` in the places of arrays."""
-        return self._structure.unflatten(self._leaves([_HOLE] * sum(self._holes)))
+        return self._join([_HOLE] * sum(self._others.chosen))
 
 
 def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> tuple[Any, Rest]:
@@ -213,7 +210,7 @@ def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> 
     """
     leaves, answers, rest = _taken_apart(tree, is_traced)
     dynamic = [leaf if answer else None for leaf, answer in zip(leaves, answers, strict=True)]
-    return rest._structure.unflatten(dynamic), rest
+    return rest._others.treedef.unflatten(dynamic), rest
 
 
 def flatten_static(tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> tuple[list[Any], Rest]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError, check_function
+from ..leaves import split_leaves
 from ..pipeline.body import Body
-from ..runners.custom import Operands, RuleArguments, Ruled, WithRule, pair
+from ..runners.custom import Operands, Ruled, WithRule, pair, split_held
 from ..runners.derivative import TreesByScope, zero_tangent, zero_tangents
 
 __all__ = ["custom_jvp"]
@@ -69,48 +71,26 @@ class custom_jvp(WithRule):
     def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
         if self._rule is None:
             raise LiftArgumentError(body.where, "it has no rule yet.", "Call `.defjvp(rule)` first.")
-        arguments = RuleArguments(body.where, args, self._nondiff)
-        ruled = Ruled(body, variable_groups, rng_groups, arguments)
-        scoped, held = TreesByScope.of(body.layout), arguments.held
-        moving = _Moving((ruled.operands.wrt, ruled.operands.args))
+        seen, held = split_held(body.where, args, self._nondiff)
+        ruled = Ruled(body, variable_groups, rng_groups, seen, held)
+        scoped = TreesByScope.of(body.layout)
+        kinds = jax.tree.map(lambda leaf: jax.typeof(leaf).to_tangent_aval(), (ruled.operands.wrt, ruled.operands.args))
+        # Keys, and arrays that are not of floats, have no tangents.
+        moving, still = split_leaves(kinds, lambda kind: jnp.issubdtype(kind.dtype, jnp.inexact))
 
         def with_tangents(args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
-            trees, tangents = moving.join(given)
-            seen = RuleArguments(body.where, args, self._nondiff).seen
-            return *held, tuple(seen), tuple(tangents), scoped.out(trees)
+            trees, tangents = still.join(given, map(zero_tangent, still.leaves))
+            seen, _ = split_held(body.where, args, self._nondiff)
+            return *held.leaves, tuple(seen), tuple(tangents), scoped.out(trees)
 
-        rule = ruled.rule(self.identity, pair(body.where, self._rule, "result, tangent"), with_tangents, moving.types)
+        rule = ruled.rule(self.identity, pair(body.where, self._rule, "result, tangent"), with_tangents, moving)
         run = jax.custom_jvp(ruled.function)
 
         def jvp(primals: tuple[Operands], tangents: tuple[Operands]) -> Any:
-            given = moving.select((tangents[0].wrt, tangents[0].args))
-            (result, tangent), values = rule(primals[0], given)
+            given = itertools.compress(jax.tree.leaves((tangents[0].wrt, tangents[0].args)), still.chosen)
+            (result, tangent), values = rule(primals[0], list(given))
             return (result, values), (tangent, zero_tangents(values))
 
         run.defjvp(jvp)
         result, values = run(ruled.operands)
         return result, ruled.groups(values)
-
-
-class _Moving:
-    """Selects the leaves of a pytree that have tangents. Keys, and arrays that are not of floats, have none.
-
-    Attributes:
-        types: the types of the tangents, for the leaves that have one.
-    """
-
-    def __init__(self, primals: Any) -> None:
-        leaves, self._treedef = jax.tree.flatten(primals)
-        self._types = [jax.typeof(leaf).to_tangent_aval() for leaf in leaves]
-        self._moves = [jnp.issubdtype(kind.dtype, jnp.inexact) for kind in self._types]
-        self.types = [kind for kind, moves in zip(self._types, self._moves, strict=True) if moves]
-
-    def select(self, tangents: Any) -> list[Any]:
-        """Return the tangents of those leaves that have one."""
-        return [leaf for leaf, moves in zip(jax.tree.leaves(tangents), self._moves, strict=True) if moves]
-
-    def join(self, given: Sequence[Any]) -> Any:
-        """Return the tangents of all leaves, with zeros for those that have none."""
-        rest = iter(given)
-        pairs = zip(self._types, self._moves, strict=True)
-        return jax.tree.unflatten(self._treedef, [next(rest) if moves else zero_tangent(kind) for kind, moves in pairs])

@@ -10,7 +10,7 @@ import jax
 from ..errors import LiftArgumentError, call_user, check_function, name_of, shown
 from ..pipeline.body import Body
 from ..runners.carry import overlay
-from ..runners.custom import Operands, RuleArguments, Ruled, WithRule, pair
+from ..runners.custom import Operands, Ruled, WithRule, pair, split_held
 from ..runners.derivative import TreesByScope, zero_tangent
 
 __all__ = ["custom_vjp"]
@@ -75,12 +75,11 @@ class custom_vjp(WithRule):
         where, bwd = body.where, self._backward
         if self._forward is None or bwd is None:
             raise LiftArgumentError(where, "it has no rule yet.", "Call `.defvjp(fwd, bwd)` first.")
-        arguments = RuleArguments(where, args, self._nondiff)
-        ruled = Ruled(body, variable_groups, rng_groups, arguments)
+        seen, held = split_held(where, args, self._nondiff)
+        ruled = Ruled(body, variable_groups, rng_groups, seen, held)
         rule = ruled.rule(self.identity, pair(where, self._forward, "result, residuals"), lambda args: args)
         scoped = TreesByScope.of(body.layout)
         types = jax.tree.map(jax.typeof, ruled.operands.wrt)
-        held, seen = arguments.held, len(arguments.seen)
         run = jax.custom_vjp(ruled.function)
 
         def forward(operands: Operands) -> Any:
@@ -88,11 +87,11 @@ class custom_vjp(WithRule):
             return (result, values), residuals
 
         def backward(residuals: Any, cotangents: Any) -> tuple[Operands]:
-            given = call_user(f"the rule of {where}", bwd, *held, residuals, cotangents[0])
-            if not isinstance(given, tuple | list) or len(given) != 1 + seen:
+            given = call_user(f"the rule of {where}", bwd, *held.leaves, residuals, cotangents[0])
+            if not isinstance(given, tuple | list) or len(given) != 1 + len(seen):
                 raise LiftArgumentError(
                     f"{name_of(bwd)}, the rule of {where}",
-                    f"expected a cotangent for the scope and one for each of {seen} arguments, given "
+                    f"expected a cotangent for the scope and one for each of {len(seen)} arguments, given "
                     f"{len(given) if isinstance(given, tuple | list) else shown(given)}.",
                     'Write `return {"params": …}, x_cotangent`; None stands for zero.',
                 )

@@ -113,10 +113,6 @@ def jit(
         all_options = (*options, *_options(donate_argnames=DONATED if donated or donates != Nothing() else None))
         return _Prepared(static, donated, all_options, _cache_of(fn), _key_of(fn))
 
-    @functools.cache
-    def own() -> _Prepared:  # shared by all steps, so that each can use what another one traced
-        return prepare(fn)
-
     def transform(step: Step, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         prepared = body.prepared
         fixed, dynamic = split_arguments(body.where, prepared.static, args, kwargs)
@@ -137,14 +133,14 @@ def jit(
                 direct.note(body, key[1], found)
             return step(found, body, gone, (variable_groups, rng_groups, kept))
 
-    direct = Direct(_around)
+    def prepared(other: Callable[..., Any]) -> _Prepared:
+        return own if other is fn else prepare(other)
 
     def lift(step: Step) -> Lifter:
-        def prepared(other: Callable[..., Any]) -> _Prepared:
-            return own() if other is fn else prepare(other)
-
         return whole(functools.partial(transform, step), "jit", variables, rngs, prepare=prepared)
 
+    own = prepare(fn)  # shared by all steps, so that each can use what another one traced
+    direct = Direct(_around)
     return Jitted(fn, lift, direct.find)
 
 

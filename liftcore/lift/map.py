@@ -11,7 +11,7 @@ import jax
 from .._compat import tag
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Prologue, trace
-from ..runners.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
+from ..runners.axes import NO_AXES, flatten_axes, split_sliced, to_axis, to_front
 from ..runners.eager import cached_when_eager
 from ..runners.elements import Elements, Mapper, over_elements
 from ..scopes.lifts import Advice
@@ -87,19 +87,16 @@ def _in_turn(
     batch_size: int | None,
 ) -> PyTree:
     """Map a function over its operands; the function is traced once."""
-    leaves, treedef = jax.tree.flatten(operands)
-    axes = flatten_axes("operands", in_axes, operands)
+    sliced, axes, others = split_sliced(operands, flatten_axes("operands", in_axes, operands))
     outputs: list[Any] = []
 
     def run(slices: Any) -> tuple[Any, Any]:
-        results = fn(*jax.tree.unflatten(treedef, replace_mapped(leaves, axes, slices)))
-        flat, structure = jax.tree.flatten(results)
-        along = flatten_axes("results", out_axes, results)
-        outputs[:] = [structure, along]
-        shared = [value for value, axis in zip(flat, along, strict=True) if axis is None]
-        return tag(shared), select_mapped(flat, along)
+        results = fn(*others.join(slices))
+        found, along, shared = split_sliced(results, flatten_axes("results", out_axes, results))
+        outputs[:] = [along, shared._replace(leaves=())]  # without the values, which belong to the trace
+        return tag(shared.leaves), found
 
-    xs = [to_front(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
+    xs = jax.tree.map(to_front, sliced, axes)
     traced = trace(run, elements.sliced(xs, 0))
     prologue = Prologue(traced, xs, [0 for _ in xs], elements.batch)
     prologue.make()
@@ -109,7 +106,5 @@ def _in_turn(
         return traced.rest(shared, slices)[1]
 
     stacked = once(functools.partial(jax.lax.map, rest, batch_size=batch_size), xs)
-    structure, along = outputs
-    found, others = iter(shared), iter(stacked)
-    values = [next(found) if axis is None else to_axis(next(others), axis) for axis in along]
-    return jax.tree.unflatten(structure, values)
+    along, results = outputs
+    return results.join(jax.tree.map(to_axis, stacked, along), shared)

@@ -12,6 +12,7 @@ from .. import rng
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError, boundary, call_user, name_of
 from ..filters import merge
+from ..leaves import split_leaves
 from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
@@ -111,14 +112,13 @@ def _create(
     if not body.writes:
         return body, (unchanged, captured)
     arrays, join = split_arrays((args, kwargs))
-    numbers = {at: array for at, array in enumerate(arrays) if isinstance(array, jax.Array)}
-    shapes = {at: array for at, array in enumerate(arrays) if at not in numbers}
+    numbers, shapes = split_leaves(arrays, lambda leaf: isinstance(leaf, jax.Array))
 
-    def run(body: Body, numbers: dict[int, Any], shapes: dict[int, Any]) -> Any:
-        args, kwargs = join([found for _, found in sorted({**numbers, **shapes}.items())])
+    def run(body: Body, *parts: Sequence[Any]) -> Any:
+        args, kwargs = join(shapes.join(*parts))
         return (), body(variable_groups, rng_groups, *args, **kwargs)[1]
 
-    parts = body.split(numbers, shapes, via=run)
+    parts = body.split(numbers, shapes.leaves, via=run)
     for path, reads in jax.tree.leaves_with_path(parts.reads()[:-1]):
         if 1 in reads:
             raise LazyInitError(

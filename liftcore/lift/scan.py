@@ -18,8 +18,6 @@ from ..runners.axes import (
     NO_AXES,
     Arguments,
     VariableAxes,
-    replace_mapped,
-    select_mapped,
     split_keys,
     split_rules,
     to_front,
@@ -126,17 +124,12 @@ def scan(
         keys = split_keys(rng_groups, key_axes, size)
 
         def iteration(body: Body, shared: Any, state: Any, slices: Any) -> tuple[Any, Any, Any]:
-            (carried, carry), (stacked_now, keys_now, arguments_now) = state, slices
-            rngs = replace_mapped(keys, key_axes, keys_now)
-            args, kwargs = arguments.join(arguments_now)
-            result, groups = body([shared, carried, *stacked_now], rngs, carry, *args, **kwargs)
+            (carried, carry), (stacked, rngs, args, kwargs) = state, others.join(slices)
+            result, groups = body([shared, carried, *stacked], rngs, carry, *args, **kwargs)
             return *_pair(body.where, result), groups
 
-        xs = (
-            [to_front(group, axis) for group, axis in zip(stacked, axes.in_axes, strict=True)],
-            select_mapped(keys, key_axes),
-            [to_front(leaf, axis) for leaf, axis in zip(arguments.sliced, arguments.axes, strict=True)],
-        )
+        sliced, along, others = arguments.split_with(stacked, axes.in_axes, keys, key_axes)
+        xs = [to_front(leaf, axis) for leaf, axis in zip(sliced, along, strict=True)]
         run = lax_scan(size, reverse=reverse, unroll=unroll, _split_transpose=_split_transpose)
         loop = Loop(size, run, axes.out_axes, reverse, loop_advice)
         carry, ys, groups = loop.run(body, iteration, shared, (carried, carry), xs, out_axes)

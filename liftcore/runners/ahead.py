@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -107,11 +106,8 @@ class Jitted:
     def __static_fields__(self) -> dict[str, Any]:
         return {"lifted": self._lifted}
 
-    def __reduce__(self) -> Any:
-        found: Any = sys.modules.get(self.__module__)
-        for name in self.__qualname__.split("."):
-            found = getattr(found, name, None)
-        return self.__qualname__ if found is self else (Jitted, (self._fn, self._lift))
+    def __reduce__(self) -> str:
+        return self.__qualname__  # it is pickled and copied by its name, as a function is
 
 
 class LoweredJit:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._compat import mapped_aval
 from ..errors import AxisSizeError, LiftArgumentError, common_size, shown
-from ..leaves import is_numpy
+from ..leaves import Others, is_numpy, split_leaves
 from ..pipeline.body import Body
 from ..scopes.scope import PERTURBATIONS
 from ..texts import path_text
@@ -35,12 +35,11 @@ __all__ = [
     "check_out_axes",
     "flatten_axes",
     "keyword_axes",
-    "replace_mapped",
-    "select_mapped",
     "slice_type",
     "split_arrays",
     "split_keys",
     "split_rules",
+    "split_sliced",
     "to_axis",
     "to_front",
 ]
@@ -239,10 +238,8 @@ class Arguments:
         self._body, self._skip, self._args, self._kwargs = body, skip, tuple(args), dict(kwargs)
         self._arg_axes = flatten_axes(f"{body.where}, in_axes", in_axes, self._args)
         self._kwarg_axes = keyword_axes(kw_axes, kwargs)
-        self._leaves, self._treedef = jax.tree.flatten((self._args, self._kwargs))
         self._axes = [*self._arg_axes, *self._kwarg_axes]
-        self.axes = [axis for axis in self._axes if axis is not None]
-        self.sliced = select_mapped(self._leaves, self._axes)
+        self.sliced, self.axes, self._others = split_sliced((self._args, self._kwargs), self._axes)
 
     def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str) -> int:
         """Return the size of the axis that the arguments share with groups of variables.
@@ -308,13 +305,28 @@ class Arguments:
     def belong_to(self, numbers: Container[int]) -> list[bool]:
         """Return, for each sliced leaf, whether it belongs to a positional argument with one of the numbers, from 1."""
         each = [number for number, arg in enumerate(self._args, 1) for _ in jax.tree.leaves(arg)]
-        owners = select_mapped([*each, *[0 for _ in self._kwarg_axes]], self._axes)
-        return [number in numbers for number in owners]
+        owners = [*each, *[0 for _ in self._kwarg_axes]]
+        return [owner in numbers for owner, axis in zip(owners, self._axes, strict=True) if axis is not None]
 
     def join(self, slices: Sequence[Any]) -> tuple[Any, Any]:
         """Return the arguments of one element or iteration, given its slices."""
-        args, kwargs = jax.tree.unflatten(self._treedef, replace_mapped(self._leaves, self._axes, slices))
+        args, kwargs = self._others.join(slices)
         return args, kwargs
+
+    def split_with(
+        self, groups: Sequence[PyTree], axes: Sequence[Axis], keys: Sequence[PyTree], key_axes: Sequence[Axis]
+    ) -> tuple[list[Any], list[int], Others]:
+        """Return what is sliced, the axes of it, and the others, of `(groups, keys, args, kwargs)`.
+
+        Args:
+            groups: the groups of variables.
+            axes: the axis of each group.
+            keys: the groups of keys.
+            key_axes: the axis of each of these.
+        """
+        pairs = zip((*groups, *keys), (*axes, *key_axes), strict=True)
+        along = [axis for tree, axis in pairs for _ in jax.tree.leaves(tree)]
+        return split_sliced((groups, keys, self._args, self._kwargs), [*along, *self._axes])
 
 
 def _named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Named]:
@@ -339,15 +351,10 @@ def _size(leaf: Any, axis: int) -> int | None:
     return shape[axis] if -len(shape) <= axis < len(shape) else None
 
 
-def select_mapped(items: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:
-    """Return the items that have an axis."""
-    return [item for item, axis in zip(items, axes, strict=True) if axis is not None]
-
-
-def replace_mapped(items: Sequence[Any], axes: Sequence[Axis], slices: Sequence[Any]) -> list[Any]:
-    """Return the items, with slices in place of those that have an axis."""
-    now = iter(slices)
-    return [item if axis is None else next(now) for item, axis in zip(items, axes, strict=True)]
+def split_sliced(tree: PyTree, axes: Sequence[Axis]) -> tuple[list[Any], list[int], Others]:
+    """Return the leaves that have an axis, their axes, and the other leaves; `axes` has one axis for each leaf."""
+    sliced, others = split_leaves(tree, [axis is not None for axis in axes])
+    return sliced, [axis for axis in axes if axis is not None], others
 
 
 def split_arrays(tree: PyTree) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
@@ -355,14 +362,8 @@ def split_arrays(tree: PyTree) -> tuple[list[Any], Callable[[Sequence[Any]], Any
 
     All other leaves are not traced, so that Python code can use them.
     """
-    leaves, treedef = jax.tree.flatten(tree)
-    kinds: list[Axis] = [0 if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else None for leaf in leaves]
-    others = [leaf if kind is None else None for leaf, kind in zip(leaves, kinds, strict=True)]
-
-    def join(arrays: Sequence[Any]) -> Any:
-        return jax.tree.unflatten(treedef, replace_mapped(others, kinds, arrays))
-
-    return select_mapped(leaves, kinds), join
+    arrays, others = split_leaves(tree, lambda leaf: isinstance(leaf, jax.Array | jax.ShapeDtypeStruct))
+    return arrays, others.join
 
 
 def slice_type(leaf: Any, axis: int) -> Any:

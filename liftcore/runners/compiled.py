@@ -126,12 +126,8 @@ class Steady:
         self._seen = True
 
 
-class TooManyDraws(BaseException):
-    """A body drew more keys than there was room for: a signal that no `except Exception` in the body can catch."""
-
-
 class NewTrace(BaseException):
-    """A body would be traced although a trace was expected: a signal, like `TooManyDraws`."""
+    """A body would be traced although a trace was expected: a signal that no `except Exception` in it can catch."""
 
 
 class FoldInData:
@@ -150,9 +146,8 @@ class FoldInData:
             rewound = origin is not outer.counter.origin
             before = 0 if rewound else outer.below(below).counter.counts.get(name, 0)
             self.draws.append(Draw(index, below, name, count - before, rewound))
-            if len(self.draws) > self._fold_in_data.size:
-                raise TooManyDraws
-            return self._fold_in_data[len(self.draws) - 1]
+            # Without room for all draws, this trace is not used: it only tells how many there are.
+            return self._fold_in_data[min(len(self.draws), self._fold_in_data.size) - 1]
 
         return deal
 
@@ -425,10 +420,11 @@ class Compiled:
     def _trace(self, gone: Donated, operands: Any) -> Any:
         """Return the trace of the body; the body is traced only if no equal call was traced before."""
         while True:
-            try:
-                return self._whole.trace(np.zeros(self._steady.room, np.uint32), gone, operands)
-            except TooManyDraws:
-                self._steady.room *= 4
+            traced = self._whole.trace(np.zeros(self._steady.room, np.uint32), gone, operands)
+            draws = len(traced.out_info[1][2].draws)
+            if draws <= self._steady.room:
+                return traced
+            self._steady.room = 2 * draws
 
     def _split_off(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Split, Callable[..., Any]]:
         """Return the split of a traced body, and the compiled function that runs it on given initial values."""

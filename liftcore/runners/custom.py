@@ -19,7 +19,7 @@ import jax
 
 from ..errors import LiftArgumentError, bind_user, boundary, call_user, name_of, shown
 from ..filters import leaves_of, merge
-from ..leaves import is_array_like
+from ..leaves import Others, is_array_like, split_leaves
 from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.splitting import Split, trace
@@ -30,7 +30,7 @@ from .branches import Slots
 from .carry import select
 from .derivative import derivative, positive
 
-__all__ = ["Operands", "RuleArguments", "Ruled", "WithRule", "by_number", "pair", "with_defaults"]
+__all__ = ["Operands", "Ruled", "WithRule", "by_number", "pair", "split_held", "with_defaults"]
 
 
 class WithRule:
@@ -68,30 +68,21 @@ class WithRule:
         raise NotImplementedError
 
 
-class RuleArguments:
-    """The arguments of a call: those that JAX sees, and those that only Python code sees (`nondiff_argnums`).
+def split_held(where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) -> tuple[list[Any], Others]:
+    """Return the arguments that JAX sees, and the others, which only Python code sees (`nondiff_argnums`).
 
-    Attributes:
-        held: the arguments that only Python code sees, in order.
-        seen: the arguments that JAX sees.
+    Raises:
+        LiftArgumentError: if number 0 is among them.
     """
-
-    def __init__(self, where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) -> None:
-        numbers = set(positive(where, nondiff_argnums, len(args) + 1, "nondiff_argnums"))
-        if 0 in numbers:
-            raise LiftArgumentError(
-                f"{where}, nondiff_argnums={tuple(nondiff_argnums)}",
-                "number 0 is the scope (or the module) itself.",
-                "Count from 1; choose its variables with `wrt`.",
-            )
-        self._numbers, self._count = numbers, len(args)
-        self.held = [args[num - 1] for num in sorted(numbers)]
-        self.seen = [arg for num, arg in enumerate(args, 1) if num not in numbers]
-
-    def join(self, seen: Sequence[Any]) -> list[Any]:
-        """Return all arguments in order."""
-        held, rest = iter(self.held), iter(seen)
-        return [next(held if num in self._numbers else rest) for num in range(1, self._count + 1)]
+    numbers = positive(where, nondiff_argnums, len(args) + 1, "nondiff_argnums")
+    if 0 in numbers:
+        raise LiftArgumentError(
+            f"{where}, nondiff_argnums={tuple(nondiff_argnums)}",
+            "number 0 is the scope (or the module) itself.",
+            "Count from 1; choose its variables with `wrt`.",
+        )
+    is_seen = [num not in numbers for num in range(1, len(args) + 1)]
+    return split_leaves(args, is_seen, is_leaf=lambda one: one is not args)  # each argument is a leaf
 
 
 class Operands(NamedTuple):
@@ -116,13 +107,13 @@ class Ruled:
         function: `operands -> (result, output values)`; like the rule, it keeps no arrays.
     """
 
-    def __init__(self, body: Body, variable_groups: Any, rng_groups: Any, arguments: RuleArguments) -> None:
-        self._function, self._arguments = body.marked(), arguments
-        given = Operands(variable_groups[0], variable_groups[1], rng_groups, arguments.seen)
+    def __init__(self, body: Body, variable_groups: Any, rng_groups: Any, seen: list[Any], held: Others) -> None:
+        self._function, self._held = body.marked(), held
+        given = Operands(variable_groups[0], variable_groups[1], rng_groups, seen)
         self._rule: Callable[..., tuple[Any, Any]] | None = None
 
         def run(body: Body, operands: Operands) -> Any:
-            return self._run(body, operands, *arguments.join(operands.args))
+            return self._run(body, operands, *held.join(operands.args))
 
         self._parts = body.split(given, via=run)
         self._begins = self._counts_of_draws()
@@ -130,10 +121,10 @@ class Ruled:
         self._written = self._note(self._parts.values)
         self._created = self._parts.prologue(given)
         wrt, others = (tuple(map(merge, *both)) for both in zip(variable_groups, self._created[:2], strict=True))
-        traced, (*_, effects) = self._parts, self._created
-        self.operands = given._replace(wrt=wrt, others=others, effects=effects, consts=(_constant(traced.consts),))
+        constants, traced = _without_constants(self._parts)
+        self.operands = given._replace(wrt=wrt, others=others, effects=self._created[-1], consts=(constants,))
         shapes = jax.tree.map(lambda _: None, (given.wrt, given.others))
-        self.function = functools.partial(_function, _without_constants(traced), shapes, self._slots)
+        self.function = functools.partial(_function, traced, shapes, self._slots)
 
     def rule(
         self, identity: object, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
@@ -156,7 +147,7 @@ class Ruled:
         body = self._function.of(rule, self._created[:2])
 
         def run(operands: Operands, *more: Any) -> Any:
-            args = self._arguments.join(operands.args)
+            args = self._held.join(operands.args)
             return without_created(*self._run(body, operands, *arguments(args, *more)))
 
         before = _ruling.set(((identity, self), *_ruling.get()))
@@ -164,11 +155,12 @@ class Ruled:
             traced = trace(run, self.operands._replace(effects=(), consts=()), *more)
         finally:
             _ruling.reset(before)
-        self.operands = self.operands._replace(consts=(*self.operands.consts, _constant(traced.consts)))
+        constants, replayed = _without_constants(traced)
+        self.operands = self.operands._replace(consts=(*self.operands.consts, constants))
         self._check_same(rule, "creates", _names(traced.created), set())
         self._check_same(rule, "writes", self._note(traced.outputs[1]), self._written)
 
-        self._rule = functools.partial(_rule, _without_constants(traced), self._slots)
+        self._rule = functools.partial(_rule, replayed, self._slots)
         return self._rule
 
     def _is_same(self, outer: Ruled) -> bool:
@@ -176,7 +168,7 @@ class Ruled:
         here, there = self._function.outers, outer._function.outers
         if [one.path for one in here] != [one.path for one in there]:
             return False
-        held = zip(self._arguments.held, outer._arguments.held, strict=True)
+        held = zip(self._held.leaves, outer._held.leaves, strict=True)
         mine, theirs = (one.operands._replace(effects=(), consts=()) for one in (self, outer))
         return _types(mine) == _types(theirs) and all(one is other or _equal(one, other) for one, other in held)
 
@@ -245,30 +237,27 @@ def _is_constant(value: Any) -> bool:
     return not (isinstance(value, jax.core.Tracer) and jax.numpy.issubdtype(value.dtype, jax.numpy.inexact))
 
 
-def _constant(consts: Sequence[Any]) -> list[Any]:
-    return [value for value in consts if _is_constant(value)]
+def _without_constants(traced: Split) -> tuple[list[Any], Callable[[Sequence[Any]], Split]]:
+    """Return the closed-over constants, and the trace as a function of them."""
+    constants, others = split_leaves(traced.consts, _is_constant)
+    traced = traced.closed_over(())
+    return constants, lambda constants: traced.closed_over(others.join(constants))
 
 
-def _without_constants(traced: Split) -> Split:
-    return traced.closed_over([None if _is_constant(value) else value for value in traced.consts])
-
-
-def _with_constants(traced: Split, consts: Sequence[Any]) -> Split:
-    rest = iter(consts)
-    return traced.closed_over([next(rest) if value is None else value for value in traced.consts])
-
-
-def _function(traced: Split, shapes: PyTree, slots: Slots, operands: Operands) -> tuple[Any, Any]:
-    wrt, others = operands.wrt, _opaque(operands.others)
-    created = [select(wrt, traced.created[0]), select(others, traced.created[1]), [], operands.effects]
+def _function(
+    traced: Callable[[Sequence[Any]], Split], shapes: PyTree, slots: Slots, operands: Operands
+) -> tuple[Any, Any]:
+    wrt, others, split = operands.wrt, _opaque(operands.others), traced(operands.consts[0])
+    created = [select(wrt, split.created[0]), select(others, split.created[1]), [], operands.effects]
     given = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
-    result, values = _with_constants(traced, operands.consts[0]).rest(created, given)[1]
+    result, values = split.rest(created, given)[1]
     return result, _opaque([*values[:-1], slots.fill(0, values[-1])])
 
 
-def _rule(traced: Split, slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
+def _rule(traced: Callable[[Sequence[Any]], Split], slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
     given = operands._replace(others=_opaque(operands.others), effects=(), consts=())
-    result, values = _with_constants(traced, operands.consts[1]).rest(traced.created, given, *more)[1]
+    split = traced(operands.consts[1])
+    result, values = split.rest(split.created, given, *more)[1]
     return result, _opaque([*values[:-1], slots.fill(1, values[-1])])
 
 

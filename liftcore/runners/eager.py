@@ -9,23 +9,22 @@ outside `jit`, the loop runs without it, and is traced in each call; it is still
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
 from .._compat import is_eager
-from ..cycles import check_finite
 from ..errors import LiftError, boundary, name_of
 from ..leaves import is_array, is_array_like, is_number
 from ..pipeline.body import Body
-from ..pipeline.packing import keeping_lifter, transformation
+from ..pipeline.packing import Lifter, keeping_lifter, transformation
+from ..rest import Rest, flatten_static
 from ..scopes.lifts import Captured
 from ..statics import is_shareable, snapshot, static_key, surroundings
 from ..typing import PyTree
 from .arguments import join_arguments, name_arguments
-from .axes import replace_mapped, select_mapped
 from .compiled import Cache, Program
 from .donation import DONATED, Donated
 
@@ -46,10 +45,6 @@ _NEEDS_VALUES = (
 _KEPT = Cache()
 
 
-class AsItIs(BaseException):
-    """The loop must run without `jit`: a signal that no `except Exception` of code around a body can catch."""
-
-
 def cached_when_eager(
     numbers: Collection[int] = (),
     known: Collection[int] = (),
@@ -67,9 +62,12 @@ def cached_when_eager(
     kinds = Treatment([*map(str, numbers)], [*map(str, known)], donated)
 
     def decorate(lift: Lift) -> Lift:
+        run = transformation(_run, [True], [True, Captured(all=True)], [True], lift.__name__, shown=False)
+
         @functools.wraps(lift)
         def lift_kept(*args: Any, **options: Any) -> Any:
-            return _kept(Made.by(lift, args, options), kinds)
+            made = Made.by(lift, args, options)
+            return _kept(made, kinds, run) if made.is_shareable else made.lifted
 
         return lift_kept  # type: ignore[return-value]
 
@@ -79,15 +77,28 @@ def cached_when_eager(
 class Treatment(NamedTuple):
     """The treatment of arguments, by name; the names of positional arguments are their numbers as strings."""
 
-    numbers: Sequence[str]
-    known: Sequence[str]
+    numbers: Collection[str]
+    known: Collection[str]
     donated: Callable[..., Collection[int]] | None
 
-    def traced(self, name: str, leaf: Any) -> int | None:
-        """Return 0 for a traced leaf of an argument, and None for a static one."""
-        if is_number(leaf) or isinstance(leaf, np.generic):
-            return 0 if name in self.numbers and is_array_like(leaf) else None
-        return 0 if name not in self.known and is_array(leaf) else None
+    def split(self, name: str, value: Any) -> tuple[list[Any], Rest]:
+        """Return the traced leaves of an argument, and the static rest."""
+        if name in self.known:
+            return [], Rest(_as_static(value))
+
+        def is_traced(leaf: Any) -> bool:
+            if is_number(leaf) or isinstance(leaf, np.generic):
+                return name in self.numbers and is_array_like(leaf)
+            return is_array(leaf)
+
+        return flatten_static(value, is_traced)
+
+
+def _as_static(value: Any) -> Any:
+    """Return a number or an array as a value of the same type that has a key."""
+    if not isinstance(value, jax.Array):
+        return value
+    return value.item() if jax.typeof(value).weak_type and not value.ndim else np.asarray(value)
 
 
 class Made(NamedTuple):
@@ -122,22 +133,19 @@ class Made(NamedTuple):
         return Made.by(self.lift, snapshot(self.args), snapshot(self.options))
 
 
-def _kept(made: Made, kinds: Treatment) -> Callable[..., Any]:
-    """Return the lifted function, under a `jit` if it is called eagerly."""
-    if not made.is_shareable:
-        return made.lifted
+def _run(body: Body, variable_groups: Any, rng_groups: Any, gone: Arrays, kept: Arrays) -> Any:
+    """Run the body of an `EagerCall` under a `jit`, unless it needs values."""
+    paths = tuple(outer.path for outer in body.outers)  # filters may depend on them
+    program = Program(body.fn, body.fn.key, body.layout, (), paths, None)
+    found = _KEPT.find(program, (("donate_argnames", DONATED),) if gone else ())
+    if found.program.fn.needs_values:  # type: ignore[attr-defined]
+        args, kwargs = join_arguments({**gone, **kept})
+        return body(variable_groups, rng_groups, *args, **kwargs)
+    return found(body, Donated((), gone), (variable_groups, rng_groups, kept))
 
-    def transform(body: Body, variable_groups: Any, rng_groups: Any, gone: Arrays, arrays: Arrays) -> Any:
-        if body.observer is not None:
-            raise AsItIs
-        paths = tuple(outer.path for outer in body.outers)  # filters may depend on them
-        program = Program(body.fn, body.fn.key, body.layout, (), paths, None)
-        found = _KEPT.find(program, (("donate_argnames", DONATED),) if gone else ())
-        if found.program.fn.needs_values:  # type: ignore[attr-defined]
-            raise AsItIs
-        return found(body, Donated((), gone), (variable_groups, rng_groups, arrays))
 
-    run = transformation(transform, [True], [True, Captured(all=True)], [True], made.lift.__name__, shown=False)
+def _kept(made: Made, kinds: Treatment, run: Lifter) -> Callable[..., Any]:
+    """Return the lifted function, under a `jit` if it is called eagerly; `run` is the lift with that `jit`."""
 
     @functools.wraps(made.lifted)
     @boundary
@@ -147,28 +155,11 @@ def _kept(made: Made, kinds: Treatment) -> Callable[..., Any]:
             return made.lifted(scopes, *args, **kwargs)
         try:
             return run(call[0])(scopes, *call[1:])
-        except AsItIs:
+        except _NEEDS_VALUES:
             pass
         return made.lifted(scopes, *args, **kwargs)  # outside `except`: its errors must not show the first attempt
 
     return keeping_lifter(lifted, made.lifted)
-
-
-class Argument(NamedTuple):
-    """The static part of an argument: its structure, 0 or None for each leaf (see `Treatment`), and static leaves."""
-
-    treedef: Any
-    traced: list[int | None]
-    static: list[Any]
-
-    def key(self) -> Any:
-        """Return its key, for `static_key`."""
-        told = [(jax.typeof(leaf), np.asarray(leaf)) if isinstance(leaf, jax.Array) else leaf for leaf in self.static]
-        return (self.treedef, self.traced, told)
-
-    def snapshot(self) -> Argument:
-        """Return a copy of values that can no longer change."""
-        return self._replace(static=snapshot(self.static))
 
 
 class EagerCall:
@@ -179,8 +170,8 @@ class EagerCall:
         needs_values: whether it turned out to need values that are known only outside `jit`.
     """
 
-    def __init__(self, made: Made, arguments: Mapping[str, Argument], key: Hashable) -> None:
-        self._made, self._arguments, self.key = made, arguments, key
+    def __init__(self, made: Made, static: Mapping[str, Rest], key: Hashable) -> None:
+        self._made, self._static, self.key = made, static, key
         self.needs_values = False
         self.__name__ = name_of(made.lifted)
         self.__wrapped__ = made.lifted  # for the names of arguments
@@ -190,48 +181,36 @@ class EagerCall:
         cls, made: Made, kinds: Treatment, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[EagerCall, Arrays, Arrays] | None:
         """Return the call, its donated arrays and its other arrays; None if its static part has no key."""
-        arguments: dict[str, Argument] = {}
-        arrays: Arrays = {}
-        gone: Arrays = {}
         try:
-            check_finite((args, kwargs))
+            parts = {name: kinds.split(name, value) for name, value in name_arguments(args, kwargs).items()}
             given = () if kinds.donated is None else kinds.donated(*args, **made.options)
-            for name, value in name_arguments(args, kwargs).items():
-                leaves, treedef = jax.tree.flatten(value)
-                traced = [kinds.traced(name, leaf) for leaf in leaves]
-                static = [leaf if kind is None else None for leaf, kind in zip(leaves, traced, strict=True)]
-                arguments[name] = Argument(treedef, traced, static)
-                (gone if name in map(str, given) else arrays)[name] = select_mapped(leaves, traced)
-            told = {name: argument.key() for name, argument in arguments.items()}
-            key = static_key((made.lift, made.args, made.options, told)), surroundings()
+            static = {name: rest for name, (_, rest) in parts.items()}
+            key = static_key((made.lift, made.args, made.options)), tuple(static.items()), surroundings()
         except (LiftError, TypeError):  # `Undescribed` is one
             return None
-        return cls(made, arguments, key), gone, arrays
+        arrays = {name: leaves for name, (leaves, _) in parts.items()}
+        gone = {name: arrays.pop(name) for name in map(str, given) if name in arrays}
+        return cls(made, static, key), gone, arrays
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        """Run the lifted function; this happens only during tracing."""
+        """Run the lifted function on lists of arrays."""
         arrays = name_arguments(args, kwargs)
-        values = {
-            name: jax.tree.unflatten(treedef, replace_mapped(static, traced, arrays[name]))
-            for name, (treedef, traced, static) in self._arguments.items()
-        }
-        args, kwargs = join_arguments(values)
+        args, kwargs = join_arguments({name: self._static[name].unflatten(arrays[name]) for name in self._static})
         try:
             return self._made.lifted(scopes, *args, **kwargs)
-        except _NEEDS_VALUES as error:
+        except _NEEDS_VALUES:
             self.needs_values = True
-            raise AsItIs from error
+            raise
 
     def trace_facts(self) -> dict[str, Any]:
         """Return its parts by name, to explain a retrace."""
         functions = dict(zip(("function", "second function"), _functions(self._made.args), strict=False))
-        static = {f"static argument {name}": one.static for name, one in self._arguments.items() if None in one.traced}
-        return {**functions, "options": self._made.options, **static}
+        static = {f"static argument {name}": [*rest.trace_facts().values()] for name, rest in self._static.items()}
+        return {**functions, "options": self._made.options, **{name: held for name, held in static.items() if held}}
 
     def __snapshot__(self) -> EagerCall:
         """Return a copy of values that can no longer change."""
-        arguments = {name: argument.snapshot() for name, argument in self._arguments.items()}
-        return EagerCall(self._made.snapshot(), arguments, self.key)
+        return EagerCall(self._made.snapshot(), self._static, self.key)
 
 
 def _functions(options: Any) -> Iterator[Callable[..., Any]]:

@@ -14,6 +14,7 @@ from jax.core import ShapedArray
 
 from .._compat import DRAWS_SHARDED
 from ..errors import LoopInvarianceError
+from ..leaves import split_leaves
 from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, transformation
 from ..pipeline.splitting import Split
@@ -27,8 +28,6 @@ from .axes import (
     check_group_axes,
     check_out_axes,
     flatten_axes,
-    replace_mapped,
-    select_mapped,
     slice_type,
     split_keys,
     split_rules,
@@ -93,29 +92,20 @@ def over_elements(
             lambda groups: arguments.size(axis_size, groups, axes.in_axes, mapper.fix),
         )
         keys = split_keys(rng_groups, key_axes, size)
-        along = [axis if any(group) else None for group, axis in zip(variable_groups, axes.in_axes, strict=True)]
-
-        def join(slices: Any) -> tuple[Any, ...]:
-            variables = replace_mapped(variable_groups, along, slices[0])
-            return variables, replace_mapped(keys, key_axes, slices[1]), *arguments.join(slices[2])
+        operands, operand_axes, others = arguments.split_with(variable_groups, axes.in_axes, keys, key_axes)
+        whole, static = split_leaves(others.leaves, lambda leaf: mapper.closed and isinstance(leaf, jax.Array))
 
         def element(body: Body, slices: Any, whole: Any) -> tuple[Any, Any]:
-            variables, rngs, args, kwargs = _put(join(slices), places, whole)
+            variables, rngs, args, kwargs = others.join(slices, static.join(whole))
             result, groups = body(variables, rngs, *args, **kwargs)
             check_out_axes(f"{body.where}, out_axes", out_axes, result)
             check_group_axes(body.where, (*axes.out_axes, 0), groups)
             return result, groups
 
-        operands = (
-            select_mapped(variable_groups, along),
-            select_mapped(keys, key_axes),
-            arguments.sliced,
-        )
-        operand_axes = ([axis for axis in along if axis is not None], 0, arguments.axes)
         along_mesh = MeshAxis(operands, operand_axes)
-        draws = not DRAWS_SHARDED and bool(jax.tree.leaves(operands[1]))
+        split = [group for group, axis in zip(keys, key_axes, strict=True) if axis is not None]
+        draws = not DRAWS_SHARDED and bool(jax.tree.leaves(split))
         operands = operands if draws else along_mesh.alike(operands, operand_axes)
-        places, whole = _whole(join, operands) if mapper.closed else ([], [])
         donated = [*arguments.belong_to(mapper.donated), *[False for _ in whole]] if mapper.donated else []
         gathered = along_mesh if draws else None
         elements = Elements(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated, gathered)
@@ -126,23 +116,6 @@ def over_elements(
     return transformation(
         transform, axes.in_filters, (*axes.out_filters, Captured()), rules, mapper.name, advice=advice
     )
-
-
-def _whole(join: Callable[..., Any], operands: PyTree) -> tuple[list[int], list[Any]]:
-    """Return the arrays that each element receives whole, and their places among all its arguments."""
-    leaves = jax.tree.leaves(join(jax.tree.map(lambda _: 0, operands)))
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
-    return places, [leaves[place] for place in places]
-
-
-def _put(given: PyTree, places: Sequence[int], whole: Sequence[Any]) -> PyTree:
-    """Return the arguments of an element with other arrays in some places."""
-    if not places:
-        return given
-    leaves, treedef = jax.tree.flatten(given)
-    for place, array in zip(places, whole, strict=True):
-        leaves[place] = array
-    return jax.tree.unflatten(treedef, leaves)
 
 
 class Elements(NamedTuple):

@@ -23,6 +23,7 @@ from ..errors import (
 )
 from ..filters import Any as AnyOf
 from ..filters import DenyList, to_predicate
+from ..leaves import Others
 from ..lift.eval_shape import eval_shape
 from ..lift.grad import value_and_grad
 from ..lift.scan import scan
@@ -162,8 +163,7 @@ class _Batch(NamedTuple):
 
     def joined(self, sliced: Sequence[Any], whole: Sequence[Any]) -> tuple[Any, Any]:
         """Return the positional and the keyword arguments of one microbatch."""
-        ones, others = iter(sliced), iter(whole)
-        args, kwargs = self.treedef.unflatten([next(others) if axis is None else next(ones) for axis in self.axes])
+        args, kwargs = Others(self.treedef, [axis is not None for axis in self.axes], whole).join(sliced)
         return args, kwargs
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.errors import AxisSizeError, LiftArgumentError, shown
 from liftcore.filters import merge, partition, union
-from liftcore.leaves import is_array, is_number
+from liftcore.leaves import is_array, is_number, split_leaves
 from liftcore.meta import remove_axis
 from liftcore.typing import Filter, PyTree
 
@@ -190,18 +190,15 @@ def layer(block: Module, x: PyTree, layered: Mapping[str, PyTree], arrays: Seque
 
 
 def _apart(tree: PyTree) -> tuple[list[Any], Any]:
-    """Return the arrays of a pytree, and the rest, which can be compared: it has `jax.Array` in their places."""
-    leaves, treedef = jax.tree.flatten(tree)
-    arrays = [leaf for leaf in leaves if is_array(leaf)]
-    others = tuple(jax.Array if is_array(leaf) else leaf for leaf in leaves)
-    kinds = tuple((type(leaf), str(leaf)) if is_number(leaf) else type(leaf) for leaf in others)
-    return arrays, (treedef, others, kinds)  # 1, 1.0 and True are equal, as are 0.0 and -0.0; their kinds differ
+    """Return the arrays of a pytree, and the rest, which can be compared."""
+    arrays, others = split_leaves(tree, is_array)
+    kinds = tuple((type(leaf), str(leaf)) if is_number(leaf) else type(leaf) for leaf in others.leaves)
+    return arrays, (others, kinds)  # 1, 1.0 and True are equal, as are 0.0 and -0.0; their kinds differ
 
 
 def _joined(arrays: Sequence[Any], fixed: Any) -> Any:
-    treedef, others, _ = fixed
-    left = iter(arrays)
-    return jax.tree.unflatten(treedef, [next(left) if leaf is jax.Array else leaf for leaf in others])
+    others, _ = fixed
+    return others.join(arrays)
 
 
 def _layered(where: str, per_layer: Any, length: int) -> dict[str, PyTree]:

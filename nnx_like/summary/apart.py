@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from liftcore.leaves import is_array, is_array_like, is_array_or_struct
+from liftcore.leaves import is_array, is_array_like, is_array_or_struct, split_leaves
 
 from ..graph.functions import merge, split
 from ..graph.walk import is_object
@@ -42,19 +40,12 @@ class Apart:
         types: the types of all arrays in a list: those of the objects, and those among the arguments.
     """
 
-    _structure: Any
-    _whole: Any
-
     def __init__(self, node: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        leaves, self._structure = jax.tree.flatten((tuple(args), dict(kwargs)), is_leaf=is_object)
-        self._is_object = list(map(is_object, leaves))
-        self._is_array = [is_array_or_struct(leaf) for leaf in leaves]
-        self._graphdef, state = split([node, *itertools.compress(leaves, self._is_object)])
-        moves = map(operator.or_, self._is_object, self._is_array)
-        self._others = [None if moved else leaf for leaf, moved in zip(leaves, moves, strict=True)]
-        self._all, self._whole = jax.tree.flatten((state, list(itertools.compress(leaves, self._is_array))))
-        self._is_traced = list(map(_is_traced, self._all))
-        self.types = [_type(leaf) for leaf in itertools.compress(self._all, self._is_traced)]
+        objects, self._others = split_leaves((tuple(args), dict(kwargs)), is_object, is_leaf=is_object)
+        arrays, self._static = split_leaves(self._others.leaves, is_array_or_struct)
+        self._graphdef, state = split([node, *objects])
+        traced, self._whole = split_leaves((state, arrays), _is_traced)
+        self.types = list(map(_type, traced))
 
     def run(self, values: Any, fn: Callable[..., Any]) -> Any:
         """Call a function with new objects.
@@ -63,14 +54,7 @@ class Apart:
             values: a list of arrays, or of tracers, one for each of `types`.
             fn: called with the object and the arguments.
         """
-        now = iter(values)
-        traced = [next(now) if one else leaf for leaf, one in zip(self._all, self._is_traced, strict=True)]
-        state, arrays = self._whole.unflatten(traced)
+        state, arrays = self._whole.join(values)
         node, *objects = merge(self._graphdef, state)
-        given, made = iter(arrays), iter(objects)
-        leaves = [
-            next(given) if array else next(made) if is_one else other
-            for array, is_one, other in zip(self._is_array, self._is_object, self._others, strict=True)
-        ]
-        args, kwargs = self._structure.unflatten(leaves)
+        args, kwargs = self._others.join(objects, self._static.join(arrays))
         return fn(node, *args, **kwargs)

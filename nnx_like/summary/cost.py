@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore import OperationCount, count_operations
+from liftcore.leaves import split_leaves
 
 from .apart import Apart
 
@@ -34,15 +35,13 @@ def vjp_flops(apart: Apart, fn: Callable[..., Any]) -> OperationCount | None:
     """
 
     def pullback(leaves: list[Any]) -> Any:
-        chosen = [_is_inexact(leaf) for leaf in leaves]
+        numbers, others = split_leaves(leaves, _is_inexact)
 
         def outputs(numbers: list[Any]) -> Any:
-            now = iter(numbers)
-            given = [next(now) if one else leaf for one, leaf in zip(chosen, leaves, strict=True)]
-            result = apart.run(given, fn)
+            result = apart.run(others.join(numbers), fn)
             return [leaf for leaf in jax.tree.leaves(result) if _is_inexact(leaf)]
 
-        y, pull = jax.vjp(outputs, [leaf for one, leaf in zip(chosen, leaves, strict=True) if one])
+        y, pull = jax.vjp(outputs, numbers)
         return y, pull(y)
 
     return _counted(pullback, apart.types)

@@ -256,6 +256,10 @@ def unchanged(scope: Any, x: Any) -> Any:
     return x
 
 
+def second(scope: Any, _: Any, x: Any) -> Any:
+    return x
+
+
 LIFTED: dict[str, Callable[..., Any]] = {
     "jit": liftcore.jit(unchanged),
     "remat": liftcore.remat(unchanged),
@@ -263,6 +267,9 @@ LIFTED: dict[str, Callable[..., Any]] = {
     "vjp": liftcore.vjp(unchanged),
     "scan": lambda scope, x: liftcore.scan(lambda scope, c, x: (c, x))(scope, 0, x),
     "fori_loop": lambda scope, x: liftcore.fori_loop(lambda scope, i, x: x)(scope, 0, 2, x),
+    "fori_loop of a function of a module": lambda scope, x: liftcore.fori_loop(second)(scope, 0, 2, x),
+    "bound": lambda scope, x: liftcore.fori_loop(second)(scope, x, 2, 1.0),
+    "donated": lambda scope, x: liftcore.pmap(second, donate_argnums=1)(scope, jnp.ones((1, 2)), x),
     "cond": lambda scope, x: liftcore.cond(unchanged, unchanged)(scope, True, x),
     "scopes": lambda scope, x: liftcore.jit(unchanged)([scope, x], 1.0),
 }

@@ -17,7 +17,7 @@ import pytest
 import liftcore
 import linen_like as linen
 from liftcore import Scope
-from liftcore.errors import CarryTypeError
+from liftcore.errors import CarryTypeError, LiftArgumentError
 from liftcore.filters import Not, PathContains
 
 X = jnp.arange(1.0, 4.0)
@@ -208,6 +208,22 @@ def test_options_and_types_are_told_apart() -> None:
     assert run(X.astype(jnp.bfloat16), length=2)[0].dtype == jnp.bfloat16
 
 
+def indexed_sum(scope: Scope, i: Any, x: Any) -> Any:
+    RUNS.append(scope.path_text)
+    return x + i
+
+
+def test_bounds_that_are_arrays_are_told_apart_by_value_and_type() -> None:
+    run = liftcore.apply(liftcore.fori_loop(indexed_sum))
+    for _ in range(2):
+        assert [int(run({}, 0, jnp.asarray(n), 0)) for n in (3, 5)] == [3, 10]
+        assert int(run({}, jnp.int8(1), jnp.asarray(3), 0)) == 3  # weakly typed, as Python numbers are
+        with pytest.raises(LiftArgumentError, match="integers of one type"):
+            run({}, jnp.int8(1), jnp.int32(3), 0)
+    RUNS.clear()
+    assert (int(run({}, 0, jnp.asarray(5), 0)), RUNS) == (10, [])
+
+
 def reading(scope: Scope, x: Any, *_: Any) -> tuple[Any, Any]:
     return x + scope.get_variable("params", "w", 0.0), None
 
@@ -260,6 +276,31 @@ def test_a_body_that_asks_for_values_sees_them() -> None:
         for by in (X, np.ones(3, np.float32)):
             y, _ = liftcore.apply(lifted)({"params": {"twice": jnp.float32(twice)}}, X, by)
             np.testing.assert_array_equal(y, (2 if twice > 0 else 1) * X)
+
+
+def added(scope: Scope, x: Any, y: Any) -> Any:
+    return 2 * x + y
+
+
+def test_donated_arguments_are_given_up_in_a_kept_call_too() -> None:
+    run = liftcore.apply(liftcore.pmap(added, donate_argnums=1))
+    for _ in range(2):
+        x, y = jnp.ones((1, 3)), jnp.ones((1, 3))
+        assert run({}, x, y).tolist() == [[3, 3, 3]]
+        assert (x.is_deleted(), y.is_deleted()) == (True, False)
+
+
+def counting(scope: Scope, x: Any, *_: Any) -> tuple[Any, Any]:
+    RUNS.append(scope.path_text)
+    return (2 if float(scope.get_variable("params", "w")) > 0 else 1) * x, None
+
+
+def test_after_its_first_call_it_is_traced_by_the_loop_alone() -> None:
+    run = liftcore.apply(liftcore.scan(counting, length=1, variable_broadcast="params"))
+    run({"params": {"w": 1.0}}, X)
+    RUNS.clear()
+    assert run({"params": {"w": -1.0}}, X)[0].tolist() == X.tolist()
+    assert len(RUNS) == 1
 
 
 def mistaken(scope: Scope, x: Any, wrong: bool) -> tuple[Any, Any]:

@@ -834,9 +834,9 @@ MUTANTS = (
     ),
     Mutant(
         "lift/scan.py",
-        "[to_front(group, axis) for group, axis in zip(stacked, axes.in_axes, strict=True)]",
-        "[group for group, axis in zip(stacked, axes.in_axes, strict=True)]",
-        "variables stacked along another axis than 0 are sliced along 0",
+        "[to_front(leaf, axis) for leaf, axis in zip(sliced, along, strict=True)]",
+        "sliced",
+        "what is stacked along another axis than 0 is sliced along 0",
         ("lift/test_scan.py",),
     ),
     Mutant(
