@@ -471,8 +471,8 @@ MUTANTS = (
     ),
     Mutant(
         "lift/fori_loop.py",
-        "number = index - state[0] if counts else ()",
-        "number = index if counts else ()",
+        "number = carry[0] - state[0] if counts else ()",
+        "number = carry[0] if counts else ()",
         "the keys of an iteration depend on the lower bound",
         ("lift/test_fori_loop.py",),
     ),
@@ -813,7 +813,7 @@ MUTANTS = (
     ),
     Mutant(
         "runners/repeat.py",
-        "            if not runs:  # under",
+        "            if not found:  # under",
         "            if False:  # under",
         "without jit, the draws of a body that never runs are not counted",
         ("lift/test_while_loop.py", "laws/test_disable_jit.py"),
