@@ -84,8 +84,8 @@ def fori_loop(
                     "a loop can be unrolled only if both bounds are known when it is traced.",
                     "Leave out `unroll`, or pass Python integers as bounds.",
                 )
-            loop = Repeat(body, lambda body, _, __, state: (state[0] < upper, body.unchanged), iteration)
-            (_, value), groups = loop.run(variable_groups, (lower, init_val), counts)
+            repeat = Repeat(body, lambda body, _, __, state: (state[0] < upper, body.unchanged), iteration)
+            (_, value), groups = repeat.run(variable_groups, (lower, init_val), counts)
             return value, groups
         size = max(int(upper) - int(lower), 0)
         loop = Loop(size, lax_scan(size, unroll=1 if unroll is None else unroll), advice=LOOP_ADVICE)

@@ -47,7 +47,7 @@ from .invariance import (
     not_constant,
 )
 
-__all__ = ["Loop", "Step", "lax_scan"]
+__all__ = ["Iteration", "Loop", "lax_scan"]
 
 
 def lax_scan(size: int, **options: Any) -> Callable[..., tuple[PyTree, PyTree]]:
@@ -77,7 +77,7 @@ class Created(NamedTuple):
     constant: tuple[list[Any], PyTree]
 
 
-class Step:
+class Iteration:
     """One iteration, as `Loop.scan` receives it: `step(carry, slices)` returns the next carry and the values to stack.
 
     Args:
@@ -152,7 +152,7 @@ class Loop(NamedTuple):
             return iteration(body, shared, (state[0], carry), slices)[:2]
 
         try:
-            carry, ys = self.scan(Step(step, lambda carry: (None, LoopState(state[0], carry))), state[1], xs)
+            carry, ys = self.scan(Iteration(step, lambda carry: (None, LoopState(state[0], carry))), state[1], xs)
         except TypeError:
             slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
             traced = trace(
@@ -213,7 +213,7 @@ class Loop(NamedTuple):
                 return now, (late.stacked, ys)
 
             begin = state.with_created(made.carried).begin(body, traced.outputs[0])
-            return self.scan(Step(step, see), begin, (leaves, made.stacked))
+            return self.scan(Iteration(step, see), begin, (leaves, made.stacked))
 
         if body.nested and not all(made_before):
             # The outer lift must find these values as created and bound. So this run only computes them, and the run

@@ -28,7 +28,7 @@ from ..scopes.lifts import Advice
 from ..typing import PyTree
 from .carry import merged, select
 from .invariance import LoopAdvice
-from .loop import Loop, Step
+from .loop import Iteration, Loop
 
 __all__ = ["LOOP_ADVICE", "Repeat", "loop_advice", "loop_keys", "splits"]
 
@@ -84,7 +84,7 @@ class Repeat(NamedTuple):
             made = [one._replace(created=merged(first, one.created)) for first, one in zip(early, changes, strict=True)]
             return value, (), (made[1], made[0], captured)
 
-        def scan(step: Step, begin: Any, xs: PyTree) -> tuple[Any, Any]:
+        def scan(step: Iteration, begin: Any, xs: PyTree) -> tuple[Any, Any]:
             found: list[Any] = []
 
             def proceed(now: tuple[Any, Any]) -> Any:

@@ -798,7 +798,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "runners/elements.py",
+        "lift/pmap.py",
         "aval.shape, aval.dtype, weak_type=aval.weak_type",
         "aval.shape, aval.dtype, weak_type=False",
         "weak types are lost where elements are given whole arrays",
@@ -806,8 +806,8 @@ MUTANTS = (
     ),
     Mutant(
         "runners/elements.py",
-        "elements = Elements(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated, gathered)",
-        "elements = Elements(mapper, size, (operand_axes, None), (*axes.in_axes, 0), donated, gathered)",
+        "group_axes = [*axes.out_axes, 0]",
+        "group_axes = [*axes.in_axes, 0]",
         "variables come out along the axis that they went in",
         ("lift/test_vmap.py",),
     ),
