@@ -62,7 +62,7 @@ class Elements:
     join: Callable[..., Any]
     operands: tuple[PyTree, ...]
     in_axes: tuple[PyTree, ...]
-    group_axes: list[Axis]
+    group_axes: tuple[Axis, ...]
     gathered: MeshAxis | None
 
     def batch(self, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
@@ -119,7 +119,7 @@ class Elements:
 
     def axes_of_remainder(self, out_axes: InOutAxes) -> tuple[PyTree, PyTree]:
         """Return the axes of its operands, the first of which is `created`, and of its results."""
-        return ([*self.group_axes, 0], *self.in_axes), (out_axes, self.group_axes)
+        return ([*self.group_axes, 0], *self.in_axes), (out_axes, [*self.group_axes])
 
     def _run_unsplit(
         self, body: Body, element: Callable[..., Any], out_axes: InOutAxes
@@ -236,7 +236,7 @@ def over_elements(
         mesh = MeshAxis(operands, axes_of)
         draws = not DRAWS_SHARDED and bool(jax.tree.leaves(operands[1]))
         operands, gathered = (operands, mesh) if draws else (mesh.alike(operands, axes_of), None)
-        group_axes = [*axes.out_axes, 0]
+        group_axes = (*axes.out_axes, 0)
         elements = mapper.elements(mapper, arguments, size, join, (operands,), (axes_of,), group_axes, gathered)
         result, groups = elements.run(body, element, out_axes)
         return result, boxes_outside(groups, axes.out_axes, metadata_params)

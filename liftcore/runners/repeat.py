@@ -115,7 +115,6 @@ class Repeat(NamedTuple):
     def _ask(self, body: Body, shared: PyTree, state: tuple[PyTree, PyTree], number: Any) -> Any:
         """Run the condition; return its initial values, and the predicate with the other output groups."""
         created, (pred, values) = without_created(*self.condition(body, (state[0], shared), number, state[1]))
-        self._check_captured()
         for group in values[:2]:
             self._check_unwritten(group, "the condition writes it", "Write it in the body.")
         return created, (pred, values)

@@ -806,8 +806,8 @@ MUTANTS = (
     ),
     Mutant(
         "runners/elements.py",
-        "group_axes = [*axes.out_axes, 0]",
-        "group_axes = [*axes.in_axes, 0]",
+        "group_axes = (*axes.out_axes, 0)",
+        "group_axes = (*axes.in_axes, 0)",
         "variables come out along the axis that they went in",
         ("lift/test_vmap.py",),
     ),
