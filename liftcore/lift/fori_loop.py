@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,16 +14,12 @@ from ..pipeline.packing import transformation
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules
 from ..runners.eager import cached_when_eager
-from ..runners.invariance import LoopAdvice
 from ..runners.loop import Loop, lax_scan
-from ..runners.repeat import Repeat, Variables, loop_advice, loop_keys, splits
+from ..runners.repeat import LOOP_ADVICE, Repeat, loop_advice, loop_keys, splits
 from ..scopes.lifts import Captured
-from ..typing import Filter
+from ..typing import Filter, PyTree
 
 __all__ = ["fori_loop"]
-
-
-_LOOP_ADVICE = LoopAdvice('Carry it, `variable_carry="{}"`', 'Carry it: `variable_carry="{}"`', " (variable_broadcast)")
 
 
 @cached_when_eager(numbers=[3], known=[1, 2])
@@ -74,13 +70,13 @@ def fori_loop(
     def transform(
         body: Body, variable_groups: Any, rng_groups: Any, lower: Any, upper: Any, init_val: Any
     ) -> tuple[Any, Any]:
-        def iteration(body: Body, variables: Any, number: Any, index: Any, value: Any) -> Any:
-            keys = loop_keys(rng_groups, key_axes, number, 0)
-            return body(variables, keys, index, value)
+        def iteration(body: Body, variables: Any, number: Any, state: Any) -> tuple[Any, Any]:
+            index, value = state
+            value, groups = body(variables, loop_keys(rng_groups, key_axes, number, 0), index, value)
+            return (index + 1, value), groups
 
         lower, upper = _bounds(body.where, lower, upper)
         counts = splits(rng_groups, key_axes)
-        variables = Variables(*variable_groups)
         if isinstance(lower, jax.core.Tracer) or isinstance(upper, jax.core.Tracer):
             if unroll is not None:
                 raise LiftArgumentError(
@@ -88,9 +84,12 @@ def fori_loop(
                     "a loop can be unrolled only if both bounds are known when it is traced.",
                     "Leave out `unroll`, or pass Python integers as bounds.",
                 )
-            return _unknown(body, iteration, counts, variables, (lower, upper), init_val)
+            repeat = Repeat(body, lambda body, _, __, state: (state[0] < upper, body.unchanged), iteration)
+            (_, value), groups = repeat.run(variable_groups, (lower, init_val), counts)
+            return value, groups
         size = max(int(upper) - int(lower), 0)
-        return _known(body, iteration, counts, variables, size, (int(lower), init_val), 1 if unroll is None else unroll)
+        loop = Loop(size, lax_scan(size, unroll=1 if unroll is None else unroll), advice=LOOP_ADVICE)
+        return _known(body, loop, iteration, counts, variable_groups, (int(lower), init_val))
 
     filters = [variable_carry, variable_broadcast]
     advice = loop_advice(key_axes)._replace(captured="stacked on a new axis 0, if both bounds are known")
@@ -123,45 +122,20 @@ def _bounds(where: str, lower: Any, upper: Any) -> tuple[Any, Any]:
 
 def _known(
     body: Body,
+    loop: Loop,
     iteration: Callable[..., Any],
     counts: bool,
-    variables: Variables,
-    size: int,
+    variables: Sequence[PyTree],
     state: tuple[Any, Any],
-    unroll: int | bool,
 ) -> tuple[Any, Any]:
     """Run the loop between known bounds: a scan that carries the index and the value."""
 
-    def step(body: Body, given: Any, now: Any, _: Any) -> tuple[Any, Any, Any]:
-        carried, (index, value) = now
-        number = index - state[0] if counts else ()
-        value, (carried, shared, captured) = iteration(body, Variables(carried, given), number, index, value)
-        return (index + 1, value), (), (shared, carried, captured)
+    def step(body: Body, shared: Any, now: Any, _: Any) -> tuple[Any, Any, Any]:
+        carried, carry = now
+        number = carry[0] - state[0] if counts else ()
+        carry, (carried, shared, captured) = iteration(body, (carried, shared), number, carry)
+        return carry, (), (shared, carried, captured)
 
-    loop = Loop(size, lax_scan(size, unroll=unroll), advice=_LOOP_ADVICE)
-    (_, value), _, (shared, carried, captured) = loop.run(
-        body, step, variables.shared, (variables.carried, state), (), 0
-    )
+    carried, shared = variables
+    (_, value), _, (shared, carried, captured) = loop.run(body, step, shared, (carried, state), (), 0)
     return value, (carried, shared, captured)
-
-
-def _unknown(
-    body: Body,
-    iteration: Callable[..., Any],
-    counts: bool,
-    variables: Variables,
-    bounds: tuple[Any, Any],
-    init_val: Any,
-) -> tuple[Any, Any]:
-    """Run the loop up to a bound that is known only at run time."""
-
-    def condition(_: Body, variables: Variables, number: Any, state: Any) -> Any:
-        return state[0] < bounds[1], body.unchanged
-
-    def step(body: Body, variables: Variables, number: Any, state: Any) -> Any:
-        index, value = state
-        value, groups = iteration(body, variables, number, index, value)
-        return (index + 1, value), groups
-
-    (_, value), groups = Repeat(body, condition, step, counts).run(variables, (bounds[0], init_val))
-    return value, groups

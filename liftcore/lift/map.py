@@ -13,7 +13,7 @@ from ..pipeline.reuse import once
 from ..pipeline.splitting import Prologue, trace
 from ..runners.axes import NO_AXES, flatten_axes, split_sliced, to_axis, to_front
 from ..runners.eager import cached_when_eager
-from ..runners.elements import Elements, Mapper, over_elements
+from ..runners.elements import Mapper, Spread, over_elements
 from ..scopes.lifts import Advice
 from ..typing import PyTree
 
@@ -67,44 +67,43 @@ def map(
         AxisSizeError: when called, if sizes disagree or no size is known.
         LoopInvarianceError: when called, if a shared variable gets a value that differs between elements.
     """
-
-    def spread(elements: Elements, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
-        def mapped(*operands: Any) -> Any:
-            return _in_turn(elements, fn, in_axes, out_axes, operands, batch_size)
-
-        return mapped
-
-    mapper = Mapper("map", _ADVICE, spread=spread, fix="Give `xs` an array, with one element for each call.", same="")
+    kind = functools.partial(InTurn, batch_size)
+    mapper = Mapper("map", _ADVICE, elements=kind, fix="Give `xs` an array, with one element for each call.", same="")
     return over_elements(mapper, 0, 0, None, 0, variable_axes, split_rngs, metadata_params)(fn)
 
 
-def _in_turn(
-    elements: Elements,
-    fn: Callable[..., Any],
-    in_axes: PyTree,
-    out_axes: PyTree,
-    operands: PyTree,
-    batch_size: int | None,
-) -> PyTree:
-    """Map a function over its operands; the function is traced once."""
-    sliced, axes, others = split_sliced(operands, flatten_axes("operands", in_axes, operands))
-    outputs: list[Any] = []
+class InTurn(Spread):
+    """One mapping of a body, by `jax.lax.map`.
 
-    def run(slices: Any) -> tuple[Any, Any]:
-        results = fn(*others.join(slices))
-        found, along, shared = split_sliced(results, flatten_axes("results", out_axes, results))
-        outputs[:] = [along, shared._replace(leaves=())]  # without the values, which belong to the trace
-        return tag(shared.leaves), found
+    Args:
+        batch_size: see `map`.
+        *args: see `Elements`.
+    """
 
-    xs = jax.tree.map(to_front, sliced, axes)
-    traced = trace(run, elements.sliced(xs, 0))
-    prologue = Prologue(traced, xs, [0 for _ in xs], elements.batch)
-    prologue.make()
-    shared = prologue.tree()
+    def __init__(self, batch_size: int | None, *args: Any) -> None:
+        super().__init__(*args)
+        self._batch_size = batch_size
 
-    def rest(slices: Any) -> Any:
-        return traced.rest(shared, slices)[1]
+    def spread(self, fn: Callable[..., Any], operands: tuple[PyTree, ...], in_axes: PyTree, out_axes: PyTree) -> PyTree:
+        """Run the function with `jax.lax.map`; it is traced once."""
+        sliced, axes, others = split_sliced(operands, flatten_axes("operands", in_axes, operands))
+        outputs: list[Any] = []
 
-    stacked = once(functools.partial(jax.lax.map, rest, batch_size=batch_size), xs)
-    along, results = outputs
-    return results.join(jax.tree.map(to_axis, stacked, along), shared)
+        def run(slices: Any) -> tuple[Any, Any]:
+            results = fn(*others.join(slices))
+            found, along, shared = split_sliced(results, flatten_axes("results", out_axes, results))
+            outputs[:] = [along, shared._replace(leaves=())]  # without the values, which belong to the trace
+            return tag(shared.leaves), found
+
+        xs = jax.tree.map(to_front, sliced, axes)
+        traced = trace(run, self.types(xs, 0))
+        prologue = Prologue(traced, xs, [0 for _ in xs], self.batch)
+        prologue.make()
+        shared = prologue.tree()
+
+        def rest(slices: Any) -> Any:
+            return traced.rest(shared, slices)[1]
+
+        stacked = once(functools.partial(jax.lax.map, rest, batch_size=self._batch_size), xs)
+        along, results = outputs
+        return results.join(jax.tree.map(to_axis, stacked, along), shared)

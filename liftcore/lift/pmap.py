@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 
 from ..errors import LiftArgumentError
+from ..leaves import split_leaves
 from ..pipeline.splitting import closure_convert
 from ..runners.axes import NO_AXES, flatten_axes
 from ..runners.eager import cached_when_eager
-from ..runners.elements import Elements, Mapper, over_elements
+from ..runners.elements import Mapper, Spread, over_elements
 from ..scopes.lifts import Advice
 from ..typing import InOutAxes, PyTree
 
@@ -103,50 +106,72 @@ def pmap(
         )
 
     options = {"devices": devices, "backend": backend}
-
-    def spread(elements: Elements, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
-        return lambda *operands: _on_devices(elements, fn, in_axes, out_axes, operands, options)
-
-    mapper = Mapper("pmap", _ADVICE, axis_name, donated=numbers, spread=spread, closed=True)
+    mapper = Mapper("pmap", _ADVICE, axis_name, elements=functools.partial(OnDevices, numbers, options))
     return over_elements(mapper, in_axes, out_axes, axis_size, kw_axes, variable_axes, split_rngs, metadata_params)(fn)
 
 
-def _on_devices(
-    elements: Elements,
-    fn: Callable[..., Any],
-    in_axes: PyTree,
-    out_axes: PyTree,
-    operands: PyTree,
-    options: Mapping[str, Any],
-) -> PyTree:
-    """Run `jax.pmap`, and accept negative axes and operands without any mapped axis too.
+class OnDevices(Spread):
+    """One mapping of a body, by `jax.pmap`.
 
-    Arrays that the function closes over are passed as arguments; otherwise, they would be compiled in as constants.
+    Arrays that all elements receive whole are operands too, without their meshes: inside, each element is on its own
+    device.
+
+    Args:
+        donated: the numbers of the donated arguments, from 1.
+        options: the other options of `jax.pmap`.
+        *args: see `Elements`.
     """
-    leaves, treedef = jax.tree.flatten(operands)
-    axes = [
-        axis if axis is None else axis % np.ndim(leaf)
-        for axis, leaf in zip(flatten_axes("operands", in_axes, operands), leaves, strict=True)
-    ]
 
-    def run(*slices: Any) -> Any:
-        return fn(*jax.tree.unflatten(treedef, slices))
+    def __init__(self, donated: Sequence[int], options: Mapping[str, Any], *args: Any) -> None:
+        super().__init__(*args)
+        whole, self._static = split_leaves(self.others.leaves, lambda leaf: isinstance(leaf, jax.Array))
+        self.operands, self.in_axes = (*self.operands, whole), (*self.in_axes, None)
+        self._donated = [*self.arguments.belong_to(donated), *[False for _ in whole]]
+        self._options = options
 
-    # `jax.pmap` keeps a reference to the function, which must therefore hold no arrays.
-    converted, consts, shapes = closure_convert(run, *elements.sliced(leaves, axes), axes=elements.names)
-    outputs, structure = jax.tree.flatten(shapes)
-    along = [
-        axis if axis is None else axis % (output.ndim + 1)
-        for axis, output in zip(flatten_axes("results", out_axes, shapes), outputs, strict=True)
-    ]
-    first = 2 + len(leaves) - len(elements.donated)
-    run = jax.pmap(
-        lambda _, consts, *slices: jax.tree.leaves(converted(consts, *slices)),
-        elements.mapper.axis_name,
-        in_axes=(0, None, *axes),
-        out_axes=along,
-        axis_size=elements.size,
-        donate_argnums=tuple(number for number, flag in enumerate(elements.donated, first) if flag),
-        **options,
+    def join(self, *slices: Any) -> Any:
+        """Return the arguments of the body for one element, given its slice of each operand."""
+        sliced, whole = slices
+        return self.others.join(sliced, self._static.join(whole))
+
+    def types(self, operands: PyTree, in_axes: PyTree) -> PyTree:
+        """Return the types of the slices of one element."""
+        return jax.tree.map(_without_mesh, super().types(operands, in_axes))
+
+    def spread(self, fn: Callable[..., Any], operands: tuple[PyTree, ...], in_axes: PyTree, out_axes: PyTree) -> PyTree:
+        """Run the function with `jax.pmap`. Axes may be negative, and no operand needs to be mapped."""
+        leaves, treedef = jax.tree.flatten(operands)
+        axes = [
+            axis if axis is None else axis % np.ndim(leaf)
+            for axis, leaf in zip(flatten_axes("operands", in_axes, operands), leaves, strict=True)
+        ]
+
+        def run(*slices: Any) -> Any:
+            return fn(*jax.tree.unflatten(treedef, slices))
+
+        # `jax.pmap` keeps a reference to the function, which must therefore hold no arrays. Besides, arrays that it
+        # closes over would be compiled in as constants.
+        converted, consts, shapes = closure_convert(run, *self.types(leaves, axes), axes=self.names)
+        outputs, structure = jax.tree.flatten(shapes)
+        along = [
+            axis if axis is None else axis % (output.ndim + 1)
+            for axis, output in zip(flatten_axes("results", out_axes, shapes), outputs, strict=True)
+        ]
+        first = 2 + len(leaves) - len(self._donated)
+        run = jax.pmap(
+            lambda _, consts, *slices: jax.tree.leaves(converted(consts, *slices)),
+            self.mapper.axis_name,
+            in_axes=(0, None, *axes),
+            out_axes=along,
+            axis_size=self.size,
+            donate_argnums=tuple(number for number, flag in enumerate(self._donated, first) if flag),
+            **self._options,
+        )
+        return jax.tree.unflatten(structure, run(np.arange(self.size), consts, *leaves))
+
+
+def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
+    aval = leaf if isinstance(leaf, ShapedArray) else jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+        aval.shape, aval.dtype, weak_type=aval.weak_type
     )
-    return jax.tree.unflatten(structure, run(np.arange(elements.size), consts, *leaves))

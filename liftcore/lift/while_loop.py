@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..pipeline.body import Body
@@ -10,10 +10,10 @@ from ..pipeline.packing import transformation
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules
 from ..runners.eager import cached_when_eager
-from ..runners.repeat import Repeat, Variables, loop_advice, loop_keys, splits
+from ..runners.repeat import Repeat, loop_advice, loop_keys, splits
 from ..runners.scalars import check_condition
 from ..scopes.lifts import Captured
-from ..typing import Filter
+from ..typing import Filter, PyTree
 
 __all__ = ["while_loop"]
 
@@ -67,8 +67,8 @@ def while_loop(
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, init_val: Any) -> Any:
         def run(fn: Callable[..., Any], offset: int) -> Callable[..., Any]:
-            def call(body: Body, variables: Variables, index: Any, value: Any) -> Any:
-                keys = loop_keys(rng_groups, key_axes, index, offset)
+            def call(body: Body, variables: Sequence[PyTree], number: Any, value: Any) -> Any:
+                keys = loop_keys(rng_groups, key_axes, number, offset)
                 result, groups = body.of(fn)(variables, keys, value)
                 if fn is cond_fun:
                     check_condition(body.where, result)
@@ -76,8 +76,8 @@ def while_loop(
 
             return call
 
-        repeat = Repeat(body, run(cond_fun, 1), run(body_fun, 0), splits(rng_groups, key_axes))
-        return repeat.run(Variables(*variable_groups), init_val)
+        loop = Repeat(body, run(cond_fun, 1), run(body_fun, 0))
+        return loop.run(variable_groups, init_val, splits(rng_groups, key_axes))
 
     filters = [variable_carry, variable_broadcast]
     advice = loop_advice(key_axes)._replace(captured="refused")

@@ -4,9 +4,10 @@ The body is traced once, and again if a weakly typed carry must be cast or a sha
 
 Its initial values are split off and computed as follows:
 
-    shared     once, before the loop. They may depend on neither the carry nor slices. If one is written, its new value
-               is computed before the loop too: it must be the same in all iterations, and the old one must not be read.
-               If it is, except for what the rule of a derivative may read, the variable is carried
+    shared     once, before the loop. They may depend on neither the carry nor slices, but may read the initial value of
+               a carried variable. If one is written, its new value is computed before the loop too: it must be the same
+               in all iterations, and the old one must not be read. If it is, except for what the rule of a derivative
+               may read, the variable is carried
     carried    once, before the loop, as in iteration 0
     stacked    for all iterations at once, unless they depend on the carry. Then they are computed in the loop itself
                or, inside another lift that must separate initial values from later computation, by running the loop
@@ -46,7 +47,7 @@ from .invariance import (
     not_constant,
 )
 
-__all__ = ["Loop", "lax_scan"]
+__all__ = ["Iteration", "Loop", "lax_scan"]
 
 
 def lax_scan(size: int, **options: Any) -> Callable[..., tuple[PyTree, PyTree]]:
@@ -74,6 +75,27 @@ class Created(NamedTuple):
     carried: PyTree
     stacked: PyTree
     constant: tuple[list[Any], PyTree]
+
+
+class Iteration:
+    """One iteration, as `Loop.scan` receives it: `step(carry, slices)` returns the next carry and the values to stack.
+
+    Args:
+        run: runs it.
+        see: returns what the iteration reads besides slices, from the carry: the initial values (`Created`; None if the
+            body is not split), and the `LoopState`.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., tuple[PyTree, PyTree]],
+        see: Callable[..., tuple[Created | None, LoopState]],
+    ) -> None:
+        self._run, self.see = run, see
+
+    def __call__(self, carry: PyTree, slices: PyTree) -> tuple[PyTree, PyTree]:
+        """Run the iteration."""
+        return self._run(carry, slices)
 
 
 class Loop(NamedTuple):
@@ -130,7 +152,7 @@ class Loop(NamedTuple):
             return iteration(body, shared, (state[0], carry), slices)[:2]
 
         try:
-            carry, ys = self.scan(step, state[1], xs)
+            carry, ys = self.scan(Iteration(step, lambda carry: (None, LoopState(state[0], carry))), state[1], xs)
         except TypeError:
             slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
             traced = trace(
@@ -180,16 +202,18 @@ class Loop(NamedTuple):
             read = set(rest.places)  # slices that only initial values read are not looped over
             leaves = [leaf if place in read else None for place, leaf in enumerate(leaves, len(first))]
 
+            def see(now: LoopState) -> tuple[Created, LoopState]:
+                return made._replace(carried=overlay(made.carried, now.carried)), state.updated(now)
+
             def step(now: LoopState, slices: Any) -> Any:
                 """Run the rest of one iteration, from the initial values and the leaves that it reads."""
-                x_leaves, stacked_now = slices
-                initial = made._replace(carried=overlay(made.carried, now.carried), stacked=stacked_now)
-                operands = [*jax.tree.leaves(state.updated(now)), *x_leaves]
+                (initial, now), (x_leaves, stacked_now) = see(now), slices
+                initial, operands = initial._replace(stacked=stacked_now), [*jax.tree.leaves(now), *x_leaves]
                 late, (now, ys) = traced.as_trees(made_before, rest(*jax.tree.leaves(initial), *rest.of(operands)))
                 return now, (late.stacked, ys)
 
             begin = state.with_created(made.carried).begin(body, traced.outputs[0])
-            return self.scan(step, begin, (leaves, made.stacked))
+            return self.scan(Iteration(step, see), begin, (leaves, made.stacked))
 
         if body.nested and kinds.left:
             # The outer lift must find these values as created and bound. So this run only computes them, and the run
@@ -332,6 +356,7 @@ class Kinds(NamedTuple):
         fields = [(path[0].name, path[1].idx) for path in paths]
         carried = {number for number, (kind, _) in enumerate(fields) if kind == "carried"}
         stacked = {number for number, (kind, _) in enumerate(fields) if kind == "stacked"}
+        constant = {number for number, (kind, _) in enumerate(fields) if kind == "constant"}
         single, reads, earlier = set(traced.numbers) - stacked, traced.depends, traced.earlier
         # A carried variable that the body created has another value in the next iteration, like the carry.
         pairs = enumerate(zip(reads, traced.earlier_if_given, strict=True))
@@ -345,7 +370,8 @@ class Kinds(NamedTuple):
             late=late,
             batched=stacked - left,
             left=left,
-            differing={number for number in single - carried if reads[number] or number in moving},
+            # A shared variable is created only once, so it may read what a carried one begins with; outputs may not.
+            differing={number for number in single - carried if reads[number]} | (constant & moving),
             carried_from_slices=any(SLICES in reads[number] for number in carried),
         )
 

@@ -1,8 +1,11 @@
-"""A loop that ends on a condition. Its bodies are traced once and may create variables.
+"""A loop that ends on a condition: the `Loop` of a body, run by `jax.lax.while_loop`.
 
 Variables are *shared* by all iterations or *carried* from one to the next. Both the condition and the body may create
 them, the condition first. Initial values are split off and computed before the loop: shared ones must not depend on the
 loop, and carried ones are computed as in iteration 0.
+
+The number of the iteration takes the place of the slices of a scan: no value that all iterations share may depend on
+it, and carried values begin as in the first iteration.
 """
 
 from __future__ import annotations
@@ -13,20 +16,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from ..errors import LiftArgumentError, LoopInvarianceError
-from ..filters import leaves_of
 from ..filters.trees import names_of
 from ..pipeline.body import Body
-from ..pipeline.changes import Changes, without_created
+from ..pipeline.changes import without_created
 from ..pipeline.reuse import once
-from ..pipeline.splitting import Prologue, Split, trace
+from ..pipeline.splitting import Split, trace
 from ..scopes.lifts import Advice
-from ..texts import path_text
-from ..typing import Path, PyTree
-from .carry import LoopState, check_carry, fix_for, merged, overlay
+from ..typing import PyTree
+from .carry import merged, select
+from .invariance import LoopAdvice
+from .loop import Iteration, Loop
 
-__all__ = ["Repeat", "Variables", "loop_advice", "loop_keys", "splits"]
+__all__ = ["LOOP_ADVICE", "Repeat", "loop_advice", "loop_keys", "splits"]
 
 _GROUPS = ("carry, from one iteration to the next", "broadcast, one value for all iterations")
 _ADVICE = Advice(
@@ -35,127 +39,94 @@ _ADVICE = Advice(
     _GROUPS,
     _GROUPS,
 )
-
-
-class Variables(NamedTuple):
-    """Variables, by how the loop treats them; the output groups come in this order too."""
-
-    carried: PyTree
-    shared: PyTree
+LOOP_ADVICE = LoopAdvice('Carry it, `variable_carry="{}"`', 'Carry it: `variable_carry="{}"`', " (variable_broadcast)")
+"""The advice for loops whose variables are carried or shared."""
 
 
 class Repeat(NamedTuple):
-    """A loop with a condition.
+    """A loop with a condition. The output groups of its body are the carried, the shared and the captured variables.
 
     Attributes:
-        body: the pure body; its output groups are the carried, the shared and the captured variables.
-        condition: `(body, variables, index, value) -> (pred, groups)`.
-        iteration: `(body, variables, index, value) -> (value, groups)`.
-        counts: whether they need the index; if not, it is an empty tuple.
+        body: the body.
+        condition: `(body, (carried, shared), number, value) -> (predicate, output groups)`.
+        iteration: `(body, (carried, shared), number, value) -> (next value, output groups)`.
     """
 
     body: Body
     condition: Callable[..., Any]
     iteration: Callable[..., Any]
-    counts: bool
 
-    def run(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
-        """Run the loop; return the last value and the output groups."""
-        if self.body.writes:
-            return self._run_split(variables, value)
+    def run(self, variables: Sequence[PyTree], value: PyTree, counts: bool) -> tuple[PyTree, tuple[PyTree, ...]]:
+        """Run the loop.
 
-        runs: list[None] = []
+        Args:
+            variables: the groups of carried and of shared variables.
+            value: the value that the loop begins with.
+            counts: whether the functions need the number of the iteration; if not, it is an empty tuple.
 
-        def condition(now: Any) -> Any:
-            return self.condition(self.body, variables, *now)[0]
+        Returns:
+            The last value, and the output groups.
+        """
+        carried, shared = variables
+        conditions: list[Split] = []  # the last one has the types of the loop
 
-        def iteration(now: Any) -> Any:
-            runs.append(None)
-            return self._next(now[0]), self.iteration(self.body, variables, *now)[0]
-
-        try:
-            begin = self._first, value
-            _, value = once(functools.partial(jax.lax.while_loop, condition, iteration), begin)
-            if not runs:  # under `jax.disable_jit`, a body that never runs is not traced, but its draws count
-                jax.eval_shape(iteration, begin)
-        except TypeError:
-            traced = trace(lambda *now: ((), iteration(now)[1]), self._first, value)
-            check_carry(self.body.where, "carry", value, traced.outputs)
-            raise
-        return value, self.body.unchanged
-
-    @property
-    def _first(self) -> Any:
-        return jax.numpy.int32(0) if self.counts else ()
-
-    def _next(self, index: Any) -> Any:
-        return index + 1 if self.counts else ()
-
-    def _run_split(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
-        condition, iteration, state = self._trace(LoopState(variables.carried, value), variables.shared)
-        condition, iteration = _constant(self.body, condition), _constant(self.body, iteration)
-
-        early = self._made(condition, (self._first, state), None)
-        known = state.with_created(early.carried)
-        late = self._made(iteration, (self._first, known), early.shared)
-        begin = known.with_created(late.carried).begin(self.body, iteration.outputs[0][1])
-
-        def proceed(now: tuple[Any, LoopState]) -> Any:
-            given = [overlay(early.carried, now[1].carried), early.shared, []]
-            return condition.rest(given, (now[0], state.updated(now[1])), None)[1][0]
-
-        def step(now: tuple[Any, LoopState]) -> Any:
-            given = [overlay(late.carried, now[1].carried), late.shared, []]
-            return iteration.rest(given, (now[0], known.updated(now[1])), early.shared)[1][0]
-
-        _, last = once(functools.partial(jax.lax.while_loop, proceed, step), (self._first, begin))
-        carried, shared = map(merged, early, late)
-        _, unwritten, captured = self.body.unchanged
-        return last.carry, (Changes(last.carried, carried), unwritten._replace(created=shared), captured)
-
-    def _made(self, traced: Split, *operands: Any) -> Variables:
-        """Compute the initial values of the condition or of the body."""
-        prologue = Prologue(traced, traced.leaves(operands))
-        prologue.make()
-        created = Variables(*prologue.tree()[:2])
-        self.body.made(created)
-        return created
-
-    def _trace(self, state: LoopState, shared: PyTree) -> tuple[Split, Split, LoopState]:
-        """Trace condition and body, and again if a weakly typed carry must be cast, as in `jax.lax.while_loop`."""
-
-        def condition(body: Body, now: tuple[Any, LoopState], _: Any) -> Any:
-            variables = Variables(now[1].carried, shared)
-            created, (pred, values) = without_created(*self.condition(body, variables, now[0], now[1].carry))
-            self._check_captured()
-            self._check_unwritten(values[0], "the condition writes it", "Write it in the body.")
-            self._check_unwritten(values[1], "the condition writes it", "Write it in the body.")
-            return created, (pred, ())
-
-        def iteration(body: Body, now: tuple[Any, LoopState], early: PyTree) -> Any:
-            variables = Variables(now[1].carried, merged(shared, early))
-            created, (value, values) = without_created(*self.iteration(body, variables, now[0], now[1].carry))
-            self._check_captured()
-            names = names_of(values[1])
-            collection = names[0].split("/")[0] if names else ""
-            fix = f'Carry it: `variable_carry="{collection}"`.'
-            self._check_unwritten(values[1], "it is shared by all iterations (variable_broadcast), but written", fix)
-            return created, ((self._next(now[0]), LoopState(values[0], value)), ())
-
-        casts: dict[Path, tuple[Any, ...]] = {}
-        while True:
-            body = self.body.marked(casts)
+        def iteration(body: Body, _: PyTree, state: tuple[PyTree, PyTree], number: Any) -> Any:
+            if not body.writes:
+                value, groups = self._next(body, variables, number, state[1])
+                return value, (), groups
             before = len(body.records)
-            first = trace(functools.partial(condition, body), (self._first, state), None, body=body)
-            known = self._first, state.with_created(first.created[0])
-            declared = [place for record in body.records[before:] for place in record.redrawn]
-            follows = functools.partial(iteration, body.redrawing(declared=declared))
-            second = trace(follows, known, first.created[1], body=body)
-            created = merged(first.created[0], second.created[0])
-            cast = state.cast(self.body, created, second.outputs[0][1], casts)
-            if cast is None:
-                return first, second, state
-            state = cast
+            conditions[:] = [trace(functools.partial(self._ask, body, shared), state, number, body=self.body)]
+            early = conditions[0].prologue(state, number)[:2]
+            # The condition has declared these variables, so their draws do not count again.
+            body = body.redrawing(declared=[place for record in body.records[before:] for place in record.redrawn])
+            known = list(map(merged, (state[0], shared), early))
+            value, (*changes, captured) = self._next(body, known, number, state[1])
+            made = [one._replace(created=merged(first, one.created)) for first, one in zip(early, changes, strict=True)]
+            return value, (), (made[1], made[0], captured)
+
+        def scan(step: Iteration, begin: Any, xs: PyTree) -> tuple[Any, Any]:
+            found: list[Any] = []
+
+            def proceed(now: tuple[Any, Any]) -> Any:
+                made, state = step.see(now[1])
+                if made is None:
+                    return self._ask(self.body, shared, state, now[0])[1][0]
+                (condition,) = conditions
+                created = [*map(select, (made.carried, made.shared), condition.created), []]
+                return condition.remainder(created, state, now[0])[0]
+
+            def follow(now: tuple[Any, Any]) -> tuple[Any, Any]:
+                number, state = now
+                state, ys = step(state, jax.tree.map(lambda _: number, xs))
+                found.append(ys)
+                return jax.tree.map(lambda one: one + 1, number), state
+
+            first = (jax.numpy.int32(0) if counts else ()), begin
+            _, last = once(functools.partial(jax.lax.while_loop, proceed, follow), first)
+            if not found:  # under `jax.disable_jit`, a body that never runs is not traced, but its draws count
+                jax.eval_shape(follow, first)
+            return last, found[0]  # nothing is stacked, so this has no leaves
+
+        numbers = np.zeros(1, np.int32) if counts else ()
+        loop = Loop(1, scan, advice=LOOP_ADVICE)
+        value, _, groups = loop.run(self.body, iteration, shared, (carried, value), numbers, 0)
+        return value, (groups[1], groups[0], groups[2])
+
+    def _ask(self, body: Body, shared: PyTree, state: tuple[PyTree, PyTree], number: Any) -> Any:
+        """Run the condition; return its initial values, and the predicate with the other output groups."""
+        created, (pred, values) = without_created(*self.condition(body, (state[0], shared), number, state[1]))
+        for group in values[:2]:
+            self._check_unwritten(group, "the condition writes it", "Write it in the body.")
+        return created, (pred, values)
+
+    def _next(self, body: Body, variables: Sequence[PyTree], number: Any, value: PyTree) -> tuple[PyTree, Any]:
+        """Run one iteration; return the next value and the output groups."""
+        value, groups = self.iteration(body, variables, number, value)
+        self._check_captured()
+        names = names_of(groups[1].values)
+        fix = f'Carry it: `variable_carry="{names[0].split("/")[0]}"`.' if names else ""
+        self._check_unwritten(groups[1].values, "it is shared by all iterations (variable_broadcast), but written", fix)
+        return value, groups
 
     def _check_captured(self) -> None:
         for record in self.body.records:
@@ -170,41 +141,6 @@ class Repeat(NamedTuple):
         names = names_of(group)
         if names:
             raise LoopInvarianceError(f"{names} in {self.body.where}", f"{what}.", fix)
-
-
-def _constant(body: Body, traced: Split) -> Split:
-    """Return the split in which no value that all iterations share depends on one of them; raise if there is none."""
-    if not _differing(traced):
-        return traced
-    traced = traced.narrowed(traced.numbers_in(_SHARED))
-    names = _differing(traced)
-    if names:
-        collection = f'"{names[0].split("/")[0]}"'
-        raise LoopInvarianceError(
-            body.where,
-            f"{names} is shared by all iterations (variable_broadcast), but its initial value depends on the "
-            "carry, on carried variables or on a key that is split.",
-            fix_for(body, names, f"Carry it: `variable_carry={collection}`, or do not split its RNG stream."),
-        )
-    return traced
-
-
-def _differing(traced: Split) -> list[str]:
-    """Return the names of the shared variables whose initial values depend on an iteration."""
-    return sorted(
-        path_text(path) for tree in traced.reads()[_SHARED] for path, read in leaves_of(tree) if _depends(read)
-    )
-
-
-def _depends(read: PyTree) -> bool:
-    return any(_STATE in one for one in jax.tree.leaves(read, is_leaf=lambda leaf: isinstance(leaf, frozenset)))
-
-
-_SHARED = 1
-"""The index of the shared variables among the output groups."""
-
-_STATE = 0
-"""The index of the state among the operands of a traced body, as in `Split.reads`."""
 
 
 def loop_advice(axes: Sequence[Any]) -> Advice:

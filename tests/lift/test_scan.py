@@ -468,6 +468,44 @@ def test_a_carried_variable_goes_from_one_iteration_to_the_next() -> None:
     assert counts.tolist() == [3, 3, 3]
 
 
+@pytest.mark.parametrize("around", [lambda fn: fn, liftcore.jit, liftcore.remat])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_shared_variable_may_begin_as_a_carried_one_begins(around: Callable[..., Any], depth: int) -> None:
+    def fn(scope: Scope, x: Any, _: Any) -> Any:
+        n = scope.variable("state", "n", lambda: jax.random.uniform(scope.make_rng()))
+        first = scope.variable("consts", "first", lambda: 3 * n.value).value
+        n.value += x
+        return x + first, n.value
+
+    lifted: Callable[..., Any] = fn
+    options: Any = {"variable_carry": "state", "variable_broadcast": "consts", "split_rngs": False}
+    for _ in range(depth):
+        lifted = liftcore.scan(around(lifted), length=2, **options)
+    (y, ns), variables = liftcore.init(lifted)(KEY, jnp.float32(1), None)
+    x, n = jnp.float32(1), jax.random.uniform(liftcore.bind({}, KEY).make_rng())
+    seen, first = [], 3 * n
+    for _ in range(2**depth):
+        n, x = n + x, x + first
+        seen.append(n)
+    assert_same((y, ns.ravel(), variables), (x, jnp.stack(seen), {"consts": {"first": first}, "state": {"n": n}}))
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_what_is_the_same_in_all_iterations_cannot_follow_a_carried_variable(written: bool) -> None:
+    def fn(scope: Scope, x: Any, _: Any) -> Any:
+        n = scope.variable("state", "n", lambda: jnp.float32(3))
+        n.value += 1
+        if written:
+            scope.variable("consts", "last", lambda: jnp.float32(0)).value = n.value
+        return x, 0.0 if written else n.value
+
+    lifted = liftcore.scan(
+        fn, length=2, variable_carry="state", variable_broadcast="consts", out_axes=liftcore.broadcast
+    )
+    with pytest.raises(LoopInvarianceError, match="differ between iterations" if written else "`broadcast`"):
+        liftcore.init(lifted)(KEY, jnp.float32(1), None)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_carried_variable_begins_as_the_first_iteration_makes_it(reverse: bool) -> None:
     def fn(scope: Scope, carry: Any, x: Any) -> Any:

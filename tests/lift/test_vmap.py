@@ -555,7 +555,10 @@ def test_what_is_computed_from_constants_is_concrete_in_apply() -> None:
 
 
 def test_over_a_scope_that_creates_nothing_it_does_what_it_does_over_others() -> None:
+    runs: list[None] = []
+
     def body(scope: Scope, x: Any) -> Any:
+        runs.append(None)
         scope.variable("state", "n", lambda: 0).value += 1
         scope.variable("stats", "x", lambda: 0).value = {"sum": 2 * x}
         scope.sow("intermediates", "x", x)
@@ -570,6 +573,7 @@ def test_over_a_scope_that_creates_nothing_it_does_what_it_does_over_others() ->
         return y, scope.variables(), jax.random.key_data(scope.make_rng("dropout"))
 
     jax.tree.map(np.testing.assert_array_equal, run(False), run(True))
+    assert len(runs) == 2, "each runs the body once"
 
 
 def test_over_a_scope_that_creates_nothing_errors_are_the_same() -> None:

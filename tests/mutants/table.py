@@ -485,8 +485,8 @@ MUTANTS = (
     ),
     Mutant(
         "lift/fori_loop.py",
-        "number = index - state[0] if counts else ()",
-        "number = index if counts else ()",
+        "number = carry[0] - state[0] if counts else ()",
+        "number = carry[0] if counts else ()",
         "the keys of an iteration depend on the lower bound",
         ("lift/test_fori_loop.py",),
     ),
@@ -812,7 +812,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "runners/elements.py",
+        "lift/pmap.py",
         "aval.shape, aval.dtype, weak_type=aval.weak_type",
         "aval.shape, aval.dtype, weak_type=False",
         "weak types are lost where elements are given whole arrays",
@@ -820,14 +820,14 @@ MUTANTS = (
     ),
     Mutant(
         "runners/elements.py",
-        "elements = Elements(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated, gathered)",
-        "elements = Elements(mapper, size, (operand_axes, None), (*axes.in_axes, 0), donated, gathered)",
+        "group_axes = (*axes.out_axes, 0)",
+        "group_axes = (*axes.in_axes, 0)",
         "variables come out along the axis that they went in",
         ("lift/test_vmap.py",),
     ),
     Mutant(
         "runners/repeat.py",
-        "            if not runs:  # under",
+        "            if not found:  # under",
         "            if False:  # under",
         "without jit, the draws of a body that never runs are not counted",
         ("lift/test_while_loop.py", "laws/test_disable_jit.py"),
