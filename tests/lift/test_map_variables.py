@@ -196,6 +196,22 @@ def test_an_initial_value_that_reads_a_mapped_one_is_stored_itself_if_all_are_se
     assert_same(y, liftcore.apply(lifted)(variables, X))
 
 
+def test_a_map_gets_all_variables_at_once_though_one_reads_a_variable_that_is_not_mapped() -> None:
+    given: list[list[str]] = []
+
+    def store(variables: Any) -> Any:
+        given.append(sorted(variables["params"]))
+        return halve(variables)
+
+    def body(scope: Scope) -> Any:
+        n = scope.variable("state", "n", lambda: jnp.float32(2))
+        return scope.param("a", lambda key: jnp.float32(3)) * scope.param("b", lambda key: n.value + 5)
+
+    y, variables = liftcore.init(map_variables(body, "params", double, store, init=True))(KEY)
+    assert given == [["a", "b"]]
+    assert (y, variables) == (21.0, {"params": {"a": 1.5, "b": 3.5}, "state": {"n": 2.0}})
+
+
 def test_a_map_in_parts_gets_each_variable_once_and_those_first_that_others_read() -> None:
     parts: list[list[str]] = []
 
