@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-__all__ = ["Whole", "cast", "copied", "only", "overlaid", "rewrapped", "shapes", "unwrapped", "wrapped"]
+__all__ = ["Whole", "cast", "only", "overlaid", "shapes", "unwrapped", "wrapped"]
 
 
 class Whole:
@@ -49,17 +49,6 @@ def unwrapped(value: Any) -> Any:
     return value.value if type(value) is Whole else value
 
 
-def rewrapped(tree: Any, like: Any) -> Any:
-    """Return a tree whose mappings have the same kinds as in another tree: value of a variable, frozen, or plain."""
-    if type(like) is Whole:
-        return wrapped(tree)
-    if not isinstance(tree, Mapping) or not isinstance(like, Mapping):
-        return tree
-    below = {name: rewrapped(below, like.get(name)) for name, below in tree.items()}
-    # A frozen mapping that a user passed may be a module or a value; as a value, it must keep its type.
-    return below if isinstance(like, MutableMapping) else type(like)(below)  # type: ignore[call-arg]
-
-
 def only(tree: Any, kinds: Any) -> Any:
     """Return a pytree with None in place of each leaf that has none of the given types."""
     return jax.tree.map(lambda leaf: leaf if isinstance(leaf, kinds) else None, tree)
@@ -84,11 +73,3 @@ def cast(value: Any, dtypes: Sequence[Any]) -> Any:
     return jax.tree.unflatten(
         treedef, [leaf if dtype is None else jax.lax.convert_element_type(leaf, dtype) for leaf, dtype in pairs]
     )
-
-
-def copied(value: Any, empty: bool = False) -> Any:
-    """Return nested mappings as new plain dicts, with values as a user sees them, and empty ones only if `empty`."""
-    if not isinstance(value, Mapping):
-        return unwrapped(value)
-    kept = {name: below for name, below in value.items() if empty or not isinstance(below, Mapping) or below}
-    return {name: copied(below, empty) for name, below in kept.items()}

@@ -21,6 +21,7 @@ import jax
 
 from .. import filters, rng
 from ..errors import LiftArgumentError, UnliftedCollectionError, shown
+from ..filters.trees import nested
 from ..rest import Rest
 from ..scopes.lifts import Lift
 from ..scopes.scope import Scope
@@ -228,13 +229,7 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
     """Return the trees of changed variables, one for each output filter."""
     if not changed:
         return [{} for _ in layout.lift.out]
-    nested: dict[str, Any] = {}
-    for path, value in changed.items():
-        inner = nested
-        for name in path[:-1]:
-            inner = inner.setdefault(name, {})
-        inner[path[-1]] = value
-    parts, rest = filters.partition(nested, layout.lift.out, root.path)
+    parts, rest = filters.partition(nested(changed), layout.lift.out, root.path)
     if rest:
         names = sorted("/".join(path) for path, _ in filters.leaves_of(rest))
         raise UnliftedCollectionError(

@@ -8,14 +8,14 @@ whole tree, and may refer to variables in it by name.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from .._compat import tag
 from ..errors import LiftArgumentError
-from ..filters import merge
+from ..filters.trees import apart, by_place, merged
 from ..pipeline.splitting import Prologue, trace
 from ..typing import PyTree
 from .variable_maps import VariableMaps
@@ -44,7 +44,7 @@ def make_mapped(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) 
     read = traced.read_by(mapped)
 
     def views(stored: Any) -> tuple[PyTree, PyTree]:
-        view = maps.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
+        view = maps.view(merged(before, stored))
         return maps.fitting(view, traced.created[0]), maps.fitting(view, seen)
 
     if True in [one and other for one, other in zip(mapped, read, strict=True)]:
@@ -77,21 +77,15 @@ def _by_parts(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) ->
             values = jax.tree.leaves(maps.fitting(maps.view(parts[-1]), types))
             for number, value in zip(itertools.compress(range(len(now)), now), values, strict=True):
                 prologue.replace(number, value)
-    stored = tuple(merge(*trees) for trees in zip(*parts, strict=True))
+    stored = merged(*parts)
     if jax.tree.leaves(seen):
-        view = maps.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
-        seen = maps.fitting(view, seen)
+        seen = maps.fitting(maps.view(merged(before, stored)), seen)
     return stored, seen
 
 
-def _without_none(tree: Any) -> Any:
+def _without_none(group: PyTree) -> PyTree:
     """Return a group without the variables that are None."""
-    if isinstance(tree, tuple):
-        return tuple(map(_without_none, tree))
-    if not isinstance(tree, Mapping):
-        return tree
-    below = {name: _without_none(value) for name, value in tree.items() if value is not None}
-    return {name: value for name, value in below.items() if not (isinstance(value, dict) and not value)}
+    return apart(group, {place for place, value in by_place(group).items() if value is not None})[0]
 
 
 class _InOrder:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ..errors import LiftArgumentError, LoopInvarianceError
-from ..filters import leaves_of
-from ..filters.trees import names_of
+from ..filters.trees import leaves_of, merged, names_of, overlay
 from ..pipeline.body import Body
 from ..pipeline.changes import Changes, without_created
 from ..pipeline.reuse import once
@@ -24,7 +23,7 @@ from ..pipeline.splitting import Prologue, Split, trace
 from ..scopes.lifts import Advice
 from ..texts import path_text
 from ..typing import Path, PyTree
-from .carry import LoopState, check_carry, fix_for, merged, overlay
+from .carry import LoopState, check_carry, fix_for
 
 __all__ = ["Repeat", "Variables", "loop_advice", "loop_keys", "splits"]
 
