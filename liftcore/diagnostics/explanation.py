@@ -20,6 +20,7 @@ import jax
 
 from .. import filters
 from ..errors import name_of
+from ..filters.trees import flat
 from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
@@ -252,7 +253,7 @@ class Watching(Scope):
 
     def variables(self) -> Any:
         found = super().variables()
-        for path, _ in filters.leaves_of(found):
+        for path in flat(found):
             self._note("read", *path)
         return found
 
@@ -344,7 +345,7 @@ class Watched:
         for outer in body.outers:
             variables = outer.collections_below()
             into, out = (
-                {path: index for index, tree in enumerate(trees) for path, _ in filters.leaves_of(tree)}
+                {path: index for index, tree in enumerate(trees) for path in flat(tree)}
                 for trees in (
                     filters.partition(variables, rules, outer.path)[0] for rules in (layout.lift.into, layout.lift.out)
                 )

@@ -22,6 +22,7 @@ __all__ = [
     "below",
     "by_place",
     "copied",
+    "flat",
     "leaves_of",
     "merge",
     "merged",
@@ -156,15 +157,33 @@ def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
     Args:
         tree: variables as nested dicts.
     """
-    return _leaves_below((), tree)
+    return iter(flat(tree).items())
 
 
-def _leaves_below(prefix: Path, tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
-    for name, below in tree.items():
-        if isinstance(below, Mapping):
-            yield from _leaves_below((*prefix, name), below)
-        else:
-            yield (*prefix, name), below
+def flat(tree: Variables) -> dict[Path, typing.Any]:
+    """Return the variables of a tree, or of a subtree, by path: the inverse of `nested`."""
+    found: dict[Path, typing.Any] = {}
+
+    def add(path: Path, tree: Variables) -> None:
+        for name, below in tree.items():
+            if isinstance(below, Mapping):
+                add((*path, name), below)
+            else:
+                found[(*path, name)] = below
+
+    add((), tree)
+    return found
+
+
+def nested(flat: Mapping[Path, typing.Any]) -> dict[str, typing.Any]:
+    """Return the tree of variables that are given by path."""
+    tree: dict[str, typing.Any] = {}
+    for path, value in flat.items():
+        inner = tree
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = value
+    return tree
 
 
 def merge(*trees: Variables) -> dict[str, typing.Any]:
@@ -187,17 +206,6 @@ def merge(*trees: Variables) -> dict[str, typing.Any]:
                 value = merge(old, value)
             merged[key] = value
     return merged
-
-
-def nested(flat: Mapping[Path, typing.Any]) -> dict[str, typing.Any]:
-    """Return the tree of variables that are given by path: the inverse of `leaves_of`."""
-    tree: dict[str, typing.Any] = {}
-    for path, value in flat.items():
-        inner = tree
-        for name in path[:-1]:
-            inner = inner.setdefault(name, {})
-        inner[path[-1]] = value
-    return tree
 
 
 def above(tree: Variables, path: Path) -> dict[str, typing.Any]:
@@ -240,7 +248,7 @@ def rewrapped(tree: typing.Any, like: typing.Any) -> typing.Any:
 
 def by_place(group: PyTree) -> dict[tuple[int, Path], typing.Any]:
     """Return the variables of a group by place, to look them up and to compare two groups."""
-    return {(index, path): value for index, tree in enumerate(group) for path, value in leaves_of(tree)}
+    return {(index, path): value for index, tree in enumerate(group) for path, value in flat(tree).items()}
 
 
 def names_of(group: PyTree) -> list[str]:

@@ -77,12 +77,12 @@ def _changes(body: Body, groups: Sequence[PyTree]) -> _Changed:
         first = next((place for place in itertools.chain(created, written) if place[0] == index), None)
         if first is not None:
             outer.check_live("creating" if first in created else "writing", *first[1])
-    for (index, (collection, *names, name)), value in created.items():
-        if body.outers[index].tree.writable(collection) is not True:
-            body.outers[index].below(tuple(names)).check_writable(collection, name, value, "created")
-    for (index, (collection, *names, name)), value in written.items():
-        if body.outers[index].tree.writable(collection) is not True:
-            body.outers[index].below(tuple(names)).check_put(collection, name, value)
+    for (index, path), value in created.items():
+        if body.outers[index].tree.writable(path[0]) is not True:
+            body.outers[index].below(path[1:-1]).check_writable(path[0], path[-1], value, "created")
+    for (index, path), value in written.items():
+        if body.outers[index].tree.writable(path[0]) is not True:
+            body.outers[index].below(path[1:-1]).check_put(path[0], path[-1], value)
     return _Changed(created, written)
 
 
