@@ -17,9 +17,7 @@ from ..values import Whole, unwrapped, wrapped
 from .predicates import decide, short_form, to_predicate
 
 __all__ = [
-    "above",
     "apart",
-    "below",
     "by_place",
     "copied",
     "flat",
@@ -31,8 +29,10 @@ __all__ = [
     "overlay",
     "partition",
     "rewrapped",
+    "rooted",
     "select",
     "split",
+    "subtree",
 ]
 
 
@@ -208,16 +208,16 @@ def merge(*trees: Variables) -> dict[str, typing.Any]:
     return merged
 
 
-def above(tree: Variables, path: Path) -> dict[str, typing.Any]:
-    """Return the variables below the modules of a path as variables of the root."""
+def rooted(tree: Variables, path: Path) -> dict[str, typing.Any]:
+    """Return the variables of the module at a path as variables of the root: the inverse of `subtree`."""
     return {
         collection: functools.reduce(lambda inner, name: {name: inner}, reversed(path), below)
         for collection, below in tree.items()
     }
 
 
-def below(tree: Variables, path: Path) -> dict[str, typing.Any]:
-    """Return the variables of a tree below the modules of a path."""
+def subtree(tree: Variables, path: Path) -> dict[str, typing.Any]:
+    """Return the variables of the module at a path, without empty collections."""
     found: dict[str, typing.Any] = {}
     for collection, inner in tree.items():
         for name in path:

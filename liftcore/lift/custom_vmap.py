@@ -14,7 +14,7 @@ import jax
 
 from ..errors import LiftArgumentError, LiftError, bind_user, boundary, call_user, check_function, name_of
 from ..filters import Nothing
-from ..filters.trees import above, below, copied, merged, names_of
+from ..filters.trees import copied, merged, names_of, rooted, subtree
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
@@ -128,7 +128,7 @@ class Rule:
         flags, values = merged(is_variable, is_created[0]), merged(variables, created[0])
         roots = [self._root(*both) for both in zip(self._places, values, strict=True)]
         scopes = [roots[index].below((*self._places[index][0], *route)) for index, route in self._layout.routes]
-        trees = [copied(below(flags[index], route)) for index, route in self._layout.routes]
+        trees = [copied(subtree(flags[index], route)) for index, route in self._layout.routes]
         seen, given = (jax.tree.unflatten(self._layout.scopes, each) for each in (trees, scopes))
         (result, sown), batched = self._mapped(axis_size, in_batched, operands)
         if any(jax.tree.leaves(in_batched)) and not any(jax.tree.leaves((seen, is_arg))):
@@ -148,7 +148,7 @@ class Rule:
     def _root(self, place: tuple[Path, bool], variables: Mapping[str, Any]) -> Scope:
         """Return a read-only root scope with the variables at their absolute paths."""
         path, initializing = place
-        tree = Tree(above(variables, path), {}, Nothing())
+        tree = Tree(rooted(variables, path), {}, Nothing())
         tree.initializing = initializing
         return Scope.at(tree)
 

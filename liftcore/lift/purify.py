@@ -11,7 +11,7 @@ import jax
 from .. import rng
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError, boundary, call_user, name_of
-from ..filters.trees import above, copied, merge
+from ..filters.trees import copied, merge, rooted
 from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
@@ -86,7 +86,7 @@ def purify(
             return result, root.below(base).mutable_variables()
 
     pure_fn.__name__ = name_of(fn)
-    below = (above(copied(outer.collections_below()), outer.path[len(base) :]) for outer in outers)
+    below = (rooted(copied(outer.collections_below()), outer.path[len(base) :]) for outer in outers)
     return pure_fn, merge(*below)
 
 
@@ -146,5 +146,5 @@ def _root(base: Path, variables: Variables, rngs: RNGs | None, mutable: Filter) 
     def fold_in_data(path: Path, name: str, count: int, origin: object) -> Any:
         return rng.fold_in_data((*path[len(base) :], count))
 
-    tree = Tree(above(variables, base), checked.rngs, checked.mutable, fold_in_data=fold_in_data)
+    tree = Tree(rooted(variables, base), checked.rngs, checked.mutable, fold_in_data=fold_in_data)
     return Scope.at(tree)

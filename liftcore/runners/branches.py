@@ -175,8 +175,7 @@ def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
     expected = merged(before, functools.reduce(select, written))
     for number, group in enumerate(written):
         held = select(before, group)
-        places = by_place(held)
-        for _, path in [place for place in by_place(group) if place not in places]:
+        for _, path in sorted(by_place(group).keys() - by_place(held).keys()):
             raise LiftArgumentError(
                 f'"{path_text(path)}" in {where}',
                 f"branch {number} writes it, but there is no such variable if another branch runs.",

@@ -17,7 +17,7 @@ import numpy as np
 
 from .._compat import zeros
 from ..errors import LiftArgumentError, shown
-from ..filters.trees import below, by_place, copied, leaves_of, merged, names_of, nested, rewrapped, select
+from ..filters.trees import by_place, copied, leaves_of, merged, names_of, nested, rewrapped, select, subtree
 from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.packing import Lifter, Transform, transformation
@@ -77,7 +77,7 @@ class TreesByScope(NamedTuple):
 
     def out(self, trees: Sequence[Any]) -> PyTree:
         """Return the tree below each given scope."""
-        return jax.tree.unflatten(self.scopes, [copied(below(trees[index], route)) for index, route in self.routes])
+        return jax.tree.unflatten(self.scopes, [copied(subtree(trees[index], route)) for index, route in self.routes])
 
     def into(self, where: str, given: PyTree, like: Sequence[Any]) -> tuple[Any, ...]:
         """The inverse of `out`. If several scopes give a value for one variable, the first one counts.
@@ -88,7 +88,7 @@ class TreesByScope(NamedTuple):
         flat: list[dict[Path, Any]] = [{} for _ in like]
         places = by_place(like)
         for (index, route), tree in zip(self.routes, self.scopes.flatten_up_to(given), strict=True):
-            pattern = below(like[index], route)
+            pattern = subtree(like[index], route)
             for path, value in leaves_of({} if tree is None else rewrapped(tree, pattern)):
                 place = (path[0], *route, *path[1:])
                 if (index, place) not in places:
