@@ -10,6 +10,8 @@ import functools
 import typing
 from collections.abc import Container, Iterator, Mapping, MutableMapping, Sequence
 
+import jax
+
 from ..errors import LiftArgumentError, UnmatchedFilterError, shown
 from ..texts import path_text
 from ..typing import Filter, Path, Predicate, PyTree, Variables
@@ -289,7 +291,9 @@ def overlay(group: PyTree, newer: PyTree) -> PyTree:
 
 
 def _overlay(tree: typing.Any, update: typing.Any) -> typing.Any:
-    tree = unwrapped(tree)
-    if not isinstance(tree, Mapping) or not isinstance(update, Mapping):
+    held = unwrapped(tree)
+    if not isinstance(held, Mapping) or not isinstance(update, Mapping):
         return update
-    return {name: _overlay(below, update[name]) if name in update else below for name, below in tree.items()}
+    newer = {name: _overlay(below, update[name]) if name in update else below for name, below in held.items()}
+    # A child scope may write a part of a value: together, the parts are still one value.
+    return jax.tree.unflatten(jax.tree.structure(tree), jax.tree.leaves(newer)) if type(tree) is Whole else newer

@@ -105,7 +105,7 @@ def _casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[
     They correspond to `_promoted` for variables that existed before; see `Tree.casts`.
     """
     found = {}
-    after = by_place(select(written, created))
+    after = by_place(written)
     for place, value in by_place(select(created, written)).items():
         (olds, treedef), (news, treedef_after) = _flatten(value), _flatten(after[place])
         if treedef == treedef_after:
