@@ -35,6 +35,7 @@ __all__ = [
     "select",
     "split",
     "subtree",
+    "under",
 ]
 
 
@@ -162,18 +163,14 @@ def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
     return iter(flat(tree).items())
 
 
-def flat(tree: Variables) -> dict[Path, typing.Any]:
-    """Return the variables of a tree, or of a subtree, by path: the inverse of `nested`."""
+def flat(tree: Variables, prefix: Path = ()) -> dict[Path, typing.Any]:
+    """Return the variables of a tree, or of a subtree at a prefix, by path: the inverse of `nested`."""
     found: dict[Path, typing.Any] = {}
-
-    def add(path: Path, tree: Variables) -> None:
-        for name, below in tree.items():
-            if isinstance(below, Mapping):
-                add((*path, name), below)
-            else:
-                found[(*path, name)] = below
-
-    add((), tree)
+    for name, below in tree.items():
+        if isinstance(below, Mapping):
+            found |= flat(below, (*prefix, name))
+        else:
+            found[(*prefix, name)] = below
     return found
 
 
@@ -208,6 +205,11 @@ def merge(*trees: Variables) -> dict[str, typing.Any]:
                 value = merge(old, value)
             merged[key] = value
     return merged
+
+
+def under(modules: Path, path: Path) -> Path:
+    """Return the path of a variable from the root, from its path `(collection, *modules, name)` below other modules."""
+    return path[0], *modules, *path[1:]
 
 
 def rooted(tree: Variables, path: Path) -> dict[str, typing.Any]:
@@ -255,7 +257,7 @@ def by_place(group: PyTree) -> dict[tuple[int, Path], typing.Any]:
 
 def names_of(group: PyTree) -> list[str]:
     """Return the names of the variables of a group."""
-    return sorted({path_text(path) for _, path in by_place(group)})
+    return sorted({path_text(path) for tree in group for path in flat(tree)})
 
 
 def apart(group: PyTree, places: Container[tuple[int, Path]]) -> tuple[PyTree, PyTree]:

@@ -14,7 +14,7 @@ import jax
 
 from .._compat import release, tag, trace_state
 from ..errors import LiftArgumentError, no_function, note_call
-from ..filters.trees import by_place
+from ..filters.trees import by_place, under
 from ..scopes import problems
 from ..scopes.scope import Scope
 from ..scopes.scoped import is_scoped
@@ -168,7 +168,7 @@ class Body:
 
     def from_root(self, index: int, path: Path) -> Path:
         """Return the path of a variable from the root, for its place: an outermost scope and the path below it."""
-        return path[0], *self.outers[index].path, *path[1:]
+        return under(self.outers[index].path, path)
 
     @property
     def use(self) -> Body:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..filters.trees import by_place, merged
+from ..filters.trees import by_place, merged, under
 from ..scopes.scope import Scope
 from ..scopes.tree import Sown
 from ..typing import Path, PyTree
@@ -129,7 +129,7 @@ def _put_back(body: Body, changes: _Changed) -> None:
         outer, bound = body.outers[index], body.is_bound(value)
         outer.below(path[1:-1]).create_variable(path[0], path[-1], value, bound=bound)
         if nested and not bound:
-            outer.tree.unsplit.add((path[0], *outer.relative_path, *path[1:]))
+            outer.tree.unsplit.add(under(outer.relative_path, path))
     written: dict[tuple[int, Path], dict[str, Any]] = {}  # of each scope and collection at once
     for (index, path), value in changes.written.items():
         written.setdefault((index, path[:-1]), {})[path[-1]] = value
@@ -146,7 +146,7 @@ def _go_on(body: Body) -> None:
             scope.take_names(names)
         for index, path in record.unsplit:
             outer = body.outers[index]
-            outer.tree.unsplit.add((path[0], *outer.relative_path, *path[1:]))
+            outer.tree.unsplit.add(under(outer.relative_path, path))
         for index, path in record.redrawn:
             body.outers[index].tree.made_again.add(body.from_root(index, path))
     for (index, path, name), count in draws.items():

@@ -115,7 +115,7 @@ def filter_(
     """
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
     keys = [[dict(group_streams(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
-    left = tuple([tuple(flat(rest)) for _, rest in parts])
+    left = tuple([tuple(flat(rest)) if rest else () for _, rest in parts])
     return _transposed([taken for taken, _ in parts], in_filters), _transposed(keys, rng_filters), left
 
 

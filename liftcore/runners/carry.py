@@ -182,7 +182,7 @@ def check_separate(body: Body, group: PyTree) -> None:
 
 def not_separate(body: Body, group: PyTree) -> list[Path]:
     """Return the paths of the variables of a group whose initial values are not separate from later computation."""
-    return [path for _, path in sorted(body.record.unsplit & by_place(group).keys())]
+    return [path for index, path in sorted(body.record.unsplit) if (index, path) in by_place(group)]
 
 
 def fix_for(body: Body, names: Collection[str], otherwise: str) -> str:

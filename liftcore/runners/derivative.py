@@ -17,7 +17,7 @@ import numpy as np
 
 from .._compat import zeros
 from ..errors import LiftArgumentError, shown
-from ..filters.trees import by_place, copied, leaves_of, merged, names_of, nested, rewrapped, select, subtree
+from ..filters.trees import by_place, copied, leaves_of, merged, names_of, nested, rewrapped, select, subtree, under
 from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.packing import Lifter, Transform, transformation
@@ -90,7 +90,7 @@ class TreesByScope(NamedTuple):
         for (index, route), tree in zip(self.routes, self.scopes.flatten_up_to(given), strict=True):
             pattern = subtree(like[index], route)
             for path, value in leaves_of({} if tree is None else rewrapped(tree, pattern)):
-                place = (path[0], *route, *path[1:])
+                place = under(route, path)
                 if (index, place) not in places:
                     raise LiftArgumentError(
                         where,
