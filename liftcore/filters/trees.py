@@ -39,6 +39,9 @@ __all__ = [
 ]
 
 
+# --- trees and filters ------------------------------------------------------------------------------------------------
+
+
 def partition(
     variables: Variables, filters: Sequence[Filter], prefix: Path = (), *, empty: bool = False
 ) -> tuple[list[dict[str, typing.Any]], dict[str, typing.Any]]:
@@ -150,6 +153,9 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
     raise UnmatchedFilterError("split", what, "Add a filter that does, or `...` as the last filter to take the rest.")
 
 
+# --- trees and paths --------------------------------------------------------------------------------------------------
+
+
 def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
     """Yield each variable of a tree, or of a subtree, with its path.
 
@@ -231,6 +237,9 @@ def subtree(tree: Variables, path: Path) -> dict[str, typing.Any]:
     return found
 
 
+# --- values in trees --------------------------------------------------------------------------------------------------
+
+
 def copied(value: typing.Any, empty: bool = False) -> typing.Any:
     """Return nested mappings as new plain dicts, with values as a user sees them, and empty ones only if `empty`."""
     if not isinstance(value, Mapping):
@@ -248,6 +257,9 @@ def rewrapped(tree: typing.Any, like: typing.Any) -> typing.Any:
     below = {name: rewrapped(below, like.get(name)) for name, below in tree.items()}
     # A frozen mapping that a user passed may be a module or a value; as a value, it must keep its type.
     return below if isinstance(like, MutableMapping) else type(like)(below)  # type: ignore[call-arg]
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
 
 
 def by_place(group: PyTree) -> dict[tuple[int, Path], typing.Any]:
