@@ -274,10 +274,12 @@ def names_of(group: PyTree) -> list[str]:
 
 def apart(group: PyTree, places: Container[tuple[int, Path]]) -> tuple[PyTree, PyTree]:
     """Return the variables of a group at some places, and the others."""
-    parts = [
-        partition(tree, [lambda path, _, index=index: (index, path) in places]) for index, tree in enumerate(group)
-    ]
+    parts = [partition(tree, [_among(places, index)]) for index, tree in enumerate(group)]
     return tuple([taken for (taken,), _ in parts]), tuple([rest for _, rest in parts])
+
+
+def _among(places: Container[tuple[int, Path]], index: int) -> Predicate:
+    return lambda path, _: (index, path) in places
 
 
 def merged(*groups: PyTree) -> PyTree:
