@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["Whole", "cast", "only", "overlaid", "shapes", "unwrapped", "wrapped"]
+__all__ = ["Whole", "cast", "copied", "only", "overlaid", "shapes", "unwrapped", "wrapped"]
 
 
 class Whole:
@@ -73,3 +73,11 @@ def cast(value: Any, dtypes: Sequence[Any]) -> Any:
     return jax.tree.unflatten(
         treedef, [leaf if dtype is None else jax.lax.convert_element_type(leaf, dtype) for leaf, dtype in pairs]
     )
+
+
+def copied(value: Any, empty: bool = False) -> Any:
+    """Return nested mappings as new plain dicts, with values as a user sees them, and empty ones only if `empty`."""
+    if not isinstance(value, Mapping):
+        return unwrapped(value)
+    kept = {name: below for name, below in value.items() if empty or not isinstance(below, Mapping) or below}
+    return {name: copied(below, empty) for name, below in kept.items()}

@@ -21,7 +21,6 @@ from .predicates import decide, short_form, to_predicate
 __all__ = [
     "apart",
     "by_place",
-    "copied",
     "flat",
     "leaves_of",
     "merge",
@@ -238,14 +237,6 @@ def subtree(tree: Variables, path: Path) -> dict[str, typing.Any]:
 
 
 # --- values in trees --------------------------------------------------------------------------------------------------
-
-
-def copied(value: typing.Any, empty: bool = False) -> typing.Any:
-    """Return nested mappings as new plain dicts, with values as a user sees them, and empty ones only if `empty`."""
-    if not isinstance(value, Mapping):
-        return unwrapped(value)
-    kept = {name: below for name, below in value.items() if empty or not isinstance(below, Mapping) or below}
-    return {name: copied(below, empty) for name, below in kept.items()}
 
 
 def rewrapped(tree: typing.Any, like: typing.Any) -> typing.Any:

@@ -14,7 +14,7 @@ import jax
 
 from ..errors import LiftArgumentError, LiftError, bind_user, boundary, call_user, check_function, name_of
 from ..filters import Nothing
-from ..filters.trees import copied, merged, names_of, rooted, subtree
+from ..filters.trees import merged, names_of, rooted, subtree
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
@@ -23,6 +23,7 @@ from ..scopes.lifts import Captured
 from ..scopes.scope import Scope
 from ..scopes.tree import Tree
 from ..typing import Filter, Path, PyTree
+from ..values import copied
 
 __all__ = ["custom_vmap"]
 

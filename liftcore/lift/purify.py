@@ -11,7 +11,7 @@ import jax
 from .. import rng
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError, boundary, call_user, name_of
-from ..filters.trees import copied, merge, rooted
+from ..filters.trees import merge, rooted
 from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
@@ -21,6 +21,7 @@ from ..scopes.scope import Scope
 from ..scopes.tree import Tree
 from ..texts import path_text
 from ..typing import Filter, Path, PyTree, RNGs, Variables
+from ..values import copied
 
 __all__ = ["purify"]
 

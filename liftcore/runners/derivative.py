@@ -17,7 +17,7 @@ import numpy as np
 
 from .._compat import zeros
 from ..errors import LiftArgumentError, shown
-from ..filters.trees import by_place, copied, leaves_of, merged, names_of, nested, rewrapped, select, subtree, under
+from ..filters.trees import by_place, leaves_of, merged, names_of, nested, rewrapped, select, subtree, under
 from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.packing import Lifter, Transform, transformation
@@ -25,6 +25,7 @@ from ..pipeline.stages import Layout
 from ..scopes.lifts import Advice, Captured
 from ..texts import path_text
 from ..typing import Filter, Path, PyTree
+from ..values import copied
 from .axes import split_arrays
 from .carry import not_separate
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
-from ..filters.trees import apart, by_place, names_of, partition, rewrapped, select
+from ..filters.trees import apart, by_place, flat, partition, rewrapped, select
 from ..pipeline.body import Body
 from ..texts import path_text, type_text
 from ..typing import Filter, PyTree, Variables
@@ -44,10 +44,10 @@ class VariableMaps(NamedTuple):
         for tree, outer in zip(trees, self.body.outers, strict=True):
             astray = partition(tree, [self.mapped], outer.path)[1]
             if astray:
+                names = [path_text(path) for path in flat(astray)]
                 raise LiftArgumentError(
                     self.body.where,
-                    f"`map_out` returned {names_of([astray])}, which `mapped` does not match, so `map_in` would never "
-                    "receive it.",
+                    f"`map_out` returned {names}, which `mapped` does not match, so `map_in` would never receive it.",
                     "Make `mapped` match the stored variables too.",
                 )
         return trees

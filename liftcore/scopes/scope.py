@@ -17,9 +17,8 @@ from .. import meta, rng
 from .._compat import tag, trace_state
 from ..errors import hide_frames, no_function
 from ..filters import partition, to_predicate
-from ..filters.trees import copied
 from ..typing import Collection, Filter, Path, RNGs, Variables
-from ..values import cast, unwrapped, wrapped
+from ..values import cast, copied, unwrapped, wrapped
 from . import problems
 from .adopting import Adopting
 from .child import Child
