@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-__all__ = ["Whole", "cast", "copied", "only", "overlaid", "rewrapped", "shapes", "unwrapped", "wrapped"]
+__all__ = ["Whole", "cast", "copied", "only", "overlaid", "shapes", "unwrapped", "wrapped"]
 
 
 class Whole:
@@ -47,17 +47,6 @@ def wrapped(value: Any) -> Any:
 def unwrapped(value: Any) -> Any:
     """Return a value in the form that a user sees."""
     return value.value if type(value) is Whole else value
-
-
-def rewrapped(tree: Any, like: Any) -> Any:
-    """Return a tree whose mappings have the same kinds as in another tree: value of a variable, frozen, or plain."""
-    if type(like) is Whole:
-        return wrapped(tree)
-    if not isinstance(tree, Mapping) or not isinstance(like, Mapping):
-        return tree
-    below = {name: rewrapped(below, like.get(name)) for name, below in tree.items()}
-    # A frozen mapping that a user passed may be a module or a value; as a value, it must keep its type.
-    return below if isinstance(like, MutableMapping) else type(like)(below)  # type: ignore[call-arg]
 
 
 def only(tree: Any, kinds: Any) -> Any:

@@ -20,6 +20,7 @@ import jax
 
 from .. import filters
 from ..errors import name_of
+from ..filters.trees import by_place, flat, under
 from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
@@ -252,7 +253,7 @@ class Watching(Scope):
 
     def variables(self) -> Any:
         found = super().variables()
-        for path, _ in filters.leaves_of(found):
+        for path in flat(found):
             self._note("read", *path)
         return found
 
@@ -315,9 +316,8 @@ class Watched:
     def made(self, created: Sequence[PyTree]) -> None:
         """Record the initial values that were made outside the lift; the others are None."""
         for group in created:
-            for place, tree in zip(self._places, group, strict=False):
-                made = (path for path, value in filters.leaves_of(tree) if jax.tree.leaves(value))
-                self._hoisted |= {_below(place, path) for path in made}
+            made = [place for place, value in by_place(group).items() if jax.tree.leaves(value)]
+            self._hoisted |= {under(self._places[index], path) for index, path in made}
 
     def close(self, body: Body) -> None:
         """Add the lift to the records of the body outside, after its outputs were written to the scopes there."""
@@ -344,7 +344,7 @@ class Watched:
         for outer in body.outers:
             variables = outer.collections_below()
             into, out = (
-                {path: index for index, tree in enumerate(trees) for path, _ in filters.leaves_of(tree)}
+                {path: index for index, tree in enumerate(trees) for path in flat(tree)}
                 for trees in (
                     filters.partition(variables, rules, outer.path)[0] for rules in (layout.lift.into, layout.lift.out)
                 )
@@ -352,7 +352,7 @@ class Watched:
             # A lift may show a variable in another collection.
             moved = {path[1:] for path in total.read if (path[0], *path[1 + len(outer.path) :]) not in into}
             for relative, value in filters.leaves_of(variables):
-                path = _below(outer.path, relative)
+                path = under(outer.path, relative)
                 yield ExplainedVariable(
                     path,
                     _type(value),
@@ -406,10 +406,6 @@ def _streams(body: Body, total: Watch) -> tuple[ExplainedStream, ...]:
         treatment = _NOT_LIFTED if index is None else _word(layout.lift.advice.rngs, index)
         found.append(ExplainedStream(name, source, group, treatment, count))
     return tuple(found)
-
-
-def _below(place: Path, path: Path) -> Path:
-    return (path[0], *place, *path[1:])
 
 
 def _type(value: Any) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-from .. import filters
 from ..filters import Nothing, short_form
+from ..filters.trees import by_place
 from ..pipeline.stages import Layout
 from ..runners.arguments import parameter_names
 from ..runners.compiled import Program, Signature
@@ -36,7 +36,7 @@ def facts_of(program: Program, trace: Signature) -> Facts:
     for index, path in enumerate(program.paths):
         told[_of_scope("path", index)] = "/".join(path)
     told["donated arguments"] = str([_shown(names, name) for name in gone.arguments])
-    given_up = [path for group in gone.variables for tree in group for path, _ in filters.leaves_of(tree)]
+    given_up = [path for group in gone.variables for _, path in by_place(group)]
     told["donated variables"] = str([*map("/".join, given_up)])
     if program.shardings is not None:
         told["shardings"] = repr(program.shardings)

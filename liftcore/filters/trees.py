@@ -1,17 +1,44 @@
-"""Functions that split trees of variables by filters, and merge them again."""
+"""Functions that take trees and groups of variables apart, and put them together again.
+
+A *tree* of variables is `{collection: {module: {name: value}}}`. A *group* is a sequence with one tree for each
+outermost scope of a lift. In a group, a variable has a *place*: the index of its scope, and the path below that.
+"""
 
 from __future__ import annotations
 
+import functools
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, MutableMapping, Sequence
+
+import jax
 
 from ..errors import LiftArgumentError, UnmatchedFilterError, shown
 from ..texts import path_text
 from ..typing import Filter, Path, Predicate, PyTree, Variables
-from ..values import unwrapped
+from ..values import Whole, unwrapped, wrapped
 from .predicates import decide, short_form, to_predicate
 
-__all__ = ["leaves_of", "merge", "names_of", "partition", "split"]
+__all__ = [
+    "apart",
+    "by_place",
+    "flat",
+    "leaves_of",
+    "merge",
+    "merged",
+    "names_of",
+    "nested",
+    "overlay",
+    "partition",
+    "rewrapped",
+    "rooted",
+    "select",
+    "split",
+    "subtree",
+    "under",
+]
+
+
+# --- trees and filters ------------------------------------------------------------------------------------------------
 
 
 def partition(
@@ -125,6 +152,9 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
     raise UnmatchedFilterError("split", what, "Add a filter that does, or `...` as the last filter to take the rest.")
 
 
+# --- trees and paths --------------------------------------------------------------------------------------------------
+
+
 def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
     """Yield each variable of a tree, or of a subtree, with its path.
 
@@ -135,20 +165,29 @@ def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
     Args:
         tree: variables as nested dicts.
     """
-    return _leaves_below((), tree)
+    return iter(flat(tree).items())
 
 
-def names_of(group: PyTree) -> list[str]:
-    """Return the names of the variables of a group, a sequence of trees."""
-    return sorted({path_text(path) for tree in group for path, _ in leaves_of(tree)})
-
-
-def _leaves_below(prefix: Path, tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
+def flat(tree: Variables, prefix: Path = ()) -> dict[Path, typing.Any]:
+    """Return the variables of a tree, or of a subtree at a prefix, by path: the inverse of `nested`."""
+    found: dict[Path, typing.Any] = {}
     for name, below in tree.items():
         if isinstance(below, Mapping):
-            yield from _leaves_below((*prefix, name), below)
+            found |= flat(below, (*prefix, name))
         else:
-            yield (*prefix, name), below
+            found[(*prefix, name)] = below
+    return found
+
+
+def nested(flat: Mapping[Path, typing.Any]) -> dict[str, typing.Any]:
+    """Return the tree of variables that are given by path."""
+    tree: dict[str, typing.Any] = {}
+    for path, value in flat.items():
+        inner = tree
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = value
+    return tree
 
 
 def merge(*trees: Variables) -> dict[str, typing.Any]:
@@ -171,3 +210,97 @@ def merge(*trees: Variables) -> dict[str, typing.Any]:
                 value = merge(old, value)
             merged[key] = value
     return merged
+
+
+def under(modules: Path, path: Path) -> Path:
+    """Return the path of a variable from the root, from its path `(collection, *modules, name)` below other modules."""
+    return path[0], *modules, *path[1:]
+
+
+def rooted(tree: Variables, path: Path) -> dict[str, typing.Any]:
+    """Return the variables of the module at a path as variables of the root: the inverse of `subtree`."""
+    return {
+        collection: functools.reduce(lambda inner, name: {name: inner}, reversed(path), below)
+        for collection, below in tree.items()
+    }
+
+
+def subtree(tree: Variables, path: Path) -> dict[str, typing.Any]:
+    """Return the variables of the module at a path, without empty collections."""
+    found: dict[str, typing.Any] = {}
+    for collection, inner in tree.items():
+        for name in path:
+            inner = inner.get(name) if isinstance(inner, Mapping) else None
+        if isinstance(inner, Mapping) and inner:
+            found[collection] = inner
+    return found
+
+
+# --- values in trees --------------------------------------------------------------------------------------------------
+
+
+def rewrapped(tree: typing.Any, like: typing.Any) -> typing.Any:
+    """Return a tree whose mappings have the same kinds as in another tree: value of a variable, frozen, or plain."""
+    if type(like) is Whole:
+        return wrapped(tree)
+    if not isinstance(tree, Mapping) or not isinstance(like, Mapping):
+        return tree
+    below = {name: rewrapped(below, like.get(name)) for name, below in tree.items()}
+    # A frozen mapping that a user passed may be a module or a value; as a value, it must keep its type.
+    return below if isinstance(like, MutableMapping) else type(like)(below)  # type: ignore[call-arg]
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def by_place(group: PyTree) -> dict[tuple[int, Path], typing.Any]:
+    """Return the variables of a group by place, to look them up and to compare two groups."""
+    return {(index, path): value for index, tree in enumerate(group) for path, value in flat(tree).items()}
+
+
+def names_of(group: PyTree) -> list[str]:
+    """Return the names of the variables of a group."""
+    return sorted({path_text(path) for tree in group for path in flat(tree)})
+
+
+def apart(group: PyTree, places: Container[tuple[int, Path]]) -> tuple[PyTree, PyTree]:
+    """Return the variables of a group at some places, and the others."""
+    parts = [partition(tree, [_among(places, index)]) for index, tree in enumerate(group)]
+    return tuple([taken for (taken,), _ in parts]), tuple([rest for _, rest in parts])
+
+
+def _among(places: Container[tuple[int, Path]], index: int) -> Predicate:
+    return lambda path, _: (index, path) in places
+
+
+def merged(*groups: PyTree) -> PyTree:
+    """Return the variables of several groups in one, as `merge` does for trees."""
+    return tuple([merge(*trees) for trees in zip(*groups, strict=True)])
+
+
+def select(group: PyTree, like: PyTree) -> PyTree:
+    """Restrict a group to the paths of another group."""
+    return tuple([_select(tree, pattern) for tree, pattern in zip(group, like, strict=True)])
+
+
+def _select(tree: typing.Any, pattern: typing.Any) -> typing.Any:
+    if not isinstance(pattern, Mapping):
+        return wrapped(tree) if type(pattern) is Whole else tree
+    tree = unwrapped(tree)
+    if not isinstance(tree, Mapping):
+        return tree
+    return {name: _select(tree[name], below) for name, below in pattern.items() if name in tree}
+
+
+def overlay(group: PyTree, newer: PyTree) -> PyTree:
+    """Return the variables of a group, with the values of a newer group where it has them."""
+    return tuple([_overlay(tree, update) for tree, update in zip(group, newer, strict=True)])
+
+
+def _overlay(tree: typing.Any, update: typing.Any) -> typing.Any:
+    held = unwrapped(tree)
+    if not isinstance(held, Mapping) or not isinstance(update, Mapping):
+        return update
+    newer = {name: _overlay(below, update[name]) if name in update else below for name, below in held.items()}
+    # A child scope may write a part of a value: together, the parts are still one value.
+    return jax.tree.unflatten(jax.tree.structure(tree), jax.tree.leaves(newer)) if type(tree) is Whole else newer

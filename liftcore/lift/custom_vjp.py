@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, call_user, check_function, name_of, shown
+from ..filters.trees import overlay
 from ..pipeline.body import Body
-from ..runners.carry import overlay
 from ..runners.custom import Operands, Ruled, WithRule, pair, split_held
 from ..runners.derivative import TreesByScope, zero_tangent
 

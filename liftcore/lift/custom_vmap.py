@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, LiftError, bind_user, boundary, call_user, check_function, name_of
-from ..filters import Nothing, merge
-from ..filters.trees import names_of
+from ..filters import Nothing
+from ..filters.trees import merged, names_of, rooted, subtree
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
@@ -126,12 +126,11 @@ class Rule:
         """Return the result of the rule, together with the values that the function itself sows."""
         _, created, (variables,), _, args = operands
         _, is_created, (is_variable,), _, is_arg = in_batched
-        flags = [merge(*trees) for trees in zip(is_variable, is_created[0], strict=True)]
-        values = [merge(*trees) for trees in zip(variables, created[0], strict=True)]
+        flags, values = merged(is_variable, is_created[0]), merged(variables, created[0])
         roots = [self._root(*both) for both in zip(self._places, values, strict=True)]
         scopes = [roots[index].below((*self._places[index][0], *route)) for index, route in self._layout.routes]
-        below = [copied(_below(flags[index], route)) for index, route in self._layout.routes]
-        seen, given = (jax.tree.unflatten(self._layout.scopes, each) for each in (below, scopes))
+        trees = [copied(subtree(flags[index], route)) for index, route in self._layout.routes]
+        seen, given = (jax.tree.unflatten(self._layout.scopes, each) for each in (trees, scopes))
         (result, sown), batched = self._mapped(axis_size, in_batched, operands)
         if any(jax.tree.leaves(in_batched)) and not any(jax.tree.leaves((seen, is_arg))):
             return (result, sown), batched  # the rule sees no keys
@@ -150,7 +149,7 @@ class Rule:
     def _root(self, place: tuple[Path, bool], variables: Mapping[str, Any]) -> Scope:
         """Return a read-only root scope with the variables at their absolute paths."""
         path, initializing = place
-        tree = Tree({name: _above(below, path) for name, below in variables.items()}, {}, Nothing())
+        tree = Tree(rooted(variables, path), {}, Nothing())
         tree.initializing = initializing
         return Scope.at(tree)
 
@@ -162,22 +161,6 @@ class Rule:
         axes = jax.tree.map(lambda flag: 0 if flag else None, tuple(in_batched))
         given = jax.vmap(self._run, axes, axis_size=axis_size)(*operands)
         return given, jax.tree.map(lambda _: True, given)
-
-
-def _above(below: Any, path: Path) -> Any:
-    """Return a collection as seen from the root, given its part at a path."""
-    return functools.reduce(lambda inner, name: {name: inner}, reversed(path), below)
-
-
-def _below(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the part of each collection at a path."""
-    found = {}
-    for collection, inner in tree.items():
-        for name in path:
-            inner = inner.get(name) if isinstance(inner, Mapping) else None
-        if inner is not None:
-            found[collection] = inner
-    return found
 
 
 def _positional(body: Body, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
+from ..filters.trees import overlay, select
 from ..pipeline.body import Body
 from ..runners.arguments import named_like
-from ..runners.carry import overlay, select
 from ..runners.derivative import TreesByScope, derivative, differentiable, with_aux, zero_tangents
 from ..typing import Filter, PyTree
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import jax
 from .. import rng
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError, boundary, call_user, name_of
-from ..filters import merge
+from ..filters.trees import merge, rooted
 from ..leaves import split_leaves
 from ..pipeline.body import Body
 from ..pipeline.changes import Changes
@@ -88,7 +88,7 @@ def purify(
             return result, root.below(base).mutable_variables()
 
     pure_fn.__name__ = name_of(fn)
-    below = (_nested(outer.path[len(base) :], copied(outer.collections_below())) for outer in outers)
+    below = (rooted(copied(outer.collections_below()), outer.path[len(base) :]) for outer in outers)
     return pure_fn, merge(*below)
 
 
@@ -147,14 +147,5 @@ def _root(base: Path, variables: Variables, rngs: RNGs | None, mutable: Filter) 
     def fold_in_data(path: Path, name: str, count: int, origin: object) -> Any:
         return rng.fold_in_data((*path[len(base) :], count))
 
-    tree = Tree(_nested(base, variables), checked.rngs, checked.mutable, fold_in_data=fold_in_data)
+    tree = Tree(rooted(variables, base), checked.rngs, checked.mutable, fold_in_data=fold_in_data)
     return Scope.at(tree)
-
-
-def _nested(path: Path, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return variables at a path as variables of the root."""
-
-    def at(path: Path, below: Any) -> Any:
-        return {path[0]: at(path[1:], below)} if path else below
-
-    return {collection: at(path, below) for collection, below in variables.items()}

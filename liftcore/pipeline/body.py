@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -13,7 +14,7 @@ import jax
 
 from .._compat import release, tag, trace_state
 from ..errors import LiftArgumentError, no_function, note_call
-from ..filters import leaves_of
+from ..filters.trees import by_place, under
 from ..scopes import problems
 from ..scopes.scope import Scope
 from ..scopes.scoped import is_scoped
@@ -142,9 +143,7 @@ class Body:
         """
         if not callable(fn):
             raise no_function(self.where, fn)
-        trees = [pair for group in created for pair in enumerate(group)]
-        places = [(index, path) for index, tree in trees for path, _ in leaves_of(tree)]
-        return self._but(fn=fn).redrawing(places)
+        return self._but(fn=fn).redrawing([place for group in created for place in by_place(group)])
 
     def marked(self, casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})) -> Body:
         """Return the same body, but with created values marked for a split; `casts` as in `Tree`."""
@@ -163,12 +162,13 @@ class Body:
             declared: variables whose initializers do not run, because a body before it has declared them.
         """
         return self._but(
-            _redrawn=self._redrawn.union(self._paths(redrawn)), _declared=self._declared.union(self._paths(declared))
+            _redrawn=self._redrawn.union(itertools.starmap(self.from_root, redrawn)),
+            _declared=self._declared.union(itertools.starmap(self.from_root, declared)),
         )
 
-    def _paths(self, places: Iterable[tuple[int, Path]]) -> list[Path]:
-        """Return the paths, from the root, of variables that are given by an outermost scope and a path below it."""
-        return [(path[0], *self.outers[index].path, *path[1:]) for index, path in places]
+    def from_root(self, index: int, path: Path) -> Path:
+        """Return the path of a variable from the root, for its place: an outermost scope and the path below it."""
+        return under(self.outers[index].path, path)
 
     @property
     def use(self) -> Body:

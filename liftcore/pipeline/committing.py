@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import filters
+from ..filters.trees import by_place, merged, under
 from ..scopes.scope import Scope
 from ..scopes.tree import Sown
 from ..typing import Path, PyTree
@@ -55,58 +55,52 @@ def _check_owners(body: Body) -> None:
                 scope.below(tuple(path)).check_owner(name, collection, owner)
 
 
-class _Change(NamedTuple):
-    """The changes to one scope outside.
+class _Changed(NamedTuple):
+    """The changes to the scopes outside: values of variables by the index of the scope and the path below it.
 
     Attributes:
-        scope: the scope.
-        created: the first values of created variables, by `(collection, *modules below the scope, name)`.
-        written: the last values of written variables, by collection: `{module: {name: value}}`.
+        created: the first values of created variables.
+        written: the last values of written variables.
     """
 
-    scope: Scope
-    created: dict[Path, Any]
-    written: dict[str, Any]
-
-    def now(self) -> dict[Path, Any]:
-        """Return the values that the scope will hold after the changes, by path."""
-        return {**self.created, **dict(filters.leaves_of(self.written))}
+    created: dict[tuple[int, Path], Any]
+    written: dict[tuple[int, Path], Any]
 
 
-def _changes(body: Body, groups: Sequence[PyTree]) -> list[_Change]:
-    """Return the changes to each scope outside, checked."""
+def _changes(body: Body, groups: Sequence[PyTree]) -> _Changed:
+    """Return the changes, checked."""
     tables = groups[: len(body.layout.lift.out)]
-    changes = []
+    created = by_place(merged(*[group.created for group in tables]))
+    written = by_place(merged(*[group.values for group in tables]))
     for index, outer in enumerate(body.outers):
-        created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in tables])))
-        written = filters.merge(*[group.values[index] for group in tables])
-        paths = itertools.chain(created, (path for path, _ in filters.leaves_of(written)))
-        for path in itertools.islice(paths, 1):  # the check is the same for all paths, so one is enough
-            outer.check_live("creating" if created else "writing", *path)
-        for path, value in created.items():
-            if outer.tree.writable(path[0]) is not True:
-                outer.below(path[1:-1]).check_writable(path[0], path[-1], value, "created")
-        partly = {name: tree for name, tree in written.items() if outer.tree.writable(name) is not True}
-        for path, value in filters.leaves_of(partly):
-            outer.below(path[1:-1]).check_put(path[0], path[-1], value)
-        changes.append(_Change(outer, created, written))
-    return changes
+        # The check is the same for all variables of a scope, so one is enough.
+        first = next((place for place in itertools.chain(created, written) if place[0] == index), None)
+        if first is not None:
+            outer.check_live("creating" if first in created else "writing", *first[1])
+    for (index, path), value in created.items():
+        if body.outers[index].tree.writable(path[0]) is not True:
+            body.outers[index].below(path[1:-1]).check_writable(path[0], path[-1], value, "created")
+    for (index, path), value in written.items():
+        if body.outers[index].tree.writable(path[0]) is not True:
+            body.outers[index].below(path[1:-1]).check_put(path[0], path[-1], value)
+    return _Changed(created, written)
 
 
-def _reduced(body: Body, groups: Sequence[PyTree], changes: Sequence[_Change]) -> list[tuple[Scope, Sown, Any]]:
+def _reduced(body: Body, groups: Sequence[PyTree], changes: _Changed) -> list[tuple[Scope, Sown, Any]]:
     """Return the captured values, each with the scope outside that sows it, after running the user's functions."""
     if not body.layout.lift.captures or not body.records:
         return []
     found = []
+    now = {**changes.created, **changes.written}
     # The last record belongs to the group: it is of the one body that ran, or from `Body.capture` for several bodies.
-    for change, sown, values in zip(changes, body.records[-1].sown, groups[-1], strict=True):
-        now = change.now() if sown else {}
+    for index, (outer, sown, values) in enumerate(zip(body.outers, body.records[-1].sown, groups[-1], strict=True)):
         for one, value in zip(sown, values, strict=True):
-            scope = change.scope.below(one.path)
+            scope = outer.below(one.path)
             scope.check_live("sowing", one.collection, one.name)
-            path, place = (one.collection, *one.path, one.name), (one.collection, *scope.path, one.name)
-            if not scope.tree.captures(place, value) and scope.is_mutable_collection(one.collection):
-                new = now[path] = _sum(scope, one, now.get(path, _MISSING), value)
+            path = one.collection, *one.path, one.name
+            captured = scope.tree.captures(body.from_root(index, path), value)
+            if not captured and scope.is_mutable_collection(one.collection):
+                new = now[index, path] = _sum(scope, one, now.get((index, path), _MISSING), value)
                 one = one._replace(init_fn=tuple, reduce_fn=functools.partial(_first, new))
             found.append((scope, one, value))
     return found
@@ -128,28 +122,19 @@ def _first(first: Any, *_: Any) -> Any:
     return first
 
 
-def _put_back(body: Body, changes: Sequence[_Change]) -> None:
+def _put_back(body: Body, changes: _Changed) -> None:
     """Create and write outside the variables that the body created and wrote inside."""
-    for outer, created, written in changes:
-        for path, value in created.items():
-            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, bound=body.is_bound(value))
-        for collection, tree in written.items():
-            _write(outer, collection, tree)
-        if body.nested:
-            unsplit = [path for path, value in created.items() if not body.is_bound(value)]
-            outer.tree.unsplit |= {(path[0], *outer.relative_path, *path[1:]) for path in unsplit}
-
-
-def _write(scope: Scope, collection: str, tree: Mapping[str, Any]) -> None:
-    """Write the values of a collection at and below a scope at once; they have been checked."""
-    values = {}
-    for name, below in tree.items():
-        if isinstance(below, Mapping):
-            _write(scope.below((name,)), collection, below)
-        else:
-            values[name] = below
-    if values:
-        scope.put_checked(collection, values)
+    nested = body.nested
+    for (index, path), value in changes.created.items():
+        outer, bound = body.outers[index], body.is_bound(value)
+        outer.below(path[1:-1]).create_variable(path[0], path[-1], value, bound=bound)
+        if nested and not bound:
+            outer.tree.unsplit.add(under(outer.relative_path, path))
+    written: dict[tuple[int, Path], dict[str, Any]] = {}  # of each scope and collection at once
+    for (index, path), value in changes.written.items():
+        written.setdefault((index, path[:-1]), {})[path[-1]] = value
+    for (index, (collection, *names)), values in written.items():
+        body.outers[index].below(tuple(names)).put_checked(collection, values)
 
 
 def _go_on(body: Body) -> None:
@@ -161,10 +146,9 @@ def _go_on(body: Body) -> None:
             scope.take_names(names)
         for index, path in record.unsplit:
             outer = body.outers[index]
-            outer.tree.unsplit.add((path[0], *outer.relative_path, *path[1:]))
+            outer.tree.unsplit.add(under(outer.relative_path, path))
         for index, path in record.redrawn:
-            outer = body.outers[index]
-            outer.tree.made_again.add((path[0], *outer.path, *path[1:]))
+            body.outers[index].tree.made_again.add(body.from_root(index, path))
     for (index, path, name), count in draws.items():
         counts = body.outers[index].below(path).counter.counts
         counts[name] = counts.get(name, 0) + count

@@ -21,6 +21,7 @@ import jax
 
 from .. import filters, rng
 from ..errors import LiftArgumentError, UnliftedCollectionError, shown
+from ..filters.trees import flat, names_of, nested
 from ..rest import Rest
 from ..scopes.lifts import Lift
 from ..scopes.scope import Scope
@@ -111,7 +112,7 @@ def filter_(
     """
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
     keys = [[dict(group_streams(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
-    left = tuple([tuple(path for path, _ in filters.leaves_of(rest)) if rest else () for _, rest in parts])
+    left = tuple([tuple(flat(rest)) if rest else () for _, rest in parts])
     return _transposed([taken for taken, _ in parts], in_filters), _transposed(keys, rng_filters), left
 
 
@@ -225,18 +226,11 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
     """Return the trees of changed variables, one for each output filter."""
     if not changed:
         return [{} for _ in layout.lift.out]
-    nested: dict[str, Any] = {}
-    for path, value in changed.items():
-        inner = nested
-        for name in path[:-1]:
-            inner = inner.setdefault(name, {})
-        inner[path[-1]] = value
-    parts, rest = filters.partition(nested, layout.lift.out, root.path)
+    parts, rest = filters.partition(nested(changed), layout.lift.out, root.path)
     if rest:
-        names = sorted("/".join(path) for path, _ in filters.leaves_of(rest))
         raise UnliftedCollectionError(
             root.path_text,
-            f"{names} was written, but no output group takes it.",
+            f"{names_of([rest])} was written, but no output group takes it.",
             "Add a filter for it to the output filters of the lift.",
         )
     return parts

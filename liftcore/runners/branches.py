@@ -8,22 +8,21 @@ another one writes returns it unchanged.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from .._compat import zeros
 from ..errors import LiftArgumentError
-from ..filters import leaves_of, merge
+from ..filters.trees import by_place, merged, overlay, select
 from ..pipeline.body import Body
 from ..pipeline.changes import Changes, without_created
 from ..pipeline.splitting import Prologue, Split, trace
 from ..scopes.tree import Sown
 from ..texts import path_text, types_text
 from ..typing import PyTree
-from ..values import rewrapped
-from .carry import check_separate, overlay, select
+from .carry import check_separate
 
 __all__ = ["Slots", "run_one"]
 
@@ -63,7 +62,7 @@ def run_one(
         for one in traced[:-1]:
             check_separate(body, select(one.created[0], traced[-1].created[0]))
     made = _made(body, traced)
-    before = tuple(map(merge, variable_groups[0], made))
+    before = merged(variable_groups[0], made)
     begin = _begin(body.where, before, [one.outputs[1][0] for one in traced])
 
     def rest(index: int) -> Any:
@@ -155,52 +154,45 @@ def _made(body: Body, traced: Sequence[Split]) -> PyTree:
     for number, one in enumerate(traced):
         created = one.created[0]
         _check_same(body.where, "creates", number, created, types)
-        missing = {place for place, lacks in enumerate(jax.tree.leaves(tuple(map(_missing, created, types)))) if lacks}
+        known = select(made, created)
+        marks = jax.tree.map(lambda _: True, created), jax.tree.map(lambda _: False, known)
+        missing = {place for place, lacks in enumerate(jax.tree.leaves(overlay(*marks))) if lacks}
         prologue = Prologue(one, [])
         # If an earlier body creates a variable too, values that depend on it must use the initial value that is kept.
-        for place, value in enumerate(jax.tree.leaves(overlay(created, select(made, created)))):
+        for place, value in enumerate(jax.tree.leaves(overlay(created, known))):
             if place not in missing:
                 prologue.know(place, value)
         prologue.make(missing)
-        made, types = tuple(map(merge, prologue.tree(missing)[0], made)), tuple(map(merge, created, types))
+        made, types = merged(prologue.tree(missing)[0], made), merged(created, types)
     body.made([made])
     return made
-
-
-def _missing(tree: Any, known: Any) -> Any:
-    """Return a tree of bools like a tree of variables: True for the variables that `known` lacks."""
-    if isinstance(tree, Mapping):
-        return {name: _missing(below, known.get(name, {})) for name, below in tree.items()}
-    return jax.tree.map(lambda _: isinstance(known, Mapping), tree)
 
 
 def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
     """Return the values, before the branch runs, of the variables that any body writes."""
     begin: Any = tuple({} for _ in before)
     # If all bodies write a variable, they may change its type, all in the same way: its old value is not seen again.
-    expected = tuple(map(merge, before, functools.reduce(select, written)))
+    expected = merged(before, functools.reduce(select, written))
     for number, group in enumerate(written):
-        for tree, known in zip(group, before, strict=True):
-            held = dict(leaves_of(rewrapped(known, tree)))
-            for path, _ in leaves_of(tree):
-                if path not in held:
-                    raise LiftArgumentError(
-                        f'"{path_text(path)}" in {where}',
-                        f"branch {number} writes it, but there is no such variable if another branch runs.",
-                        "Create it first, `scope.variable(collection, name, init_fn)`, in the branch or before it.",
-                    )
+        held = select(before, group)
+        for _, path in sorted(by_place(group).keys() - by_place(held).keys()):
+            raise LiftArgumentError(
+                f'"{path_text(path)}" in {where}',
+                f"branch {number} writes it, but there is no such variable if another branch runs.",
+                "Create it first, `scope.variable(collection, name, init_fn)`, in the branch or before it.",
+            )
         _check_same(where, "writes", number, group, expected)
-        begin = tuple(map(merge, begin, select(before, group)))
+        begin = merged(begin, held)
     return begin
 
 
 def _check_same(where: str, does: str, number: int, given: PyTree, expected: PyTree) -> None:
-    for tree, other in zip(given, expected, strict=True):
-        held = dict(leaves_of(rewrapped(other, tree)))
-        for path, value in leaves_of(tree):
-            if path in held and types_text(value) != types_text(held[path]):
-                raise LiftArgumentError(
-                    f'"{path_text(path)}" in {where}',
-                    f"branch {number} {does} it as {types_text(value)}, but elsewhere it is {types_text(held[path])}.",
-                    "Give it one type in all branches, or a different name in each.",
-                )
+    held = by_place(select(expected, given))
+    for place, value in by_place(given).items():
+        now, there = types_text(value), types_text(held.get(place, value))
+        if now != there:
+            raise LiftArgumentError(
+                f'"{path_text(place[1])}" in {where}',
+                f"branch {number} {does} it as {now}, but elsewhere it is {there}.",
+                "Give it one type in all branches, or a different name in each.",
+            )

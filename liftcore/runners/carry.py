@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..errors import CarryTypeError, LiftArgumentError
-from ..filters import leaves_of, merge
-from ..filters.trees import names_of
+from ..filters.trees import by_place, merged, names_of, overlay, select
 from ..pipeline.body import Body
 from ..texts import ArrayType, path_text
 from ..typing import Path, PyTree
-from ..values import Whole, unwrapped, wrapped
 
-__all__ = ["LoopState", "check_carry", "check_separate", "fix_for", "merged", "not_separate", "overlay", "select"]
+__all__ = ["LoopState", "check_carry", "check_separate", "fix_for", "not_separate"]
 
 
 class LoopState(NamedTuple):
@@ -76,37 +74,6 @@ class LoopState(NamedTuple):
         return self if cast is None else self.updated(LoopState(*cast))
 
 
-def merged(group: PyTree, other: PyTree) -> PyTree:
-    """Return the variables of two groups in one."""
-    return tuple(map(merge, group, other))
-
-
-def select(group: PyTree, like: PyTree) -> PyTree:
-    """Restrict a group to the paths of another group."""
-    return tuple(_select(tree, pattern) for tree, pattern in zip(group, like, strict=True))
-
-
-def _select(tree: Any, pattern: Any) -> Any:
-    if not isinstance(pattern, Mapping):
-        return wrapped(tree) if type(pattern) is Whole else tree
-    tree = unwrapped(tree)
-    if not isinstance(tree, Mapping):
-        return tree
-    return {name: _select(tree[name], below) for name, below in pattern.items() if name in tree}
-
-
-def overlay(group: PyTree, newer: PyTree) -> PyTree:
-    """Return the variables of a group, with the values of a newer group where it has them."""
-    return tuple(_overlay(tree, update) for tree, update in zip(group, newer, strict=True))
-
-
-def _overlay(tree: Any, update: Any) -> Any:
-    tree = unwrapped(tree)
-    if not isinstance(tree, Mapping) or not isinstance(update, Mapping):
-        return update
-    return {name: _overlay(below, update[name]) if name in update else below for name, below in tree.items()}
-
-
 def _promoted(before: PyTree, after: PyTree) -> PyTree | None:
     """Return the carry with its weakly typed leaves cast to the types that the body returns, or None if none changes.
 
@@ -138,15 +105,13 @@ def _casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[
     They correspond to `_promoted` for variables that existed before; see `Tree.casts`.
     """
     found = {}
-    before, after = select(created, written), select(written, created)
-    for outer, tree, other in zip(body.outers, before, after, strict=True):
-        values = dict(leaves_of(other))
-        for path, value in leaves_of(tree):
-            (olds, treedef), (news, treedef_after) = _flatten(value), _flatten(values[path])
-            if treedef == treedef_after:
-                dtypes = tuple(_promoted_dtype(*pair) for pair in zip(olds, news, strict=True))
-                if any(dtype is not None for dtype in dtypes):
-                    found[(path[0], *outer.path, *path[1:])] = dtypes
+    after = by_place(written)
+    for place, value in by_place(select(created, written)).items():
+        (olds, treedef), (news, treedef_after) = _flatten(value), _flatten(after[place])
+        if treedef == treedef_after:
+            dtypes = tuple(_promoted_dtype(*pair) for pair in zip(olds, news, strict=True))
+            if any(dtype is not None for dtype in dtypes):
+                found[body.from_root(*place)] = dtypes
     return found
 
 
@@ -217,7 +182,7 @@ def check_separate(body: Body, group: PyTree) -> None:
 
 def not_separate(body: Body, group: PyTree) -> list[Path]:
     """Return the paths of the variables of a group whose initial values are not separate from later computation."""
-    return [path for index, path in sorted(body.record.unsplit) if path in dict(leaves_of(group[index]))]
+    return [path for index, path in sorted(body.record.unsplit) if (index, path) in by_place(group)]
 
 
 def fix_for(body: Body, names: Collection[str], otherwise: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ..errors import LiftArgumentError, bind_user, boundary, call_user, name_of, shown
-from ..filters import leaves_of, merge
+from ..filters.trees import by_place, merged, select
 from ..leaves import Others, is_array_like, split_leaves
 from ..pipeline.body import Body
 from ..pipeline.changes import without_created
@@ -27,7 +27,6 @@ from ..texts import path_text, types_text
 from ..typing import Filter, PyTree
 from .arguments import parameter_names
 from .branches import Slots
-from .carry import select
 from .derivative import derivative, positive
 
 __all__ = ["Operands", "Ruled", "WithRule", "by_number", "pair", "split_held", "with_defaults"]
@@ -120,7 +119,7 @@ class Ruled:
         self._slots = Slots()
         self._written = self._note(self._parts.values)
         self._created = self._parts.prologue(given)
-        wrt, others = (tuple(map(merge, *both)) for both in zip(variable_groups, self._created[:2], strict=True))
+        wrt, others = map(merged, variable_groups, self._created[:2])
         constants, traced = _without_constants(self._parts)
         self.operands = given._replace(wrt=wrt, others=others, effects=self._created[-1], consts=(constants,))
         shapes = jax.tree.map(lambda _: None, (given.wrt, given.others))
@@ -335,5 +334,5 @@ def _opaque(tree: PyTree) -> PyTree:
 
 
 def _names(groups: Sequence[PyTree]) -> set[str]:
-    leaves = [leaf for group in groups for tree in group for leaf in leaves_of(tree)]
-    return {f"{path_text(path)}: {types_text(value)}" for path, value in leaves}
+    leaves = [leaf for group in groups for leaf in by_place(group).items()]
+    return {f"{path_text(path)}: {types_text(value)}" for (_, path), value in leaves}

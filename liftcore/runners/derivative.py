@@ -17,7 +17,7 @@ import numpy as np
 
 from .._compat import zeros
 from ..errors import LiftArgumentError, shown
-from ..filters import leaves_of, merge
+from ..filters.trees import by_place, leaves_of, merged, names_of, nested, rewrapped, select, subtree, under
 from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.packing import Lifter, Transform, transformation
@@ -25,9 +25,9 @@ from ..pipeline.stages import Layout
 from ..scopes.lifts import Advice, Captured
 from ..texts import path_text
 from ..typing import Filter, Path, PyTree
-from ..values import copied, rewrapped
+from ..values import copied
 from .axes import split_arrays
-from .carry import not_separate, select
+from .carry import not_separate
 
 __all__ = [
     "TreesByScope",
@@ -78,8 +78,7 @@ class TreesByScope(NamedTuple):
 
     def out(self, trees: Sequence[Any]) -> PyTree:
         """Return the tree below each given scope."""
-        below = [copied(_below(trees[index], route)) for index, route in self.routes]
-        return jax.tree.unflatten(self.scopes, below)
+        return jax.tree.unflatten(self.scopes, [copied(subtree(trees[index], route)) for index, route in self.routes])
 
     def into(self, where: str, given: PyTree, like: Sequence[Any]) -> tuple[Any, ...]:
         """The inverse of `out`. If several scopes give a value for one variable, the first one counts.
@@ -87,22 +86,21 @@ class TreesByScope(NamedTuple):
         Raises:
             LiftArgumentError: if a value is given for a variable that is not in `like`.
         """
-        trees: list[Any] = [{} for _ in like]
-        places = [{path for path, _ in leaves_of(tree)} for tree in like]
+        flat: list[dict[Path, Any]] = [{} for _ in like]
+        places = by_place(like)
         for (index, route), tree in zip(self.routes, self.scopes.flatten_up_to(given), strict=True):
-            given_tree = {} if tree is None else rewrapped(tree, _below(like[index], route))
-            for path, value in leaves_of(given_tree):
-                place = (path[0], *route, *path[1:])
-                if place not in places[index]:
-                    known = sorted(path_text(path) for path, _ in leaves_of(_below(like[index], route)))
+            pattern = subtree(like[index], route)
+            for path, value in leaves_of({} if tree is None else rewrapped(tree, pattern)):
+                place = under(route, path)
+                if (index, place) not in places:
                     raise LiftArgumentError(
                         where,
                         f'there is a value for "{path_text(path)}", but this variable is not differentiated '
-                        f"(available: {known}).",
+                        f"(available: {names_of([pattern])}).",
                         'Choose the variables with `wrt`, such as `wrt="params"`.',
                     )
-                _add(trees[index], place, value)
-        return tuple(trees)
+                flat[index].setdefault(place, value)
+        return tuple(map(nested, flat))
 
 
 def differentiable(
@@ -151,7 +149,7 @@ def differentiable(
 
     def again(full: PyTree, moved: Sequence[Any]) -> Any:
         body.take_record()
-        return without_created(*run(body.of(body.fn, made[:2]), full, moved, tuple(map(merge, others, made[1]))))[1]
+        return without_created(*run(body.of(body.fn, made[:2]), full, moved, merged(others, made[1])))[1]
 
     # A custom lift may compute the value that it stores from the one that its body uses. The result is then no function
     # of the stored value in this trace, so the body runs again, on the stored values.
@@ -161,7 +159,7 @@ def differentiable(
         arrays, values = rest(full, [args[place] for place in moving])
         return joins[-1](arrays), values
 
-    return call, tuple(map(merge, trees, made[0])), lambda values: parts.join(made, None, values)[1]
+    return call, merged(trees, made[0]), lambda values: parts.join(made, None, values)[1]
 
 
 def positive(where: str, argnums: int | Sequence[int], count: int, what: str = "argnums") -> tuple[int, ...]:
@@ -235,7 +233,7 @@ def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
     dtypes = {leaf.dtype if isinstance(leaf, jax.Array) else jnp.result_type(leaf) for leaf in leaves}
     if allow_int or all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
         return
-    for path, value in (pair for tree in trees for pair in leaves_of(tree)):
+    for (_, path), value in by_place(trees).items():
         wrong = [leaf for leaf in jax.tree.leaves(value) if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
         if wrong:
             raise LiftArgumentError(
@@ -254,19 +252,3 @@ def zero_tangent(kind: Any) -> Any:
     """Return the zero tangent of a value of a type."""
     aval = kind.to_tangent_aval()
     return np.zeros(aval.shape, aval.dtype) if aval.dtype == jax.dtypes.float0 else zeros(aval)
-
-
-def _below(tree: Any, route: Path) -> dict[str, Any]:
-    found = {}
-    for collection, inner in tree.items():
-        for name in route:
-            inner = inner.get(name, {})
-        if inner:
-            found[collection] = inner
-    return found
-
-
-def _add(tree: dict[str, Any], path: Path, value: Any) -> None:
-    for name in path[:-1]:
-        tree = tree.setdefault(name, {})
-    tree.setdefault(path[-1], value)

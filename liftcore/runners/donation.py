@@ -8,6 +8,7 @@ import jax
 
 from .. import filters
 from .._compat import is_eager
+from ..filters.trees import by_place, merged
 from ..pipeline.body import Body
 from ..typing import Predicate, PyTree
 
@@ -32,17 +33,15 @@ class Donated(NamedTuple):
         """Return the groups of variables together with the donated ones."""
         if not self.variables:
             return variable_groups
-        pairs = zip(variable_groups, self.variables, strict=True)
-        return tuple(tuple(map(filters.merge, *pair)) for pair in pairs)
+        return tuple(map(merged, variable_groups, self.variables))
 
     def write(self, body: Body, scopes: PyTree) -> None:
         """Write each donated variable with its own value, so that it comes back even if the body does not write it."""
         routes = zip(body.layout.routes, jax.tree.leaves(scopes), strict=True)
         outermost = {index: scope for (index, route), scope in routes if not route}
         for group in self.variables:
-            for index, tree in enumerate(group):
-                for path, value in filters.leaves_of(tree):
-                    outermost[index].below(path[1:-1]).put_variable(path[0], path[-1], value)
+            for (index, path), value in by_place(group).items():
+                outermost[index].below(path[1:-1]).put_variable(path[0], path[-1], value)
 
 
 NOTHING = Donated((), {})

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 
 from ..errors import AxisSizeError, LiftArgumentError, LoopInvarianceError, name_of, shown
-from ..filters import leaves_of
+from ..filters.trees import by_place, leaves_of, overlay, select
 from ..pipeline.body import Body
 from ..pipeline.splitting import Split, trace
 from ..texts import path_text
 from ..typing import Path, PyTree
-from .carry import fix_for, overlay, select
+from .carry import fix_for
 
 __all__ = [
     "GROUPS",
@@ -156,9 +156,8 @@ def check_unread(
 
 def _unsplit(body: Body, written: PyTree) -> dict[Path, str]:
     """Return the paths, from the root, and names of written variables whose initial value is not separate."""
-    trees = [dict(leaves_of(tree)) for tree in written]
-    places = [(index, path) for index, path in sorted(body.record.unsplit) if path in trees[index]]
-    return {(path[0], *body.outers[index].path, *path[1:]): path_text(path) for index, path in places}
+    places = sorted(body.record.unsplit & by_place(written).keys())
+    return {body.from_root(*place): path_text(place[1]) for place in places}
 
 
 def _read_first(traced: Split, names: Sequence[str], begun: Collection[str]) -> set[str]:

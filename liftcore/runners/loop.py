@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -26,15 +26,15 @@ import jax
 
 from .._compat import tag
 from ..errors import AxisSizeError
-from ..filters import leaves_of, partition
+from ..filters.trees import apart, by_place, merged, overlay
 from ..pipeline.body import Body
 from ..pipeline.changes import Changes
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Part, Prologue, Split, trace
-from ..typing import Axis, InOutAxes, Path, Predicate, PyTree
+from ..typing import Axis, InOutAxes, Path, PyTree
 from ..values import overlaid
 from .axes import check_group_axes, check_out_axes, flatten_axes, slice_type, to_axis, to_front
-from .carry import LoopState, check_carry, merged, overlay
+from .carry import LoopState, check_carry
 from .invariance import (
     GROUPS,
     SLICES,
@@ -408,28 +408,19 @@ class Carrying:
     """
 
     def __init__(self, iteration: Callable[..., Any], written: PyTree) -> None:
-        self._iteration = iteration
-        self._paths = [{path for path, _ in leaves_of(tree)} for tree in written]
+        self._iteration, self._places = iteration, set(by_place(written))
 
     def __call__(self, *args: Any) -> Any:
         """Run one iteration."""
         carry, ys, (shared, carried, *rest) = self._iteration(*args)
-        (values, left), (created, others) = self._apart(shared.values), self._apart(shared.created)
+        (values, left), (created, others) = (apart(part, self._places) for part in shared)
         carried = Changes(merged(carried.values, values), merged(carried.created, created))
         return carry, ys, (Changes(left, others), carried, *rest)
 
     def moved(self, shared: PyTree, state: LoopState) -> tuple[PyTree, LoopState]:
         """Return the shared variables without those that are carried, and the state with them."""
-        moved, left = self._apart(shared)
+        moved, left = apart(shared, self._places)
         return left, state.with_created(moved)
-
-    def _apart(self, group: PyTree) -> tuple[PyTree, PyTree]:
-        parts = [partition(tree, [_among(paths)]) for tree, paths in zip(group, self._paths, strict=True)]
-        return tuple([taken for (taken,), _ in parts]), tuple([left for _, left in parts])
-
-
-def _among(paths: Container[Path]) -> Predicate:
-    return lambda path, _: path in paths
 
 
 class Outputs:

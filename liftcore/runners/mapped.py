@@ -16,7 +16,7 @@ import jax
 
 from .._compat import tag
 from ..errors import LiftArgumentError
-from ..filters import merge
+from ..filters.trees import apart, by_place, merged
 from ..pipeline.splitting import Prologue, Split, trace
 from ..typing import PyTree
 from .variable_maps import VariableMaps
@@ -100,7 +100,7 @@ class _Forms:
         stored = self._maps.body.bind(self._maps.stored(made))
         if not jax.tree.leaves(stored):
             return jax.tree.leaves(made)
-        self._stored = _merged(self._stored, stored)
+        self._stored = merged(self._stored, stored)
         view, self._seen = self._views(stored, like)
         return jax.tree.leaves(view)
 
@@ -110,7 +110,7 @@ class _Forms:
 
     def _views(self, stored: Any, like: Any) -> tuple[PyTree, PyTree]:
         """Return the body's form of new variables, and of those that existed before."""
-        view = self._maps.view(_merged(self._before, stored))
+        view = self._maps.view(merged(self._before, stored))
         return self._maps.fitting(view, like), self._maps.fitting(view, self._seen)
 
 
@@ -149,18 +149,9 @@ class _TracedForms(_Forms):
         return [through.values[first + number] for number in now]
 
 
-def _merged(some: Any, others: Any) -> tuple[Any, ...]:
-    return tuple(merge(*trees) for trees in zip(some, others, strict=True))
-
-
-def _without_none(tree: Any) -> Any:
+def _without_none(group: PyTree) -> PyTree:
     """Return a group without the variables that are None."""
-    if isinstance(tree, tuple):
-        return tuple(map(_without_none, tree))
-    if not isinstance(tree, Mapping):
-        return tree
-    below = {name: _without_none(value) for name, value in tree.items() if value is not None}
-    return {name: value for name, value in below.items() if not (isinstance(value, dict) and not value)}
+    return apart(group, {place for place, value in by_place(group).items() if value is not None})[0]
 
 
 def _mixed(

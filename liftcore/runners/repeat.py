@@ -19,14 +19,13 @@ import jax
 import numpy as np
 
 from ..errors import LiftArgumentError, LoopInvarianceError
-from ..filters.trees import names_of
+from ..filters.trees import merged, names_of, select
 from ..pipeline.body import Body
 from ..pipeline.changes import without_created
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Split, trace
 from ..scopes.lifts import Advice
 from ..typing import PyTree
-from .carry import merged, select
 from .invariance import LoopAdvice
 from .loop import Iteration, Loop
 

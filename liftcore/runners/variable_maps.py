@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
-from ..filters import leaves_of, partition
+from ..filters.trees import apart, by_place, flat, partition, rewrapped, select
 from ..pipeline.body import Body
-from ..scopes.tree import Tree
 from ..texts import path_text, type_text
-from ..typing import Filter, Path, Predicate, PyTree, Variables
-from ..values import Whole, rewrapped, unwrapped
-from .carry import select
+from ..typing import Filter, PyTree, Variables
+from ..values import Whole, unwrapped
 
 __all__ = ["VariableMaps"]
 
@@ -46,7 +44,7 @@ class VariableMaps(NamedTuple):
         for tree, outer in zip(trees, self.body.outers, strict=True):
             astray = partition(tree, [self.mapped], outer.path)[1]
             if astray:
-                names = [path_text(path) for path, _ in leaves_of(astray)]
+                names = [path_text(path) for path in flat(astray)]
                 raise LiftArgumentError(
                     self.body.where,
                     f"`map_out` returned {names}, which `mapped` does not match, so `map_in` would never receive it.",
@@ -66,35 +64,32 @@ class VariableMaps(NamedTuple):
         outers = self.body.outers
         if not any(outer.tree.redrawn for outer in outers):
             return self.body
-        pairs = zip(stored, outers, strict=True)
-        parts = [partition(tree, [_must_redraw(outer.tree)], outer.path) for tree, outer in pairs]
-        waiting = [redrawn for (redrawn,), _ in parts]
-        known = _places(self.view([rest for _, rest in parts]))
-        return self.body.redrawing(_places(seen) - known, _places(waiting))
+        at = self.body.from_root
+        waiting = {place for place in by_place(stored) if outers[place[0]].tree.must_redraw(at(*place))}
+        known = by_place(self.view(apart(stored, waiting)[1]))
+        return self.body.redrawing(by_place(seen).keys() - known, waiting)
 
     def note_redrawn(self, seen: Sequence[Any]) -> None:
         """Replace, in the record of the body, the variables that it has drawn again for by the stored ones."""
         body = self.body
-        drawn = body.record.redrawn.intersection(_places(seen))
+        drawn = body.record.redrawn.intersection(by_place(seen))
         if drawn:
-            trees = [partition(tree, [_among(drawn, index)])[0][0] for index, tree in enumerate(seen)]
             record = body.take_record()
-            redrawn = (record.redrawn - drawn).union(_places(self.stored(trees)))
+            redrawn = (record.redrawn - drawn).union(by_place(self.stored(apart(seen, drawn)[0])))
             body.replay(dataclasses.replace(record, redrawn=redrawn))
 
     def fitting(self, view: Sequence[Any], like: PyTree) -> PyTree:
         """Return the variables that the body was traced with, in their present form; their types must be the same."""
         chosen = tuple(map(rewrapped, select(view, like), like))
-        for tree, pattern in zip(chosen, like, strict=True):
-            found = dict(leaves_of(tree))
-            for path, aval in leaves_of(pattern):
-                before, now = (jax.tree.map(type_text, unwrapped(value)) for value in (aval, found.get(path)))
-                if jax.tree.flatten(before) != jax.tree.flatten(now):  # boxes may not compare by value themselves
-                    raise LiftArgumentError(
-                        f'"{path_text(path)}" in {self.body.where}',
-                        f"the body has it as {before}, but `map_in` returns {now} for the result of `map_out`.",
-                        "Make `map_in` undo what `map_out` does to names, shapes and dtypes.",
-                    )
+        found = by_place(chosen)
+        for place, aval in by_place(like).items():
+            before, now = (jax.tree.map(type_text, unwrapped(value)) for value in (aval, found.get(place)))
+            if jax.tree.flatten(before) != jax.tree.flatten(now):  # boxes may not compare by value themselves
+                raise LiftArgumentError(
+                    f'"{path_text(place[1])}" in {self.body.where}',
+                    f"the body has it as {before}, but `map_in` returns {now} for the result of `map_out`.",
+                    "Make `map_in` undo what `map_out` does to names, shapes and dtypes.",
+                )
         return jax.tree.map(_as_traced, chosen, like)
 
     def _mapped(self, name: str, fn: Callable[[Any], Any], tree: Any) -> Any:
@@ -108,19 +103,6 @@ class VariableMaps(NamedTuple):
                 "Return `{collection: {…}}`, for example by `jax.tree.map` over the argument.",
             )
         return rewrapped(found, tree)
-
-
-def _places(group: Sequence[Any]) -> set[tuple[int, Path]]:
-    """Return the variables of a group, each as the index of its outermost scope and the path below that."""
-    return {(index, path) for index, tree in enumerate(group) for path, _ in leaves_of(tree)}
-
-
-def _must_redraw(tree: Tree) -> Predicate:
-    return lambda path, _: tree.must_redraw(path)
-
-
-def _among(places: Container[tuple[int, Path]], index: int) -> Predicate:
-    return lambda path, _: (index, path) in places
 
 
 def _as_traced(leaf: Any, like: Any) -> Any:

@@ -10,6 +10,7 @@ import jax
 
 from .. import meta
 from ..errors import LiftArgumentError, shown
+from ..filters.trees import nested
 from ..leaves import is_array_or_struct
 from ..rest import Rest, split_static
 from ..typing import Path, PyTree, Variables
@@ -98,13 +99,7 @@ class Blueprint:
         Raises:
             LiftArgumentError: if it differs from the blueprint in more than its arrays.
         """
-        made: dict[str, Any] = {}
-        for path, array in self._arrays(tree).items():
-            below = made
-            for name in path[:-1]:
-                below = below.setdefault(name, {})
-            below[path[-1]] = array
-        return made
+        return nested(self._arrays(tree))
 
     def read(self, source: Scope | Variables) -> Any:
         """Return the pytree with the current values of its variables.

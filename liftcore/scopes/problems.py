@@ -11,7 +11,8 @@ import numpy as np
 from .. import errors, rng
 from .._compat import raw_transformation
 from ..errors import LiftError, name_of, shown
-from ..filters import leaves_of, short_form, subtract
+from ..filters import short_form, subtract
+from ..filters.trees import flat
 
 if TYPE_CHECKING:
     from ..typing import Path
@@ -256,9 +257,7 @@ def check_in_one_group(scope: Scope, path: Path, value: Mapping[str, Any], lift:
         found = (number for number, takes in enumerate(lift.into) if takes(path, value))
         return next(found, len(lift.into))
 
-    parts = {path: group(path, value)} | {
-        (*path, *below): group((*path, *below), leaf) for below, leaf in leaves_of(value)
-    }
+    parts = {below: group(below, leaf) for below, leaf in ({path: value} | flat(value, path)).items()}
     if len(set(parts.values())) > 1:
         names = [*map(short_form, lift.into), "not lifted"]
         told = ", ".join(f'"{"/".join(map(str, one))}" by {names[number]}' for one, number in parts.items())

@@ -118,6 +118,34 @@ def test_what_apply_is_given_it_gives_back_as_it_was_written(kind: str, lift: st
     assert_is(written["state"]["v"], jax.tree.map(lambda leaf: leaf + times, VALUES[kind]))
 
 
+@pytest.mark.parametrize("made", ["in the lift", "before it", "outside"])
+@pytest.mark.parametrize("lift", UNCHANGED)
+def test_a_scope_with_the_name_of_a_dict_writes_a_part_of_it(lift: str, made: str) -> None:
+    if (lift, made) == ("path filters", "outside"):
+        pytest.skip("nothing can tell a dict from a module before the body declares it")
+    value = VALUES["a frozen dict"]
+
+    def writing(scope: Any) -> Any:
+        scope.param("w", lambda key: jnp.ones(()))
+        scope.variable("state", "v", lambda: value)
+        part = scope.rewound().push("v")
+        part.put_variable("state", "x", part.get_variable("state", "x") + 1)
+        return jnp.zeros(())
+
+    def model(scope: Any) -> Any:
+        if made == "before it":
+            scope.rewound().variable("state", "v", lambda: value)
+        return UNCHANGED[lift](writing)(scope)
+
+    if made == "outside":
+        found = liftcore.apply(model, mutable=True)({"params": {"w": jnp.ones(())}, "state": {"v": value}})[1]
+    else:
+        found = liftcore.init(model)(KEY)[1]
+    times = 2 if lift in ("carried", "fori_loop", "while_loop") else 1
+    expected = {"x": value["x"] + times, "y": dict(value["y"])}
+    assert_is({**found["state"]["v"], "y": dict(found["state"]["v"]["y"])}, expected)
+
+
 def test_a_write_under_a_filter_of_paths_is_kept() -> None:
     def body(scope: Any) -> None:
         v = scope.variable("state", "v", dict)

@@ -357,13 +357,14 @@ def test_if_the_body_raises_nothing_has_happened() -> None:
     assert root.push("b").make_rng() == bound().push("b").make_rng()
 
 
-def test_if_one_variable_may_not_be_written_outside_none_is() -> None:
+@pytest.mark.parametrize(("created", "written"), [((2,), ()), ((), (2,))])
+def test_if_one_variable_may_not_be_written_outside_none_is(created: Any, written: Any) -> None:
     """What a filter says of a value may be another thing outside, where it is stacked."""
 
     def body(scope: Scope) -> Any:
         scope.variable("state", "a", lambda: jnp.zeros(()))
-        scope.push("inner").variable("state", "b", lambda: jnp.zeros((2,)))
-        scope.put_variable("state", "n", jnp.ones(()))
+        scope.push("inner").variable("state", "b", lambda: jnp.zeros(created))
+        scope.put_variable("state", "n", jnp.ones(written))
         return scope.make_rng()
 
     lifted = liftcore.vmap(body, variable_axes={"state": 0}, split_rngs={True: True}, axis_size=3)
@@ -415,6 +416,16 @@ def test_captured_values_of_one_name_are_added_to_each_other_and_to_what_the_bod
     assert root.variables() == {"intermediates": {"y": (1, 2, 3)}, "sums": {"y": 15}}
     with pytest.raises(NameInUseError):
         root.reserve("y", "sums")
+
+
+def test_a_captured_value_is_added_to_the_last_value_of_what_the_body_created() -> None:
+    def body(scope: Scope) -> Any:
+        scope.variable("sums", "y", lambda: 10).value = 20
+        scope.sow("sums", "y", 3, reduce_fn=lambda sown, value: sown + value)
+
+    root = bound()
+    identity(body, out_variable_filters=["sums", Captured(all=True)])(root)
+    assert root.variables() == {"sums": {"y": 23}}
 
 
 def test_a_sow_that_raises_leaves_its_name_free() -> None:

@@ -699,15 +699,18 @@ def test_there_must_be_branches() -> None:
         liftcore.switch([])
 
 
-def test_what_one_equation_of_ones_own_created_cannot_begin_as_another_branch_makes_it() -> None:
+@pytest.mark.parametrize("below", [(), ("m",)])
+def test_what_one_equation_of_ones_own_created_cannot_begin_as_another_branch_makes_it(below: tuple[str, ...]) -> None:
     def starting(value: float) -> Callable[..., Any]:
-        return one_equation(lambda scope, x: x * scope.variable("state", "n", lambda: jnp.float32(value)).value)
+        own = one_equation(lambda scope, x: x * scope.variable("state", "n", lambda: jnp.float32(value)).value)
+        return lambda scope, x: own(scope.below(below), x)
 
     with pytest.raises(LiftArgumentError) as caught:
         liftcore.init(placed(liftcore.cond(starting(1), starting(10))))(KEY, False, 1.0)
-    assert caught.value.where.startswith('"state/n" in cond(')
+    assert caught.value.where.startswith(f'"{"/".join(("state", *below, "n"))}" in cond(')
     assert "in a custom lift" in caught.value.what
-    assert liftcore.init(liftcore.cond(same, starting(10)))(KEY, False, 1.0) == (10.0, {"state": {"n": 10.0}})
+    made = liftcore.init(liftcore.cond(same, starting(10)))(KEY, False, 1.0)
+    assert made == (10.0, {"state": {"m": {"n": 10.0}} if below else {"n": 10.0}})
 
 
 def test_if_a_later_branch_raises_the_scopes_are_as_before() -> None:

@@ -393,6 +393,23 @@ def test_map_in_must_undo_what_map_out_does_to_types() -> None:
         liftcore.init(map_variables(linear, "params", forgetful, init=True))(KEY, X)
 
 
+def test_a_map_by_parts_receives_each_variable_once_and_after_those_that_it_reads() -> None:
+    parts = []
+
+    def halved(variables: Any) -> Any:
+        parts.append(sorted(variables["params"]))
+        return halve(variables)
+
+    def body(scope: Scope) -> Any:
+        w = scope.param("w", lambda key: jnp.float32(2))
+        return scope.param("b", lambda key: w * 3)
+
+    halved.by_parts = True  # type: ignore[attr-defined]
+    made = liftcore.init(map_variables(body, "params", double, halved, init=True))(KEY)
+    assert made == (6.0, {"params": {"w": 1.0, "b": 3.0}})
+    assert parts == [["w"], ["b"]]
+
+
 def test_what_is_stored_must_be_mapped_too() -> None:
     def astray(variables: Any) -> Any:
         return {"other": {"w": variables["params"]["w"], "b": {0: variables["params"]["b"]}}}

@@ -254,8 +254,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/body.py",
-        "for path, _ in leaves_of(tree)]\n        return self._but(",
-        "for path, _ in ()]\n        return self._but(",
+        "for place in by_place(group)])",
+        "for place in ()])",
         "a rule does not draw what the function drew for its initial values",
         (*PACK, "lift/test_custom_vjp.py", "lift/test_custom_rules.py"),
     ),
@@ -338,8 +338,8 @@ MUTANTS = (
     ),
     Mutant(
         "runners/derivative.py",
-        "    tree.setdefault(path[-1], value)",
-        "    tree[path[-1]] = value",
+        "flat[index].setdefault(place, value)",
+        "flat[index][place] = value",
         "of tangents given through several scopes the last counts",
         ("lift/test_jvp.py", "lift/test_vjp.py"),
     ),
@@ -620,8 +620,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/committing.py",
-        "_write(scope.below((name,)), collection, below)",
-        "_write(scope, collection, below)",
+        "written.setdefault((index, path[:-1]), {})",
+        "written.setdefault((index, path[:1]), {})",
         "what is written in a scope below a lift is put where the lift is",
         ("core/test_pack.py", "core/test_scope.py"),
     ),
