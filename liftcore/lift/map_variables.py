@@ -63,8 +63,8 @@ def map_variables(
             not called if there are none.
         map_out: maps the variables that the body created or wrote to the variables to store, which `mapped` must match
             too. If the initial value of a mapped variable reads another one, both functions are traced, as under
-            `jax.jit`. If `map_out.by_parts` is true, it is called several times instead, each time with the variables
-            created so far.
+            `jax.jit`. If `map_out.by_parts` is true, it is called several times instead, each time with further
+            variables: first those that others read.
         init: whether the body may create mapped variables.
         mutable: whether the body may write mapped variables, as well as create them.
         variables: a filter of the other variables that are lifted.

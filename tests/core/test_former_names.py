@@ -48,7 +48,7 @@ def test_bools_that_choose_initial_values_work_with_a_warning() -> None:
     for choose in (prologue.make, prologue.evaluate):
         prologue.values.clear()
         with pytest.warns(DeprecationWarning, match=r"Write `\{0, 2\}`") as warned:
-            choose([True, False, True])  # type: ignore[arg-type]
+            choose([True, False, True])
         assert warned[0].filename == __file__
         assert prologue.tree() == [2.0, None, 4.0]
 
