@@ -411,6 +411,8 @@ def begun(unit: Unit, params: Any) -> Any:
     below = _child(unit, params)
     if unit.lift in ("vmap", "scan"):  # the elements are alike
         below = jax.tree.map(lambda leaf: leaf[0], below)
+    if unit.lift == "own" and unit.style in ("scope", "linen"):  # the child is made in the lift
+        below = jax.tree.map(lambda leaf: leaf / 2, below)
     state = begun(unit.child, below)
     if unit.style not in ("scope", "linen", unit.child.style):  # `ToNNX`, `Layer` and `Applied` call it
         state = plainly(unit.child, below, state, X, None)[1]
