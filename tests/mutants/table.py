@@ -176,6 +176,20 @@ MUTANTS = (
         (*PACK, "lift/test_with_rngs.py"),
     ),
     Mutant(
+        "scopes/sharing.py",
+        "return self.tree is other.tree and self.path",
+        "return self.path",
+        "scopes of different trees hold each other",
+        ("core/test_sharing.py",),
+    ),
+    Mutant(
+        "scopes/sharing.py",
+        "view if before is None else lambda path, value: view(path, before(path, value))",
+        "view",
+        "a second view of new variables replaces the first",
+        ("core/test_sharing.py",),
+    ),
+    Mutant(
         "scopes/scope.py",
         "mine = node.dicts[collection] = dict(self.dicts(collection))",
         "mine = node.dicts[collection] = self.dicts(collection)",
