@@ -397,17 +397,18 @@ def test_a_map_by_parts_receives_each_variable_once_and_after_those_that_it_read
     parts = []
 
     def halved(variables: Any) -> Any:
-        parts.append(sorted(variables["params"]))
+        parts.append(variables)
         return halve(variables)
 
-    def body(scope: Scope) -> Any:
-        w = scope.param("w", lambda key: jnp.float32(2))
-        return scope.param("b", lambda key: w * 3)
+    def body(scopes: tuple[Scope, Scope]) -> Any:
+        w = scopes[0].param("w", lambda key: jnp.float32(2))
+        return scopes[1].param("w", lambda key: w * 3)
 
     halved.by_parts = True  # type: ignore[attr-defined]
-    made = liftcore.init(map_variables(body, "params", double, halved, init=True))(KEY)
-    assert made == (6.0, {"params": {"w": 1.0, "b": 3.0}})
-    assert parts == [["w"], ["b"]]
+    lifted = map_variables(body, "params", double, halved, init=True)
+    made = liftcore.init(lambda scope: lifted((scope.push("a"), scope.push("b"))))(KEY)
+    assert made == (6.0, {"params": {"a": {"w": 1.0}, "b": {"w": 3.0}}})
+    assert parts == [{"params": {"w": 2.0}}, {"params": {"w": 6.0}}]
 
 
 def test_what_is_stored_must_be_mapped_too() -> None:
