@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from .._compat import as_array
+from ..leaves import split_leaves
 from .body import Body, Via
 
 __all__ = ["outline"]
@@ -40,5 +41,11 @@ def outline(
         return output
     split = body.split(*operands, via=via)
     created = split.prologue(*operands)
-    outputs = transformation(split.remainder)(created, *operands)
+    # A rule of a derivative keeps its function, which must not hold values of a trace that ends before it is used.
+    held, others = split_leaves(split.consts, lambda const: isinstance(const, jax.core.Tracer))
+
+    def remainder(held: Sequence[Any], created: Any, *operands: Any) -> Any:
+        return split.closed_over(others.join(held)).remainder(created, *operands)
+
+    outputs = transformation(remainder)(held, created, *operands)
     return split.join(created, *jax.tree.map(as_array, outputs))

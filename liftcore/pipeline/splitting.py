@@ -199,7 +199,12 @@ class Split:
         return self._made(Prologue(self, self.leaves(operands)), None, form)
 
     def batched_prologue(
-        self, batch: Callable[..., Any], operands: Sequence[PyTree], in_axes: Sequence[Any], group_axes: Sequence[Any]
+        self,
+        batch: Callable[..., Any],
+        operands: Sequence[PyTree],
+        in_axes: Sequence[Any],
+        group_axes: Sequence[Any],
+        form: Callable[[int, Any], Any] | None = None,
     ) -> list[PyTree]:
         """Compute the initial values of all elements of a batch; see `prologue`.
 
@@ -208,6 +213,7 @@ class Split:
             operands: the arguments of the body, for all elements.
             in_axes: a pytree prefix of the operands: the axis along which elements differ, or None.
             group_axes: for each part of `created`, the axis along which its values are stacked, or None.
+            form: see `prologue`.
 
         Raises:
             LoopInvarianceError: if a group has no axis, but an initial value in it differs between elements.
@@ -219,7 +225,7 @@ class Split:
         along = [axis for axis, part in pairs for _ in jax.tree.leaves(part)]
         axes = [group_axes[part] for part in self.parts]
         try:
-            return self._made(Prologue(self, self.leaves(operands), along, batch), axes, None)
+            return self._made(Prologue(self, self.leaves(operands), along, batch), axes, form)
         except ValueError as error:
             # The bits of all that differs between elements: leaves of the operands, and initial values.
             differs = _bits([*[None for _ in self._consts], *along, *axes])

@@ -117,8 +117,8 @@ class Elements:
     def created(self, parts: Split) -> list[PyTree]:
         """Return the initial values of all elements, and the results of effects."""
         axes = [*self.group_axes, 0]
-        created = parts.batched_prologue(self.batch, self.operands, self.in_axes, axes)
-        return MeshAxis(self.operands, self.in_axes).alike(created, axes)  # type: ignore[no-any-return]
+        form = MeshAxis(self.operands, self.in_axes).form([axes[part] for part in parts.parts])
+        return parts.batched_prologue(self.batch, self.operands, self.in_axes, axes, form)
 
     def axes_of_remainder(self, out_axes: InOutAxes) -> tuple[PyTree, PyTree]:
         """Return the axes of its operands, the first of which is `created`, and of its results."""

@@ -6,14 +6,14 @@ the same way as the arguments and variables of the mapping.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ..typing import PyTree
+from ..typing import Axis, PyTree
 from .axes import flatten_axes
 
 __all__ = ["MeshAxis"]
@@ -46,6 +46,16 @@ class MeshAxis:
         leaves, treedef = jax.tree.flatten(tree)
         pairs = zip(leaves, flatten_axes("variables", axes, tree), strict=True)
         return jax.tree.unflatten(treedef, [leaf if axis is None else self._placed(leaf, axis) for leaf, axis in pairs])
+
+    def form(self, axes: Sequence[Axis]) -> Callable[[int, Any], Any] | None:
+        """Return the function that shards initial values alike, as `Split.batched_prologue` takes it; None if none is.
+
+        Args:
+            axes: for each initial value, its mapped axis, or None.
+        """
+        if self._sharding is None:
+            return None
+        return lambda number, leaf: leaf if (axis := axes[number]) is None else self._placed(leaf, axis)
 
     def gathered(self, mapped: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
         """Return the mapping with operands gathered along their mapped axes, and results sharded along theirs.
