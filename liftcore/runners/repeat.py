@@ -71,7 +71,7 @@ class Repeat(NamedTuple):
 
         def iteration(body: Body, _: PyTree, state: tuple[PyTree, PyTree], number: Any) -> Any:
             if not body.writes:
-                value, groups = self._next(body, variables, number, state[1])
+                value, groups = self.iteration(body, variables, number, state[1])
                 return value, (), groups
             before = len(body.records)
             conditions[:] = [trace(functools.partial(self._ask, body, shared), state, number, body=self.body)]
@@ -89,7 +89,7 @@ class Repeat(NamedTuple):
             def proceed(now: tuple[Any, Any]) -> Any:
                 made, state = step.see(now[1])
                 if made is None:
-                    return self._ask(self.body, shared, state, now[0])[1][0]
+                    return self.condition(self.body, variables, now[0], state.carry)[0]
                 (condition,) = conditions
                 created = [*map(select, (made.carried, made.shared), condition.created), []]
                 return condition.remainder(created, state, now[0])[0]
