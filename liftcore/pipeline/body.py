@@ -18,7 +18,7 @@ from ..filters.trees import by_place, under
 from ..scopes import problems
 from ..scopes.scope import Scope
 from ..scopes.scoped import is_scoped
-from ..scopes.tree import Sown
+from ..scopes.tree import Counter, Sown
 from ..typing import Filter, Path, PyTree
 from .changes import Changes, Record, record_of, without_created
 from .checks import check_given, checked_output
@@ -85,6 +85,9 @@ class Body:
         self.records: list[Record] = []
         self._runs: list[Run] = []
         self._splitting: list[Body] = []  # innermost last; see `being_split`
+        # The counters outside as the bodies find them. A rule of a derivative may run its body after the call, when the
+        # draws of the call count there already; see `end_draws`.
+        self._counters: list[Counter] = []
         # By id, together with the array: Python reuses an id after its object is gone.
         self._bound: dict[int, Any] = {}
         self._level = trace_state()
@@ -236,7 +239,8 @@ class Body:
         # values are bound as they are created, for the split of that trace.
         inline = self.nested and not self._marked and self._at_level_outside()
         marks = self._marked or inline
-        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, marks, restarted)
+        counters = self._counters or [outer.counter for outer in self.outers]
+        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, marks, restarted, counters)
         watch = None if self.observer is None else self.observer.body()
         for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
             root.tree.watch = watch
@@ -403,6 +407,10 @@ class Body:
         """Let the traces that an error ended keep nothing alive."""
         for level in self._levels:
             release(level, self._level)
+
+    def end_draws(self) -> None:
+        """Keep the counters outside for bodies that run later, before the draws of the call are counted there."""
+        self._counters[:] = [outer.counter.copy() for outer in self.outers]
 
     def unbind(self) -> None:
         """Drop the values that were bound, which must not outlive their trace."""

@@ -149,6 +149,8 @@ def _go_on(body: Body) -> None:
             outer.tree.unsplit.add(under(outer.relative_path, path))
         for index, path in record.redrawn:
             body.outers[index].tree.made_again.add(body.from_root(index, path))
+    if draws:
+        body.end_draws()
     for (index, path, name), count in draws.items():
         counts = body.outers[index].below(path).counter.counts
         counts[name] = counts.get(name, 0) + count

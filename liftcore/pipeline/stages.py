@@ -26,7 +26,7 @@ from ..rest import Rest
 from ..scopes.lifts import Lift
 from ..scopes.scope import Scope
 from ..scopes.scoped import is_scoped, split_scoped
-from ..scopes.tree import Names, Sown, Surroundings, Tree
+from ..scopes.tree import Counter, Names, Sown, Surroundings, Tree
 from ..statics import Undescribed
 from ..typing import Filter, Path, Predicate, PyTree
 from .changes import Changes
@@ -129,8 +129,9 @@ def reconstruct(
     mutable: Filter = True,
     marks: bool = False,
     restarted: Container[str] = (),
+    counters: Sequence[Counter] | None = None,
 ) -> list[Scope]:
-    """Create live scopes inside, at the paths of the scopes outside."""
+    """Create live scopes inside, at the paths of the scopes outside; they count on from `counters`, or from there."""
     roots = []
     for index, outer in enumerate(outers):
         variables = filters.merge(*[group[index] for group in variable_groups])
@@ -144,7 +145,7 @@ def reconstruct(
             rngs,
             writable if mutable is True else filters.intersect(writable, mutable),
             base=outer.path,
-            counter=outer.counter.copy(restarted),
+            counter=(outer.counter if counters is None else counters[index]).copy(restarted),
             fallbacks=fallbacks,
             initializing=outer.tree.initializing,
             lift=layout.lift,

@@ -380,3 +380,27 @@ def test_a_shared_initial_value_may_be_the_same_in_all_elements(fn: Callable[...
     y, variables = liftcore.init(mapped(split)(fn))(KEY, X)
     assert variables["params"]["w"].shape == ()
     np.testing.assert_allclose(y, X * variables["params"]["w"])
+
+
+@pytest.mark.parametrize("outside", [jax.jit, jax.checkpoint, lambda fn: fn])
+@pytest.mark.parametrize("around", [liftcore.jit, liftcore.remat, lambda fn: fn])
+@pytest.mark.parametrize("mutable", [False, ["state"]])
+def test_a_rule_of_a_derivative_draws_the_same_keys_whenever_it_runs(outside: Any, around: Any, mutable: Any) -> None:
+    def with_rule(fn: Any) -> Any:
+        rule = jax.custom_vjp(fn)
+        rule.defvjp(lambda *operands: jax.vjp(fn, *operands), lambda pull, cotangents: pull(cotangents))
+        return rule
+
+    def noisy(scope: Scope, x: Any) -> Any:
+        return scope.param("w", lambda key: 2.0) * x * jax.random.normal(scope.make_rng("noise"))
+
+    def slope(fn: Any) -> Any:
+        def loss(w: Any) -> Any:
+            y = liftcore.apply(fn, mutable=mutable)({"params": {"w": w}}, 3.0, rngs={"noise": KEY})
+            return y[0] if mutable else y
+
+        return jax.grad(outside(loss))(2.0)
+
+    every = ([True], [True, Captured(all=True)], [True])
+    ruled = liftcore.transformation(lambda body, *given: liftcore.outline(with_rule, body, *given), *every)(noisy)
+    np.testing.assert_allclose(slope(around(ruled)), slope(noisy), rtol=1e-6)

@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import liftcore
 import linen_like as nn
 from tests.devices.mesh_run import assert_close, mesh_of_sizes
 
@@ -55,6 +56,23 @@ def test_a_lift_gives_what_it_gives_on_one_device(name: str) -> None:
     with jax.set_mesh(mesh):
         found = run(MODELS[name], jax.device_put(X, NamedSharding(mesh, P("data"))))
     assert_close(found, expected, name)
+
+
+def test_a_loop_carries_what_a_mapping_inside_creates_on_a_mesh() -> None:
+    def counter(scope: liftcore.Scope, x: Any) -> Any:
+        n = scope.variable("state", "n", lambda: jnp.zeros(4))
+        n.value = n.value + x
+        return n.value
+
+    def run(x: Any) -> Any:
+        count = liftcore.vmap(counter, variable_axes={"state": 0})
+        loop = liftcore.scan(lambda scope, x, _: (count(scope, x), None), length=2, variable_carry="state")
+        return liftcore.init(loop)(RNGS, x, None)
+
+    mesh = mesh_of_sizes({"data": 8})
+    with jax.set_mesh(mesh):
+        found = run(jax.device_put(X[0], NamedSharding(mesh, P("data"))))
+    assert_close(found, run(X[0]), "vmap")
 
 
 @pytest.mark.rest
