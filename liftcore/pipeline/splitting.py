@@ -213,7 +213,7 @@ class Split:
             operands: the arguments of the body, for all elements.
             in_axes: a pytree prefix of the operands: the axis along which elements differ, or None.
             group_axes: for each part of `created`, the axis along which its values are stacked, or None.
-            form: see `prologue`.
+            form: maps the number of an initial value and its value for all elements to the value that is held outside.
 
         Raises:
             LoopInvarianceError: if a group has no axis, but an initial value in it differs between elements.

@@ -44,8 +44,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/stages.py",
-        "counter=outer.counter.copy(restarted),",
-        "counter=outer.counter,",
+        "counter=(outer.counter if counters is None else counters[index]).copy(restarted),",
+        "counter=outer.counter if counters is None else counters[index],",
         "scopes inside count draws in the counters of those outside",
         (*PACK, "lift/test_remat.py", "lift/test_cond.py"),
     ),
@@ -174,6 +174,20 @@ MUTANTS = (
         "return fallbacks",
         "a stream that a lift gave, and one inside it does not lift, falls back to `params`",
         (*PACK, "lift/test_with_rngs.py"),
+    ),
+    Mutant(
+        "pipeline/committing.py",
+        "        body.end_draws()",
+        "        pass",
+        "a body that runs after its call counts on from the draws of the call",
+        ("core/test_own_lifts.py",),
+    ),
+    Mutant(
+        "pipeline/outlining.py",
+        "lambda const: isinstance(const, jax.core.Tracer)",
+        "lambda const: False",
+        "a rule of a derivative holds values of a trace that has ended",
+        ("core/test_own_lifts.py",),
     ),
     Mutant(
         "scopes/sharing.py",
@@ -436,8 +450,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/outlining.py",
-        "outputs = transformation(split.remainder)(created, *operands)",
-        "outputs = split.remainder(created, *operands)",
+        "outputs = transformation(remainder)(held, created, *operands)",
+        "outputs = remainder(held, created, *operands)",
         "a transformation is left out where the body writes",
         ("lift/test_remat.py", "lift/test_named_call.py"),
     ),
