@@ -146,7 +146,7 @@ def _object_step(side: str, size: decoder.Size, tokens: jax.Array) -> Step:
     nnx: Any = nnx_like if side == "nnx_like" else _flax("nnx")
     model = decoder.objects(nnx, size)
     optimizer = nnx.Optimizer(model, decoder.OPTIMIZER, wrt=nnx.Param)
-    options = {"donate_argnums": (0, 1)} if nnx is nnx_like else {}
+    options = {"donate_argnames": ("model", "optimizer")} if nnx is nnx_like else {}
 
     @functools.partial(nnx.jit, **options)
     def step(model: Any, optimizer: Any, tokens: jax.Array) -> jax.Array:
