@@ -1,6 +1,6 @@
 """A decoder of text at a size that fills an accelerator: by hand, as a Linen module, and as an object.
 
-All sides have the same parameters and the same operations, in `bfloat16` over `float32` parameters, with layers that are
+All sides have the same parameters and the same operations, in `bfloat16` over `float32` parameters. The layers are
 scanned and rematerialised. `of_layers` is the same model from the layers of a library.
 """
 

@@ -34,7 +34,8 @@ def test_all_sides_are_the_same_model() -> None:
 def test_each_side_trains(side: str) -> None:
     step: Any = accelerator.training(side, SIZE)
     first, second = (float(step.run()) for _ in range(2))
-    assert second < first and step.memory > 0
+    assert second < first
+    assert step.memory > 0
 
 
 def test_both_loops_generate_the_same_tokens() -> None:
