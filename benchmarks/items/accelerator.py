@@ -155,7 +155,7 @@ def _object_step(side: str, size: decoder.Size, tokens: jax.Array) -> Step:
 
         value, gradients = nnx.value_and_grad(loss)(model)
         optimizer.update(model, gradients)
-        return value  # type: ignore[no-any-return]
+        return value
 
     memory = _memory(step.lower(model, optimizer, tokens).compile()) if nnx is nnx_like else 0
     return Step(lambda: step(model, optimizer, tokens), memory)

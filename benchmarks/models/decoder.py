@@ -149,20 +149,20 @@ def linen(nn: Any, size: Size) -> Any:
         size: the sizes.
     """
 
-    class Layer(nn.Module):  # type: ignore[misc, name-defined]
+    class Layer(nn.Module):
         @nn.compact
         def __call__(self, x: jax.Array, _: None) -> Any:
             def get(name: str) -> jax.Array:
                 if name in size.matrices:
-                    return self.param(name, initial, size.matrices[name])  # type: ignore[no-any-return]
-                return self.param(name, nn.initializers.ones, (size.width,))  # type: ignore[no-any-return]
+                    return self.param(name, initial, size.matrices[name])
+                return self.param(name, nn.initializers.ones, (size.width,))
 
             def drop(x: jax.Array) -> jax.Array:
-                return nn.Dropout(size.dropout, deterministic=not size.dropout)(x)  # type: ignore[no-any-return]
+                return nn.Dropout(size.dropout, deterministic=not size.dropout)(x)
 
             return layer(size, get, drop, x), None
 
-    class Decoder(nn.Module):  # type: ignore[misc, name-defined]
+    class Decoder(nn.Module):
         @nn.compact
         def __call__(self, tokens: jax.Array) -> jax.Array:
             x = self.param("words", initial, (size.words, size.width))[tokens].astype(HALF)
@@ -186,7 +186,7 @@ def of_layers(nn: Any, size: Size, *, dtype: Any = jnp.float32, decode: bool = F
     dense = functools.partial(nn.Dense, dtype=HALF, param_dtype=dtype, use_bias=False)
     norm = functools.partial(nn.RMSNorm, dtype=HALF, param_dtype=dtype)
 
-    class Layer(nn.Module):  # type: ignore[misc, name-defined]
+    class Layer(nn.Module):
         @nn.compact
         def __call__(self, x: jax.Array, _: None) -> Any:
             attend = nn.MultiHeadAttention(
@@ -203,7 +203,7 @@ def of_layers(nn: Any, size: Size, *, dtype: Any = jnp.float32, decode: bool = F
             up, down = dense(4 * size.width, name="up"), dense(size.width, name="down")
             return x + down(nn.gelu(up(norm(name="norm_2")(x)))), None
 
-    class Decoder(nn.Module):  # type: ignore[misc, name-defined]
+    class Decoder(nn.Module):
         @nn.compact
         def __call__(self, tokens: jax.Array) -> jax.Array:
             x = nn.Embed(size.words, size.width, dtype=HALF, param_dtype=dtype, name="words")(tokens)
@@ -231,7 +231,7 @@ def objects(nnx: Any, size: Size) -> Any:
         size: the sizes.
     """
 
-    class Layer(nnx.Module):  # type: ignore[misc, name-defined]
+    class Layer(nnx.Module):
         def __init__(self, rngs: Any) -> None:
             for name, shape in size.matrices.items():
                 setattr(self, name, nnx.Param(initial(rngs.params(), shape)))
@@ -240,7 +240,7 @@ def objects(nnx: Any, size: Size) -> Any:
         def __call__(self, x: jax.Array) -> Any:
             return layer(size, lambda name: getattr(self, name)[...], lambda x: x, x)
 
-    class Decoder(nnx.Module):  # type: ignore[misc, name-defined]
+    class Decoder(nnx.Module):
         def __init__(self, rngs: Any) -> None:
             self.words = nnx.Param(initial(rngs.params(), (size.words, size.width)))
             self.norm = nnx.Param(jnp.ones(size.width))
