@@ -1,7 +1,7 @@
 """A decoder of text at a size that fills an accelerator: by hand, as a Linen module, and as an object.
 
 All sides have the same parameters and the same operations, in `bfloat16` over `float32` parameters. The layers are
-scanned and rematerialised. `of_layers` is the same model from the layers of a library.
+scanned and rematerialized. `of_layers` is the same model from the layers of a library.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def of_layers(nn: Any, size: Size, *, dtype: Any = jnp.float32, decode: bool = F
         nn: `linen_like` or `flax.linen`.
         size: the sizes.
         dtype: the dtype of parameters.
-        decode: whether the model generates: it has a cache, and nothing is rematerialised.
+        decode: whether the model generates: it has a cache, and nothing is rematerialized.
         options: of attention.
     """
     dense = functools.partial(nn.Dense, dtype=HALF, param_dtype=dtype, use_bias=False)
