@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ..row import Row
 from ..settings import Settings
+from .accelerator import accelerator
 from .checkpointing import checkpointing
 from .compiling import compiled, recompiles
 from .filtering import filtering
@@ -41,4 +42,5 @@ ITEMS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "restore": restoring,
     "held_up": checkpointing,
     "generation": generation,
+    "accelerator": accelerator,
 }
