@@ -45,7 +45,7 @@ _SHARED_AND_CARRIED = ("broadcast, one value for all iterations", "carry, from o
 _LENGTH = "Give it: `length=…`. The first argument is the carry; mapped arguments follow it."
 
 
-@cached_when_eager(numbers=[1])
+@cached_when_eager(numbers=[1])  # outside `jax.jit`, a hidden jit runs what follows; skip it at first reading
 def scan(
     fn: Callable[..., tuple[Any, Any]],
     length: int | None = None,

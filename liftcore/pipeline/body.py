@@ -370,7 +370,7 @@ class Body:
         self.records.clear()
 
     def enter(self) -> None:
-        """Notify the scopes outside that the body begins to run."""
+        """Let the scopes outside refuse changes, until `leave`, with the name of this lift."""
         for outer in self.outers:
             outer.tree.enter_lift(self.layout.lift.name, self._inside)
 

@@ -269,7 +269,7 @@ def _lifted(
         surroundings = tuple([outer.tree.surroundings(type(outer), outer.path) for outer in outers])
         names = tuple([scope.names() for scope in given])
         body = Body(fn, Layout(lift, structure, routes, surroundings, names, unlifted), outers, given, prepared)
-        body.enter()  # so that an error of a scope outside can say which lift is running
+        body.enter()  # from here, scopes outside may not change
         try:
             # The stage transform. The body reconstructs scopes in it, and repacks their changes.
             output = _call(transform, body, (body, variable_groups, rng_groups), args, kwargs)

@@ -46,6 +46,9 @@ class Split:
     The initial values are the leaves of `created`, and the *number* of an initial value is its index. Some of them are
     given by the set of their numbers, their values by a dict from numbers, or by a pytree with None for the others.
 
+    `Body.split` makes one. A loop makes its own with `trace`, because it may trace again to cast a carry, and `jit`
+    makes one of the trace that JAX keeps.
+
     For a body (`Body.split`), `created` has one pytree for each output group. `outputs` has the result and the last
     values of variables, with one pytree for each output group.
 

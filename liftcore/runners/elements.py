@@ -101,24 +101,24 @@ class Elements:
             found = self._run_unsplit(body, element, out_axes)
             if found is not None:
                 return found
-        parts = self.split(body, element)
+        split = self.split(body, element)
         try:
-            created = self.created(parts)
-            outputs = self.batch(parts.remainder, *self.axes_of_remainder(out_axes))(created, *self.operands)
+            created = self.created(split)
+            outputs = self.batch(split.remainder, *self.axes_of_remainder(out_axes))(created, *self.operands)
         except ValueError as error:
-            _check_shared(body, parts, self, error)
+            _check_shared(body, split, self, error)
             raise
-        return parts.join(created, *outputs)
+        return split.join(created, *outputs)
 
     def split(self, body: Body, element: Callable[..., Any]) -> Split:
         """Trace the body for one element, in two parts."""
         return body.split(*self.types(self.operands, self.in_axes), axes=self.names, via=element)
 
-    def created(self, parts: Split) -> list[PyTree]:
+    def created(self, split: Split) -> list[PyTree]:
         """Return the initial values of all elements, and the results of effects."""
         axes = [*self.group_axes, 0]
-        form = MeshAxis(self.operands, self.in_axes).form([axes[part] for part in parts.parts])
-        return parts.batched_prologue(self.batch, self.operands, self.in_axes, axes, form)
+        form = MeshAxis(self.operands, self.in_axes).form([axes[part] for part in split.parts])
+        return split.batched_prologue(self.batch, self.operands, self.in_axes, axes, form)
 
     def axes_of_remainder(self, out_axes: InOutAxes) -> tuple[PyTree, PyTree]:
         """Return the axes of its operands, the first of which is `created`, and of its results."""
@@ -161,16 +161,16 @@ class Spread(Elements):
         if not body.writes:
             result = self.spread(lambda *one: element(body, *one)[0], self.operands, self.in_axes, out_axes)
             return result, body.unchanged
-        parts, axes = self.split(body, element), self.axes_of_remainder(out_axes)
-        shared = [group for group, axis in zip(parts.values, self.group_axes, strict=True) if axis is None]
+        split, axes = self.split(body, element), self.axes_of_remainder(out_axes)
+        shared = [group for group, axis in zip(split.values, self.group_axes, strict=True) if axis is None]
         try:
-            operands = self.created(parts), *self.operands
+            operands = self.created(split), *self.operands
             if jax.tree.leaves(shared):  # only `jax.vmap` detects whether a value differs between elements
-                jax.eval_shape(self.batch(parts.remainder, *axes), *operands)
+                jax.eval_shape(self.batch(split.remainder, *axes), *operands)
         except ValueError as error:
-            _check_shared(body, parts, self, error)
+            _check_shared(body, split, self, error)
             raise
-        return parts.join(operands[0], *self.spread(parts.remainder, operands, *axes))
+        return split.join(operands[0], *self.spread(split.remainder, operands, *axes))
 
 
 class Mapper(NamedTuple):
@@ -249,12 +249,12 @@ _SLICES = 0
 """The index of the operand that differs between elements, as in `Split.reads`."""
 
 
-def _check_shared(body: Body, parts: Split, elements: Elements, error: ValueError) -> None:
+def _check_shared(body: Body, split: Split, elements: Elements, error: ValueError) -> None:
     """Raise if a shared variable, created or written, depends on the element."""
     axes = elements.group_axes
-    mapped = {number for number, part in enumerate(parts.parts) if part < len(axes) and axes[part] is not None}
-    created = parts.reads(), parts.tree(dict(enumerate(parts.earlier)))
-    written = (one[1] for one in parts.output_reads())
+    mapped = {number for number, part in enumerate(split.parts) if part < len(axes) and axes[part] is not None}
+    created = split.reads(), split.tree(dict(enumerate(split.earlier)))
+    written = (one[1] for one in split.output_reads())
     advices = (
         "do not split the stream that its initializer draws from",
         f"write the same value in all elements{elements.mapper.same}",

@@ -377,7 +377,7 @@ class Kinds(NamedTuple):
 
 
 def _sharing(body: Body, traced: Split, advice: LoopAdvice) -> tuple[Split, Kinds, bool]:
-    """Let the values that all iterations share read only what they need.
+    """Check that the values that all iterations share do not depend on one of them; narrow the split if that helps.
 
     Returns:
         The split, its kinds, and whether written variables differ between iterations by what a rule may read.

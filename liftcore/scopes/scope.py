@@ -334,13 +334,13 @@ class Scope(Adopting, Checking, Naming, Sharing):
         self.put_variable(collection, name, meta.replace_boxed(unwrapped(self.dicts(collection).get(name)), value))
 
     def create_variable(self, collection: str, name: str, value: Any, *, bound: bool = False) -> None:
-        """Create a variable that `must_create`. Its first value is stored separately, because a loop begins from it.
+        """Create a variable for which `must_create` is True. Its first value is kept apart: a loop begins from it.
 
         Args:
             collection: the collection of the variable.
             name: the name of the variable.
             value: the first value.
-            bound: whether the value was bound; see `Use.bind`.
+            bound: whether the value was bound; see `Body.bind`.
         """
         self.check_live("creating", collection, name)
         self.check_writable(collection, name, value, "created")

@@ -190,7 +190,12 @@ class Tree:
     `thread` is the thread that owns the tree: the one that runs the `init`, `apply` or lift. No thread owns a bound
     tree, except while a method of a module runs (`claim`). Without modules, the first thread that changes a scope is
     the `writer`.
-    `creates` tells whether scopes may create variables, and `writes` whether they may change at all.
+    `creates` tells whether scopes may create variables, and `writes` whether they may change at all; `reads` is True in
+    a tree for another thread, which may only read.
+
+    `base` is the path of the lift. `created`, `written` and `unsplit` have paths below it: the variables that scopes
+    here created, with their first values, those that they wrote, and those that a lift which does not hoist created.
+    `sown` has the captured values, `fallbacks` the streams of names that were not given.
     `lifts` has the running lifts of the tree by thread: their names, and functions that return the scopes inside.
     """
 
