@@ -123,7 +123,8 @@ class Repeat(NamedTuple):
         value, groups = self.iteration(body, variables, number, value)
         self._check_captured()
         names = names_of(groups[1].values)
-        fix = f'Carry it: `variable_carry="{names[0].split("/")[0]}"`.' if names else ""
+        collection = names[0].split("/")[0] if names else ""
+        fix = f'Carry it: `variable_carry="{collection}"`.'
         self._check_unwritten(groups[1].values, "it is shared by all iterations (variable_broadcast), but written", fix)
         return value, groups
 
