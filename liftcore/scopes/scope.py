@@ -19,7 +19,6 @@ from ..filters import partition, to_predicate
 from ..typing import Collection, Filter, Path, RNGs, Variables
 from ..values import cast, copied, unwrapped, wrapped
 from . import problems
-from .adopting import Adopting
 from .child import Child
 from .declaring import (
     Checking,
@@ -46,7 +45,7 @@ _new = object.__new__
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
-class Scope(Adopting, Checking, Naming, Sharing):
+class Scope(Checking, Naming, Sharing):
     """A place in a tree of variables, with its collections, its RNG streams and its path.
 
     `init` and `apply` create the root scope of a model, `push` and `child` create the scopes below it, and lifts create

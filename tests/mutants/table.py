@@ -218,7 +218,7 @@ MUTANTS = (
         ("core/test_scope.py", "core/test_entry.py", "core/test_filters.py"),
     ),
     Mutant(
-        "scopes/adopting.py",
+        "scopes/sharing.py",
         "if shapes(stored) != shapes(value):",
         "if not stored:",
         "a stored value of another shape is adopted",
