@@ -302,5 +302,9 @@ def _overlay(tree: typing.Any, update: typing.Any) -> typing.Any:
     if not isinstance(held, Mapping) or not isinstance(update, Mapping):
         return update
     newer = {name: _overlay(below, update[name]) if name in update else below for name, below in held.items()}
-    # A child scope may write a part of a value: together, the parts are still one value.
-    return jax.tree.unflatten(jax.tree.structure(tree), jax.tree.leaves(newer)) if type(tree) is Whole else newer
+    if type(tree) is dict:
+        return newer
+    # A child scope may write a part of a value: together, the parts are still one value, of its own type and order.
+    leaves = {path_text(path): leaf for path, leaf in jax.tree.leaves_with_path(newer)}
+    whole = jax.tree.map_with_path(lambda path, _: leaves[path_text(path)], held)
+    return wrapped(whole) if type(tree) is Whole else whole

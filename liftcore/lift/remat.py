@@ -74,7 +74,7 @@ def remat(
             return body(variable_groups, rng_groups, *args, **kwargs)
 
         with advised(body, dynamic):
-            return outline(once_checkpointed, body, variable_groups, rng_groups, dynamic, via=run)
+            return outline(once_checkpointed, body, variable_groups, rng_groups, dynamic, via=run, late=False)
 
     def prepare(fn: Callable[..., Any]) -> set[str]:
         return choose(fn, "static", static_argnums, static_argnames)

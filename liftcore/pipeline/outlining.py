@@ -11,6 +11,7 @@ import jax
 from .._compat import as_array
 from ..leaves import split_leaves
 from .body import Body, Via
+from .splitting import closure_convert
 
 __all__ = ["outline"]
 
@@ -20,6 +21,7 @@ def outline(
     body: Body,
     *operands: Any,
     via: Via | None = None,
+    late: bool = True,
 ) -> tuple[Any, tuple[Any, ...]]:
     """Apply a transformation to a body without the computation of initial values, which then runs outside.
 
@@ -29,23 +31,34 @@ def outline(
         *operands: the arguments of the body: groups of variables, groups of streams, and others; pytrees of arrays.
         via: if given, called as `via(body, *operands)` in place of the body, when the operands are others; returns the
             result and the output groups.
+        late: whether the transformation may keep its function and run it after the call, as JAX does with the rule of a
+            derivative. False saves a trace if nothing can be created.
 
     Returns:
         The result and the output groups.
     """
     run = body if via is None else functools.partial(via, body)
-    if not body.writes:  # the usual `apply`: groups without changes would only add outputs to the equation
-        return transformation(lambda *operands: run(*operands)[0])(*operands), body.unchanged
-    if not body.creates:  # variables may be written, but there are no initial values to hoist
-        output: tuple[Any, tuple[Any, ...]] = jax.tree.map(as_array, transformation(run)(*operands))
-        return output
-    split = body.split(*operands, via=via)
-    created = split.prologue(*operands)
-    # A rule of a derivative keeps its function, which must not hold values of a trace that ends before it is used.
-    held, others = split_leaves(split.consts, lambda const: isinstance(const, jax.core.Tracer))
+    if body.creates:
+        split = body.split(*operands, via=via)
+        created = split.prologue(*operands)
+        # A function that is kept must hold no values of a trace, and no scopes.
+        held, others = split_leaves(split.consts, lambda const: isinstance(const, jax.core.Tracer))
+        bare = split.closed_over(())
 
-    def remainder(held: Sequence[Any], created: Any, *operands: Any) -> Any:
-        return split.closed_over(others.join(held)).remainder(created, *operands)
+        def remainder(held: Sequence[Any], created: Any, *operands: Any) -> Any:
+            return bare.closed_over(others.join(held)).remainder(created, *operands)
 
-    outputs = transformation(remainder)(held, created, *operands)
-    return split.join(created, *jax.tree.map(as_array, outputs))
+        outputs = transformation(remainder)(held, created, *operands)
+        return split.join(created, *jax.tree.map(as_array, outputs))
+
+    def reads(*operands: Any) -> Any:  # groups without changes would only add outputs to the equation
+        return run(*operands)[0], ()
+
+    pure = run if body.writes else reads
+    if late:
+        converted, consts, _ = closure_convert(pure, *operands)
+        outputs = transformation(converted)(consts, *operands)
+    else:
+        outputs = transformation(pure)(*operands)
+    result, groups = outputs
+    return (result, body.unchanged) if pure is reads else jax.tree.map(as_array, (result, groups))

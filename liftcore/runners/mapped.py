@@ -93,14 +93,16 @@ class _Forms:
 
     def result(self) -> tuple[Any, Any]:
         """Return what `make_mapped` returns."""
+        if not self._types:  # new variables without arrays, such as empty dicts, wait for nothing
+            self._map([])
         return self._stored, self._seen
 
     def _map(self, now: Sequence[int]) -> list[Any]:
         made, like = (self._tree({number: leaves[number] for number in now}) for leaves in (self._made, self._types))
         stored = self._maps.body.bind(self._maps.stored(made))
+        self._stored = merged(self._stored, stored)
         if not jax.tree.leaves(stored):
             return jax.tree.leaves(made)
-        self._stored = merged(self._stored, stored)
         view, self._seen = self._views(stored, like)
         return jax.tree.leaves(view)
 

@@ -465,6 +465,7 @@ class Scope(Checking, Naming, Sharing):
             ScopeVariableNotFoundError: if `apply` is given the collection without this variable.
             ScopeCollectionNotFound: if it is given empty.
             UnliftedCollectionError: inside a lift that does not take the collection.
+            ModifyScopeVariableError: inside a lift that makes it immutable.
         """
         if not self.has_variable(collection, name):
             if not self.is_mutable_collection(collection):

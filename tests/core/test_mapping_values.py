@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -119,11 +120,13 @@ def test_what_apply_is_given_it_gives_back_as_it_was_written(kind: str, lift: st
 
 
 @pytest.mark.parametrize("made", ["in the lift", "before it", "outside"])
+@pytest.mark.parametrize("kind", [dict, FrozenDict, OrderedDict])
 @pytest.mark.parametrize("lift", UNCHANGED)
-def test_a_scope_with_the_name_of_a_dict_writes_a_part_of_it(lift: str, made: str) -> None:
+def test_a_scope_with_the_name_of_a_dict_writes_a_part_of_it(lift: str, kind: Any, made: str) -> None:
     if (lift, made) == ("path filters", "outside"):
         pytest.skip("nothing can tell a dict from a module before the body declares it")
-    value = VALUES["a frozen dict"]
+    # An order of its own, in which the leaves of a plain dict would not be.
+    value = kind({"y": kind({"z": jnp.ones(2)}), "x": jnp.arange(3.0)})
 
     def writing(scope: Any) -> Any:
         scope.param("w", lambda key: jnp.ones(()))
