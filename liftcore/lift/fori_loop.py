@@ -12,10 +12,10 @@ from ..errors import LiftArgumentError
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..runners.arguments import named_like
-from ..runners.axes import NO_AXES, split_rules
+from ..runners.axes import NO_AXES, split_rules, splits
 from ..runners.eager import cached_when_eager
 from ..runners.loop import Loop, lax_scan
-from ..runners.repeat import LOOP_ADVICE, Repeat, loop_advice, loop_keys, splits
+from ..runners.repeat import LOOP_ADVICE, Repeat, loop_advice, loop_keys
 from ..scopes.lifts import Captured
 from ..typing import Filter, PyTree
 

@@ -88,7 +88,7 @@ def _changes(body: Body, groups: Sequence[PyTree]) -> _Changed:
 
 def _reduced(body: Body, groups: Sequence[PyTree], changes: _Changed) -> list[tuple[Scope, Sown, Any]]:
     """Return the captured values, each with the scope outside that sows it, after running the user's functions."""
-    if not body.layout.lift.captures or not body.records:
+    if not body.layout.lift.captures or not body.records or not any(body.records[-1].sown):
         return []
     found = []
     now = {**changes.created, **changes.written}

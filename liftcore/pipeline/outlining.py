@@ -60,5 +60,7 @@ def outline(
         outputs = transformation(converted)(consts, *operands)
     else:
         outputs = transformation(pure)(*operands)
-    result, groups = outputs
-    return (result, body.unchanged) if pure is reads else jax.tree.map(as_array, (result, groups))
+    if not body.writes:
+        return outputs[0], body.unchanged
+    result, groups = jax.tree.map(as_array, outputs)
+    return result, groups

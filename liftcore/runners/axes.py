@@ -40,6 +40,7 @@ __all__ = [
     "split_keys",
     "split_rules",
     "split_sliced",
+    "splits",
     "to_axis",
     "to_front",
 ]
@@ -166,6 +167,11 @@ def split_keys(rng_groups: Sequence[PyTree], axes: Sequence[Axis], size: int) ->
         group if axis is None else jax.tree.map(lambda key: jax.random.split(key, size), group)
         for group, axis in zip(rng_groups, axes, strict=True)
     ]
+
+
+def splits(rng_groups: Sequence[PyTree], axes: Sequence[Axis]) -> bool:
+    """Whether there is a key that differs between elements or iterations."""
+    return any(axis is not None and jax.tree.leaves(group) for group, axis in zip(rng_groups, axes, strict=True))
 
 
 def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:

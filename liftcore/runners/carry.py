@@ -182,7 +182,8 @@ def check_separate(body: Body, group: PyTree) -> None:
 
 def not_separate(body: Body, group: PyTree) -> list[Path]:
     """Return the paths of the variables of a group whose initial values are not separate from later computation."""
-    return [path for index, path in sorted(body.record.unsplit) if (index, path) in by_place(group)]
+    unsplit = body.record.unsplit
+    return [path for _, path in sorted(unsplit & by_place(group).keys())] if unsplit else []
 
 
 def fix_for(body: Body, names: Collection[str], otherwise: str) -> str:

@@ -31,6 +31,7 @@ from .axes import (
     slice_type,
     split_keys,
     split_rules,
+    splits,
 )
 from .boxes import boxes_outside, check_params, sized_inside
 from .carry import fix_for
@@ -52,7 +53,8 @@ class Elements:
         operands: the values that are mapped.
         in_axes: their axes, as a pytree prefix.
         group_axes: the axes of the output groups.
-        gathered: the mesh axes along which operands are sharded, if they must be gathered for `jax.vmap`.
+        mesh: the mesh axes along which operands are sharded.
+        gathers: whether operands must be gathered along these for `jax.vmap`.
     """
 
     mapper: Mapper
@@ -62,7 +64,8 @@ class Elements:
     operands: tuple[PyTree, ...]
     in_axes: tuple[PyTree, ...]
     group_axes: tuple[Axis, ...]
-    gathered: MeshAxis | None
+    mesh: MeshAxis
+    gathers: bool
 
     def join(self, *slices: Any) -> Any:
         """Return the arguments of the body for one element, given its slice of each operand."""
@@ -78,7 +81,7 @@ class Elements:
             axis_name=self.mapper.axis_name,
             spmd_axis_name=self.mapper.spmd_axis_name,
         )
-        return mapped if self.gathered is None else self.gathered.gathered(mapped, in_axes, out_axes)
+        return self.mesh.gathered(mapped, in_axes, out_axes) if self.gathers else mapped
 
     def types(self, operands: PyTree, in_axes: PyTree) -> PyTree:
         """Return the types of the slices of one element."""
@@ -117,7 +120,7 @@ class Elements:
     def created(self, split: Split) -> list[PyTree]:
         """Return the initial values of all elements, and the results of effects."""
         axes = [*self.group_axes, 0]
-        form = MeshAxis(self.operands, self.in_axes).form([axes[part] for part in split.parts])
+        form = self.mesh.form([axes[part] for part in split.parts])
         return split.batched_prologue(self.batch, self.operands, self.in_axes, axes, form)
 
     def axes_of_remainder(self, out_axes: InOutAxes) -> tuple[PyTree, PyTree]:
@@ -231,11 +234,10 @@ def over_elements(
             return result, groups
 
         mesh = MeshAxis(operands, axes_of)
-        split = [group for group, axis in zip(keys, key_axes, strict=True) if axis is not None]
-        draws = not DRAWS_SHARDED and bool(jax.tree.leaves(split))
-        operands, gathered = (operands, mesh) if draws else (mesh.alike(operands, axes_of), None)
+        gathers = not DRAWS_SHARDED and splits(keys, key_axes)
+        operands = operands if gathers else mesh.alike(operands, axes_of)
         group_axes = (*axes.out_axes, 0)
-        elements = mapper.elements(mapper, arguments, size, others, (operands,), (axes_of,), group_axes, gathered)
+        elements = mapper.elements(mapper, arguments, size, others, (operands,), (axes_of,), group_axes, mesh, gathers)
         result, groups = elements.run(body, element, out_axes)
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
 

@@ -29,7 +29,7 @@ from ..typing import PyTree
 from .invariance import LoopAdvice
 from .loop import Iteration, Loop
 
-__all__ = ["LOOP_ADVICE", "Repeat", "loop_advice", "loop_keys", "splits"]
+__all__ = ["LOOP_ADVICE", "Repeat", "loop_advice", "loop_keys"]
 
 _GROUPS = ("carry, from one iteration to the next", "broadcast, one value for all iterations")
 _ADVICE = Advice(
@@ -147,11 +147,6 @@ def loop_advice(axes: Sequence[Any]) -> Advice:
     """Describe in words how a loop treats variables and streams."""
     same, folded = "the same keys in all iterations", "folded with the iteration number"
     return _ADVICE._replace(rngs=tuple(same if axis is None else folded for axis in axes))
-
-
-def splits(rng_groups: Any, axes: list[Any]) -> bool:
-    """Whether there is a key that differs between iterations."""
-    return any(axis is not None and jax.tree.leaves(group) for group, axis in zip(rng_groups, axes, strict=True))
 
 
 def loop_keys(rng_groups: Any, axes: list[Any], index: Any, offset: int) -> list[Any]:

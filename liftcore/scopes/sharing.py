@@ -174,19 +174,19 @@ class Sharing:
             NameInUseError: if the name is taken, or has another owner.
         """
         self.check_owner(name, collection, owner)
-        cast("Scope", self).tree.owners.setdefault(cast("Scope", self).path, {})[name, collection] = owner
+        self.tree.owners.setdefault(self.path, {})[name, collection] = owner
 
     def check_owner(self, name: str, collection: str | None, owner: Any) -> None:
         """Check that a name is free, or is of that owner; see `own_name`."""
-        held = cast("Scope", self).tree.owners.get(cast("Scope", self).path, {})
+        held = self.tree.owners.get(self.path, {})
         if held.get((name, collection), _NOTHING) != owner:
             self.check_unowned(name, collection)
             cast("Scope", self).check_free(name, collection)
 
     def check_unowned(self, name: str, collection: str | None) -> None:
         """Check that no adopted value uses a name; see `reserve`."""
-        owned = [one for each, one in cast("Scope", self).tree.owners.get(cast("Scope", self).path, ()) if each == name]
+        owned = [one for each, one in self.tree.owners.get(self.path, ()) if each == name]
         if owned and (collection is None or None in owned or collection in owned):
-            cast("Scope", self).check_valid()
-            held = [one for one in owned if one is not None]
-            raise problems.name_taken(cast("Scope", self), name, collection, held, False)
+            scope, held = cast("Scope", self), [one for one in owned if one is not None]
+            scope.check_valid()
+            raise problems.name_taken(scope, name, collection, held, False)

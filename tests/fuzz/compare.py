@@ -16,6 +16,7 @@ import liftcore
 from tests.fuzz import lifted
 from tests.fuzz.plain import Path, World, run_plain
 from tests.fuzz.programs import INPUTS, Program, run
+from tests.lift.plain import nested
 from tests.lift.quick import key
 
 COLLECTIONS = ("params", "consts", "state", "cache", "intermediates")
@@ -133,17 +134,6 @@ def last_line(error: Exception) -> str:
     """The text of an error, and where it was raised."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{' '.join(str(error).split())[:600]} ({frame.filename.split('/')[-1]}:{frame.lineno})"
-
-
-def nested(flat: Mapping[Path, Any]) -> dict[str, Any]:
-    """Variables as liftcore takes them."""
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        at = tree
-        for name in path[:-1]:
-            at = at.setdefault(name, {})
-        at[path[-1]] = value
-    return tree
 
 
 def in_variables(ours: Any, expected: Mapping[Path, Any], tolerance: float, strict: bool, at: Path = ()) -> str:
