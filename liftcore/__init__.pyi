@@ -64,7 +64,7 @@ from .lift.while_loop import while_loop
 from .lift.with_rngs import with_rngs
 from .meta import AxisMetadata, unbox
 from .pipeline.body import Body
-from .pipeline.changes import Changes
+from .pipeline.effects import Changes
 from .pipeline.outlining import outline
 from .pipeline.packing import lifter_of, pack, transformation
 from .pipeline.splitting import Prologue, Split
@@ -75,8 +75,7 @@ from .runners.loop import Loop
 from .scopes.blueprint import Blueprint
 from .scopes.lifts import Advice, Captured
 from .scopes.scope import Scope
-from .scopes.scoped import Scoped, is_scoped, split_scoped
-from .scopes.variable import Variable
+from .scopes.scoped import Scoped, Variable, is_scoped, split_scoped
 from .sharded_init import ShardedInit, init_sharded
 from .statics import static_key
 from .tracing import jaxpr_of, trace_state

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex
 from jax.interpreters import batching, partial_eval
 
@@ -28,7 +27,6 @@ except ImportError:  # JAX 0.8
 __all__ = [
     "DRAWS_SHARDED",
     "NUMPY_ARRAYS",
-    "TAG",
     "as_array",
     "auto_axes",
     "checkpoint",
@@ -39,15 +37,12 @@ __all__ = [
     "has_effect",
     "is_eager",
     "is_staging",
-    "is_tag",
     "jaxpr_as_fun",
     "keeps_rules",
     "mapped_aval",
     "needs_python",
     "raw_transformation",
     "release",
-    "tag",
-    "tag_name",
     "trace_state",
     "vary",
     "varying_axes",
@@ -82,9 +77,6 @@ NUMPY_ARRAYS: tuple[Any, ...] = (np.ndarray, np.generic, *_TYPED)
 
 DRAWS_SHARDED = jax.__version_info__ >= (0, 10)
 """Whether `jax.vmap` can draw random arrays from keys that are sharded along the mapped axis by their type."""
-
-TAG = "liftcore: initial value"
-"""The name with which `tag` marks a value; `is_tag` looks for it."""
 
 _TRANSFORMATIONS = {
     "associative_scan", "checkify", "checkpoint", "closure_convert", "cond", "custom_jvp", "custom_vjp", "custom_vmap",
@@ -184,15 +176,6 @@ def keeps_rules(*values: Any) -> bool:
     return ruled
 
 
-def tag(value: Any, name: str = TAG) -> Any:
-    """Return the pytree with its leaves marked: each is the result of an equation that does nothing.
-
-    So an initial value has a variable in the jaxpr, where a split can cut; `equations.cut` removes the mark. A Python
-    number stays weakly typed.
-    """
-    return jax.tree.map(lambda leaf: checkpoint_name(as_array(leaf), name), value)  # type: ignore[no-untyped-call]
-
-
 def varying_axes(kind: Any) -> frozenset[Any]:
     """Return the mesh axes of a `jax.shard_map` along which values of a type vary."""
     found: frozenset[Any] | None = getattr(kind, "vma", None)
@@ -280,16 +263,6 @@ def has_effect(eqn: Any) -> bool:
 def context_of(eqn: Any) -> str:
     """Return a text that is equal for jaxpr equations that were made under the same context managers of JAX."""
     return repr(eqn.ctx)
-
-
-def is_tag(eqn: Any) -> bool:
-    """Whether `tag` made a jaxpr equation."""
-    return tag_name(eqn) == TAG
-
-
-def tag_name(eqn: Any) -> str:
-    """Return the name with which a jaxpr equation marks a value, or an empty string."""
-    return str(eqn.params["name"]) if eqn.primitive.name == "name" else ""
 
 
 def raw_transformation() -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .entry import apply, bind, init, lazy_init
 from .filters import DenyList, intersect, subtract, union
 from .scopes.scope import Scope
-from .scopes.variable import Variable
+from .scopes.scoped import Variable
 from .typing import Filter
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Values of variables: arrays, pytrees of arrays, and dicts of these."""
+"""Values of variables: arrays, pytrees of arrays, and dicts of these; and the tags by which a split finds them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,26 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
-__all__ = ["Whole", "cast", "copied", "only", "overlaid", "shapes", "unwrapped", "wrapped"]
+from ._compat import as_array
+from .texts import path_text
+from .typing import Path, PyTree
+
+__all__ = [
+    "INITIAL_VALUE",
+    "Whole",
+    "cast",
+    "copied",
+    "only",
+    "overlaid",
+    "previews_in",
+    "shapes",
+    "tag",
+    "tag_previews",
+    "unwrapped",
+    "wrapped",
+]
 
 
 class Whole:
@@ -81,3 +99,63 @@ def copied(value: Any, empty: bool = False) -> Any:
         return unwrapped(value)
     kept = {name: below for name, below in value.items() if empty or not isinstance(below, Mapping) or below}
     return {name: copied(below, empty) for name, below in kept.items()}
+
+
+# --- tags -------------------------------------------------------------------------------------------------------------
+
+INITIAL_VALUE = "liftcore: initial value"
+"""The tag of an initial value: where a body creates a variable, a split can cut."""
+
+_PREVIEW = "liftcore: preview of "
+"""The beginning of the tag of a preview; the name of a variable follows.
+
+Two variables that an inner loop creates may read each other. For example, the carried `total` begins as the first slice
+of the stacked `log`, and each later slice of `log` is computed from `total`. Which of them an outer loop has to compute
+again in each iteration depends on which one it carries: if it carries `total`, it computes `log` from it, and if it
+carries `log`, it computes `total` from it. So for the outer loop, each must read the other.
+
+If an initial value is read only when it already exists, it is read as a *preview*: a value that is tagged with the name
+of the variable, and computed as the variable would begin. If an outer `Split` is given the value of the variable, it
+uses that value in place of the preview.
+"""
+
+
+def tag(value: Any, name: str = INITIAL_VALUE) -> Any:
+    """Return the pytree with its leaves tagged: each is the result of an equation that does nothing.
+
+    So each leaf has a variable of its own in the jaxpr. `equations.cut` removes the tags of initial values. A Python
+    number stays weakly typed.
+    """
+    return jax.tree.map(lambda leaf: checkpoint_name(as_array(leaf), name), value)  # type: ignore[no-untyped-call]
+
+
+def tag_previews(tree: PyTree, at: Path) -> PyTree:
+    """Tag the initial values of the variables below a path as previews."""
+    return jax.tree.map_with_path(lambda path, leaf: tag(leaf, _preview_name(at, path)), tree)
+
+
+def previews_in(tagged: Mapping[str, Any], created: PyTree, places: Sequence[Path]) -> dict[Any, int]:
+    """Find previews among tagged values; map them to the indices of the initial values.
+
+    Args:
+        tagged: values by their tags.
+        created: sequences that contain one tree of variables for each outermost scope.
+        places: the paths of these scopes.
+    """
+    if not any(name.startswith(_PREVIEW) for name in tagged):
+        return {}
+    names = [_name_below(path, places) for path, _ in jax.tree.leaves_with_path(created)]
+    return {tagged[name]: number for number, name in enumerate(names) if name in tagged}
+
+
+def _preview_name(at: Path, path: Sequence[Any]) -> str:
+    """Return the tag of a preview from the path of a leaf in a tree of the variables below a place."""
+    return _PREVIEW + path_text([path[0], *map(jax.tree_util.DictKey, at), *path[1:]])
+
+
+def _name_below(path: Sequence[Any], places: Sequence[Path]) -> str | None:
+    """Return the tag from a path in sequences of such trees; the last index before the names belongs to a scope."""
+    first = next((place for place, key in enumerate(path) if isinstance(key, jax.tree_util.DictKey)), 0)
+    if not places or first == 0 or not isinstance(path[first - 1], jax.tree_util.SequenceKey):
+        return None
+    return _preview_name(places[path[first - 1].idx], path[first:])

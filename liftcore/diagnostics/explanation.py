@@ -22,7 +22,7 @@ from .. import filters
 from ..errors import name_of
 from ..filters.trees import by_place, flat, under
 from ..pipeline.body import Body
-from ..pipeline.changes import Changes
+from ..pipeline.effects import Changes
 from ..pipeline.packing import transformation
 from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope

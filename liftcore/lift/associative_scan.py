@@ -10,7 +10,7 @@ import jax
 from ..errors import LiftArgumentError
 from ..filters.trees import names_of
 from ..pipeline.body import Body
-from ..pipeline.changes import Changes
+from ..pipeline.effects import Changes
 from ..pipeline.packing import transformation
 from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, PyTree

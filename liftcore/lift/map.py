@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 
-from .._compat import tag
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Prologue, trace
 from ..runners.axes import NO_AXES, flatten_axes, split_sliced, to_axis, to_front
@@ -16,6 +15,7 @@ from ..runners.eager import cached_when_eager
 from ..runners.elements import Mapper, Spread, over_elements
 from ..scopes.lifts import Advice
 from ..typing import PyTree
+from ..values import tag
 
 __all__ = ["map"]
 

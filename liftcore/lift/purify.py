@@ -14,7 +14,7 @@ from ..errors import LazyInitError, LiftArgumentError, boundary, call_user, name
 from ..filters.trees import merge, rooted
 from ..leaves import split_leaves
 from ..pipeline.body import Body
-from ..pipeline.changes import Changes
+from ..pipeline.effects import Changes
 from ..pipeline.packing import transformation
 from ..runners.axes import split_arrays
 from ..scopes.lifts import Advice, Captured

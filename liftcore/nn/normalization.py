@@ -10,7 +10,7 @@ from jax.nn import initializers
 
 from ..errors import LiftArgumentError
 from ..scopes.scope import Scope
-from ..scopes.variable import Variable
+from ..scopes.scoped import Variable
 from ..typing import Array, ArrayLike, Dtype, Initializer
 from .axes import check_mask, normalize_axes, split_mask
 from .options import checks_options

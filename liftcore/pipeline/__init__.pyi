@@ -1,5 +1,5 @@
 from .body import Body, Via, call_inside
-from .changes import Changes, Record, with_created, without_created
+from .effects import Changes, Record, with_created, without_created
 from .outlining import outline
 from .packing import Lifter, Transform, keeping_lifter, lifter_of, pack, transformation
 from .reuse import once

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._compat import release, tag, trace_state
+from .._compat import release, trace_state
 from ..errors import LiftArgumentError, no_function, note_call
 from ..filters.trees import by_place, under
 from ..scopes import problems
@@ -20,9 +20,9 @@ from ..scopes.scope import Scope
 from ..scopes.scoped import is_scoped
 from ..scopes.tree import Counter, Sown
 from ..typing import Filter, Path, PyTree
-from .changes import Changes, Record, record_of, without_created
-from .checks import check_given, checked_output
-from .previews import tag_previews
+from ..values import tag, tag_previews
+from .checks import no_groups
+from .effects import Changes, Record, checked_output, record_of, without_created
 from .splitting import Split, trace
 from .stages import Layout, is_scope, reconstruct, repack
 
@@ -234,7 +234,11 @@ class Body:
                 each outermost scope, and their draws do not count outside.
         """
         self._levels.append(trace_state())
-        check_given(self, variable_groups, rng_groups)
+        streams = len(self.layout.lift.rngs)
+        if not self._are_groups(variable_groups):
+            raise no_groups(self, "groups of variables", variable_groups)
+        if not self._are_groups(rng_groups) or len(rng_groups) != streams:
+            raise no_groups(self, f"the {streams} groups of RNG streams", rng_groups)
         # If no JAX transformation is between this body and the surrounding trace, nothing has to be hoisted: created
         # values are bound as they are created, for the split of that trace.
         inline = self.nested and not self._marked and self._at_level_outside()
@@ -415,6 +419,13 @@ class Body:
     def unbind(self) -> None:
         """Drop the values that were bound, which must not outlive their trace."""
         self._bound.clear()
+
+    def _are_groups(self, groups: Any) -> bool:
+        """Whether a value consists of groups, each with one tree for each outermost scope."""
+        if not isinstance(groups, tuple | list):
+            return False
+        each = len(self.outers)
+        return False not in [isinstance(group, tuple | list) and len(group) == each for group in groups]
 
     def _at_level_outside(self) -> bool:
         """Whether no transformation is between here and the scopes outside."""

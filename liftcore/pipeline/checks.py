@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax
-from jax.extend import core as jex
-
-from .._compat import is_tag, needs_python
+from .._compat import needs_python
 from ..errors import LiftArgumentError, LoopInvarianceError, note_call, shown
 from ..filters import asking_further, short_form
 from ..scopes.lifts import Captured, Lift
 from ..scopes.scope import Scope
-from ..typing import Predicate, PyTree
-from .changes import Changes
+from ..typing import Predicate
 
 if TYPE_CHECKING:
     from .body import Body
@@ -22,11 +18,10 @@ if TYPE_CHECKING:
 __all__ = [
     "check_call",
     "check_filters",
-    "check_given",
-    "check_marked",
     "check_stream_names",
-    "checked_output",
+    "no_groups",
     "not_shared",
+    "not_tagged",
 ]
 
 
@@ -97,30 +92,6 @@ class _StreamPath(tuple[str, ...]):
         return super().__getitem__(place)
 
 
-def check_given(body: Body, variable_groups: Any, rng_groups: Any) -> None:
-    """Check that a body is called with groups, and with as many groups of streams as the lift has filters for them."""
-    each, streams = len(body.outers), len(body.layout.lift.rngs)
-    if not _are_groups(variable_groups, each):
-        raise _no_groups(body, f"groups of variables, given {_shape(variable_groups)}")
-    if not _are_groups(rng_groups, each) or len(rng_groups) != streams:
-        raise _no_groups(body, f"the {streams} groups of RNG streams, given {_shape(rng_groups)}")
-
-
-def _are_groups(groups: Any, each: int) -> bool:
-    """Whether a value consists of groups, each with one tree for each outermost scope."""
-    if not isinstance(groups, tuple | list):
-        return False
-    return False not in [isinstance(group, tuple | list) and len(group) == each for group in groups]
-
-
-def _no_groups(body: Body, what: str) -> LiftArgumentError:
-    return LiftArgumentError(
-        body.where,
-        f"the body was called with {what}.",
-        "Write `body(variable_groups, rng_groups, …)`, with groups that have the structure of the given ones.",
-    )
-
-
 def check_call(
     error: TypeError,
     body: Body,
@@ -154,36 +125,9 @@ def _advise_filtered(error: TypeError, body: Body, arguments: Mapping[Any, Any])
         )
 
 
-def checked_output(body: Body, output: Any, fix: str) -> tuple[Any, Sequence[PyTree]]:
-    """Return the result and the output groups that a transformation returned, or raise if they have another form."""
-    result, groups = output if isinstance(output, tuple) and len(output) == 2 else (None, None)
-    if groups is body.unchanged:
-        return result, groups
-    wanted, captures = len(body.layout.lift.out), body.layout.lift.captures is not None
-    right = isinstance(groups, tuple | list) and len(groups) == wanted + captures
-    if groups is not None and right and all(isinstance(group, Changes) for group in groups[:wanted]):
-        return result, groups
-    raise LiftArgumentError(
-        body.where,
-        f"a transformation must return the result and the output groups, one `Changes` for each of its {wanted} output "
-        f"filters{' and the captured values' if captures else ''}; given {jax.tree.structure(output)}.",
-        fix,
-    )
-
-
-def _shape(groups: Any) -> str:
-    """Describe briefly a value that was given for groups."""
-    if isinstance(groups, tuple | list):
-        return f"a {type(groups).__name__} of {len(groups)}"
-    return shown(groups)
-
-
-def check_marked(jaxpr: jex.Jaxpr, count: int, body: Body) -> None:
-    """Check that initial values are marked; only then can they be separated from what is computed from them."""
-    marks = {var for eqn in jaxpr.eqns if is_tag(eqn) for var in eqn.outvars}
-    if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):
-        return
-    raise LiftArgumentError(
+def not_tagged(body: Body) -> LiftArgumentError:
+    """Return the error for initial values without tags: they come from another body than the one to be split."""
+    return LiftArgumentError(
         body.where,
         "a transformation ran a body other than the one that it received, so initial values are not marked.",
         "In `iteration(body, …)` and `via(body, …)`, call that `body`.",
@@ -196,4 +140,14 @@ def not_shared(body: Body, names: Collection[str]) -> LoopInvarianceError:
         body.where,
         f"{sorted(names)} is shared by all elements (axis None), but its initial value differs between them.",
         "Give its group an axis, in `group_axes`, or do not split the stream that its initializer draws from.",
+    )
+
+
+def no_groups(body: Body, kind: str, groups: Any) -> LiftArgumentError:
+    """Return the error for a body that was called with something else than groups, described briefly."""
+    given = f"a {type(groups).__name__} of {len(groups)}" if isinstance(groups, tuple | list) else shown(groups)
+    return LiftArgumentError(
+        body.where,
+        f"the body was called with {kind}, given {given}.",
+        "Write `body(variable_groups, rng_groups, …)`, with groups that have the structure of the given ones.",
     )

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax.extend import core as jex
 from jax.extend.core import primitives
 
-from .._compat import as_array, eliminated, has_effect, is_tag, jaxpr_as_fun, zeros
+from .._compat import as_array, eliminated, has_effect, jaxpr_as_fun, zeros
+from ..values import INITIAL_VALUE
 
 __all__ = [
     "Step",
@@ -30,15 +31,23 @@ __all__ = [
 
 
 class Step(NamedTuple):
-    """An equation, and the variables that it reads."""
+    """An equation, the variables that it reads, and the tag that it gives a value, if it is of `values.tag`."""
 
     eqn: Any
     reads: list[Any]
+    tag: str = ""
 
 
 def steps_of(jaxpr: jex.Jaxpr) -> list[Step]:
     """Return the equations of a jaxpr, in order."""
-    return [Step(eqn, variables_of(eqn.invars)) for eqn in jaxpr.eqns]
+    return [
+        Step(
+            eqn,
+            [atom for atom in eqn.invars if not isinstance(atom, jex.Literal)],
+            str(eqn.params["name"]) if eqn.primitive.name == "name" else "",
+        )
+        for eqn in jaxpr.eqns
+    ]
 
 
 def variables_of(atoms: Iterable[Any]) -> list[Any]:
@@ -72,21 +81,33 @@ def needed(
 
 
 def cut(
-    like: jex.Jaxpr, invars: list[Any], steps: Sequence[Step], outvars: Sequence[Any], marked: Container[Any] = ()
+    like: jex.Jaxpr, invars: list[Any], steps: Sequence[Step], outvars: Sequence[Any], tagged: Container[Any] = ()
 ) -> jex.Jaxpr:
-    """Return some equations as a jaxpr, without their tags: these are no longer needed, and remat policies see them.
+    """Return some equations as a jaxpr, without the tags of initial values, which remat policies would see.
 
     Args:
         like: the jaxpr of the equations.
         invars: the inputs.
         steps: the equations, in order.
         outvars: the outputs.
-        marked: the results of the tags to keep.
+        tagged: the initial values that keep their tag.
     """
-    steps, outvars = _stripped(steps, outvars, marked)
-    eqns = [step.eqn for step in steps]
-    effects = frozenset().union(*(eqn.effects for eqn in eqns))
-    part: jex.Jaxpr = like.replace(invars=invars, outvars=list(outvars), eqns=eqns, effects=effects)  # type: ignore[no-untyped-call]
+    eqns: list[Any] = []
+    untagged: dict[Any, Any] = {}  # from each tagged value to the same value before it
+
+    def now(atom: Any) -> Any:
+        return atom if isinstance(atom, jex.Literal) else untagged.get(atom, atom)
+
+    for step in steps:
+        if step.tag == INITIAL_VALUE and step.eqn.outvars[0] not in tagged:
+            untagged[step.eqn.outvars[0]] = now(step.eqn.invars[0])
+        elif untagged and not untagged.keys().isdisjoint(step.reads):
+            eqns.append(step.eqn.replace(invars=[now(atom) for atom in step.eqn.invars]))
+        else:
+            eqns.append(step.eqn)
+    outvars = [now(atom) for atom in outvars] if untagged else list(outvars)
+    effects = frozenset().union(*[eqn.effects for eqn in eqns])
+    part: jex.Jaxpr = like.replace(invars=invars, outvars=outvars, eqns=eqns, effects=effects)  # type: ignore[no-untyped-call]
     return part
 
 
@@ -133,7 +154,7 @@ def _only(like: jex.Jaxpr, step: Step, outvars: list[Any]) -> list[Step]:
     step = _without_idle(step, outvars) if step.eqn.primitive is primitives.while_p else step
     invars = list(dict.fromkeys(step.reads))
     found = steps_of(eliminated(cut(like, invars, [step], outvars))[0])
-    return [one for part in found for one in _begun(Step(_giving(part.eqn, outvars), part.reads))]
+    return [one for part in found for one in _begun(part._replace(eqn=_giving(part.eqn, outvars)))]
 
 
 def _begun(step: Step) -> list[Step]:
@@ -188,7 +209,7 @@ def _without_idle(step: Step, outvars: Container[Any]) -> Step:
 def _narrowed_within(step: Step, ruled: bool) -> Step:
     """Return an equation with the equations that it contains narrowed."""
     params = {name: _narrowed_in(value, ruled) for name, value in step.eqn.params.items()}
-    return Step(step.eqn.replace(params=params), step.reads)
+    return step._replace(eqn=step.eqn.replace(params=params))
 
 
 def _narrowed_in(value: Any, ruled: bool) -> Any:
@@ -281,23 +302,3 @@ def batches(jaxpr: jex.Jaxpr) -> bool:
 def _threefry() -> Any:
     """Return the dtype of JAX's default keys."""
     return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
-
-
-def _stripped(
-    steps: Sequence[Step], outvars: Sequence[Any], marked: Container[Any]
-) -> tuple[Sequence[Step], Sequence[Any]]:
-    renamed: dict[Any, Any] = {}
-
-    def now(atom: Any) -> Any:
-        return atom if isinstance(atom, jex.Literal) else renamed.get(atom, atom)
-
-    kept = []
-    for step in steps:
-        if is_tag(step.eqn) and step.eqn.outvars[0] not in marked:
-            renamed[step.eqn.outvars[0]] = now(step.eqn.invars[0])
-        elif renamed and not renamed.keys().isdisjoint(step.reads):
-            invars = [now(atom) for atom in step.eqn.invars]
-            kept.append(Step(step.eqn.replace(invars=invars), variables_of(invars)))
-        else:
-            kept.append(step)
-    return (kept, [now(atom) for atom in outvars]) if renamed else (steps, outvars)

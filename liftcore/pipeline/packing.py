@@ -12,8 +12,8 @@ from ..errors import check_function, hide_frames, name_of, raise_interrupt
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
 from .body import Body
-from .checks import check_call, check_filters, check_stream_names, checked_output
-from .committing import commit
+from .checks import check_call, check_filters, check_stream_names
+from .effects import checked_output, commit
 from .stages import Layout, dedupe, filter_
 
 __all__ = ["Lifter", "Transform", "keeping_lifter", "lifter_of", "pack", "transformation"]

@@ -26,7 +26,7 @@ from ..caches import bounded
 from ..statics import Undescribed, is_shareable, marked, static_key
 from .equations import evaluate, flat_jaxpr_of, opened
 
-__all__ = ["once", "run_part"]
+__all__ = ["LOOPS", "once", "run_loops"]
 
 _KEPT = 256
 """The number of traces that are kept."""
@@ -34,7 +34,7 @@ _KEPT = 256
 _CALLABLE_DATA = (type, jax.sharding.Mesh, jax.sharding.AbstractMesh)
 """Types of values that can be called, but do not run with the equations; a mesh is a decorator."""
 
-_LOOPS = (primitives.scan_p, primitives.while_p, primitives.cond_p)
+LOOPS = (primitives.scan_p, primitives.while_p, primitives.cond_p)
 """Primitives that JAX compiles when they run outside `jit`, each by itself."""
 
 _OF_DERIVATIVES = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
@@ -65,10 +65,9 @@ def once(run: Callable[..., Any], *operands: Any) -> Any:
     return jax.tree.unflatten(structure, outputs)
 
 
-def run_part(jaxpr: jex.Jaxpr, *inputs: Any) -> list[Any]:
-    """Return the outputs of a jaxpr without constants; outside `jit`, equal ones with loops are compiled once."""
-    loops = any(eqn.primitive in _LOOPS for eqn in jaxpr.eqns)
-    if loops and not (jax.config.jax_disable_jit or is_staging()):  # type: ignore[attr-defined]
+def run_loops(jaxpr: jex.Jaxpr, *inputs: Any) -> list[Any]:
+    """Return the outputs of a jaxpr that has no constants, but loops; outside `jit`, equal ones are compiled once."""
+    if not (jax.config.jax_disable_jit or is_staging()):  # type: ignore[attr-defined]
         jaxpr = _kept(jaxpr, inputs)
     return evaluate(jaxpr, *inputs)
 

@@ -18,7 +18,7 @@ import functools
 import itertools
 import operator
 import warnings
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,11 @@ from jax.extend import core as jex
 from .._compat import has_effect
 from ..texts import path_text
 from ..typing import PyTree
-from .changes import with_created
-from .checks import check_marked, not_shared
-from .equations import Step, batches, cut, flat_jaxpr_of, narrowed, needed, opened, steps_of, variables_of
-from .previews import given_previews, previews_in
-from .reuse import run_part
+from ..values import INITIAL_VALUE, previews_in
+from .checks import not_shared, not_tagged
+from .effects import with_created
+from .equations import Step, batches, cut, evaluate, flat_jaxpr_of, narrowed, needed, opened, steps_of, variables_of
+from .reuse import LOOPS, run_loops
 
 if TYPE_CHECKING:
     from .body import Body
@@ -60,37 +60,26 @@ class Split:
 
     Attributes:
         jaxpr: the jaxpr, with its constants as its first inputs.
+        consts: the constants: the arrays that the function closed over.
         steps: its equations.
         created: the types of the initial values, as a pytree.
         outputs: the types of the other outputs.
+        numbers: the numbers of all initial values.
+        outvars: the variables of the initial values in the jaxpr.
         previews: maps the variables of the jaxpr that are previews to the numbers of their initial values.
         earlier: for each initial value, the numbers of those that it reads directly or indirectly.
     """
 
     def __init__(self, closed: jex.ClosedJaxpr, sizes: Sequence[int], structure: Any, body: Body | None = None) -> None:
-        self.jaxpr, self._consts, self._sizes, self.body = opened(closed), list(closed.consts), sizes, body
+        self.jaxpr, self.consts, self._sizes, self.body = opened(closed), list(closed.consts), sizes, body
         avals = [atom.aval for atom in closed.jaxpr.outvars]
         self.created, self.outputs = jax.tree.unflatten(structure, avals)
         self._treedef: Any = jax.tree.structure(self.created)
         self.steps = steps_of(self.jaxpr)
+        tagged = {step.tag: step.eqn.outvars[0] for step in self.steps if step.tag}
         places = [] if body is None else [outer.path for outer in body.outers]
-        self.previews = previews_in(self.steps, self.created, places)
+        self.previews = previews_in(tagged, self.created, places) if tagged else {}
         self._note_reads()
-
-    @property
-    def consts(self) -> list[Any]:
-        """The arrays that the function closed over."""
-        return list(self._consts)
-
-    @property
-    def outvars(self) -> list[Any]:
-        """The variables of the initial values."""
-        return self.jaxpr.outvars[: self._treedef.num_leaves]
-
-    @property
-    def numbers(self) -> range:
-        """The numbers of all initial values."""
-        return range(self._treedef.num_leaves)
 
     def numbers_in(self, part: int) -> frozenset[int]:
         """Return the numbers of the initial values in one part of the sequence `created`."""
@@ -99,7 +88,7 @@ class Split:
     def closed_over(self, consts: Sequence[Any]) -> Split:
         """Return the same function, of no body, with other closed-over arrays of the same types."""
         other = self.within(None)
-        other._consts = list(consts)
+        other.consts = list(consts)
         return other
 
     def within(self, body: Body | None) -> Split:
@@ -167,13 +156,28 @@ class Split:
         """Return the body as a part that takes some initial values, in order, and computes the others first."""
         chosen = [var for number, var in enumerate(self.jaxpr.outvars) if number in given]
         outvars = [var for number, var in enumerate(self.jaxpr.outvars) if number not in given]
-        made = set(chosen)
-        previews = {var: self.outvars[number] for var, number in self.previews.items() if number in given}
-        steps = [step for step in given_previews(self.steps, previews) if made.isdisjoint(step.eqn.outvars)]
+        steps, known = self._with_previews(given), set(chosen)
         effects = {id(step) for step in steps if has_effect(step.eqn)} if self.jaxpr.effects else set()
         if effects:  # effects that a chosen value needed have run with it, and must not run again
             effects -= {id(step) for step in needed(self.steps, chosen)}
-        return self._cut(chosen, needed(steps, outvars, effects, made), outvars)
+        steps = needed(steps, outvars, effects, known)
+        used = {var for var in outvars if not isinstance(var, jex.Literal)}.union(*[step.reads for step in steps])
+        first = len(self.consts)
+        places = [place for place, var in enumerate(self.jaxpr.invars[first:]) if var in used]
+        inputs = [*self.jaxpr.invars[:first], *chosen, *[self.jaxpr.invars[first + place] for place in places]]
+        return Part(cut(self.jaxpr, inputs, steps, outvars), places, self.consts)
+
+    def _with_previews(self, given: Collection[int]) -> list[Step]:
+        """Return the equations with each preview of an initial value that is given replaced by that value."""
+        now = {var: self.outvars[number] for var, number in self.previews.items() if number in given}
+        if not now:
+            return self.steps
+        return [
+            Step(step.eqn.replace(invars=[now[step.eqn.outvars[0]]]), [now[step.eqn.outvars[0]]])
+            if step.tag and step.eqn.outvars[0] in now
+            else step
+            for step in self.steps
+        ]
 
     def narrowed(self, numbers: Iterable[int] | None = None, ruled: bool = True) -> Split:
         """Return the split in which some values (None: all outputs) read only what they, or their rules, need."""
@@ -231,7 +235,7 @@ class Split:
             return self._made(Prologue(self, self.leaves(operands), along, batch), axes, form)
         except ValueError as error:
             # The bits of all that differs between elements: leaves of the operands, and initial values.
-            differs = _bits([*[None for _ in self._consts], *along, *axes])
+            differs = _bits([*[None for _ in self.consts], *along, *axes])
             values = zip(self.names, axes, self._reads, strict=True)
             names = {name for name, axis, reads in values if axis is None and reads & differs}
             if names and self.body is not None:
@@ -317,19 +321,12 @@ class Split:
         read = set(variables_of(self.jaxpr.outvars)).union(*[step.reads for step in self.steps])
         return [var for step in steps if has_effect(step.eqn) for var in step.eqn.outvars if var in read]
 
-    def _cut(self, given: list[Any], steps: list[Any], outvars: Sequence[Any]) -> Part:
-        """Return some equations as a function of given values and of the leaves that they read."""
-        first = len(self._consts)
-        constvars, invars = self.jaxpr.invars[:first], self.jaxpr.invars[first:]
-        used = set(variables_of(outvars)).union(*[step.reads for step in steps])
-        places = [place for place, var in enumerate(invars) if var in used]
-        inputs = [*constvars, *given, *[invars[place] for place in places]]
-        return Part(cut(self.jaxpr, inputs, steps, outvars), places, self._consts)
-
     def _note_reads(self) -> None:
         """Find what the initial values read."""
-        own = (1 << number for number in range(len(self.jaxpr.invars), len(self.jaxpr.invars) + len(self.numbers)))
-        self._reads = [mask & ~bit for mask, bit in zip(self._masks(self.outvars), own, strict=True)]
+        self.numbers = range(self._treedef.num_leaves)
+        self.outvars = self.jaxpr.outvars[: len(self.numbers)]
+        first, masks = len(self.jaxpr.invars), self._masks(self.outvars)
+        self._reads = [mask & ~(1 << first + number) for number, mask in enumerate(masks)]
         self.earlier = list(map(self._numbers_in, self._reads))
 
     def _masks(self, atoms: Sequence[Any], through_previews: bool = False) -> list[int]:
@@ -357,7 +354,7 @@ class Split:
 
     def _operands_in(self, mask: int) -> frozenset[int]:
         """Return the operands that have a leaf in a mask."""
-        ends = list(itertools.accumulate(self._sizes, initial=len(self._consts)))
+        ends = list(itertools.accumulate(self._sizes, initial=len(self.consts)))
         spans = enumerate(itertools.pairwise(ends))
         return frozenset([number for number, (begin, end) in spans if mask >> begin & (1 << end - begin) - 1])
 
@@ -392,7 +389,7 @@ class Prologue:
         batch: Callable[..., Callable[..., Any]] | None = None,
     ) -> None:
         self.split, self._batch = split, batch
-        constants = zip(split.jaxpr.invars, split.consts, strict=False)
+        constants = zip(split.jaxpr.invars, split.consts, strict=False)  # its first inputs
         self._known: dict[Any, tuple[Any, Any]] = {var: (const, None) for var, const in constants}
         self.values: dict[int, Any] = {}
         self.see(leaves, axes)
@@ -411,7 +408,7 @@ class Prologue:
     def _variables(self, number: int) -> list[Any]:
         """Return the variables of the jaxpr that have an initial value: its own, and its previews."""
         previews = [var for var, of in self.split.previews.items() if of == number]
-        return variables_of([self.split.jaxpr.outvars[number], *previews])
+        return variables_of([self.split.outvars[number], *previews])
 
     def make(
         self,
@@ -469,29 +466,24 @@ class Prologue:
         split, numbers = self.split, _in_numbers(numbers)
         if not numbers:
             return
-        outvars = [split.jaxpr.outvars[number] for number in numbers]
+        outvars = [split.outvars[number] for number in numbers]
         steps = needed(split.steps, outvars, known=self._known)
         # An effect must not run again, so later values read its results.
         effects = split.results_of_effects(steps) if split.jaxpr.effects else []
         out_axes = [None if axes is None else axes[number] for number in numbers]
         along = [None if self._batch is None else 0 for _ in effects]
-        kept = set(variables_of(outvars)) if marked else ()
-        made = iter(self._run(steps, [*effects, *outvars], [*along, *out_axes], kept))
+        read = variables_of(outvars)
+        # Dicts, not sets: they keep the order of the equations, so equal bodies give equal programs.
+        reads = dict.fromkeys([var for step in steps for var in step.reads] + read)
+        inputs = [var for var in reads if var in self._known]
+        jaxpr = cut(split.jaxpr, inputs, steps, [*effects, *outvars], set(read) if marked else ())
+        run: Callable[..., list[Any]] = Part(jaxpr, [], [])
+        if self._batch is not None:
+            run = self._batch(run, [self._known[var][1] for var in inputs], [*along, *out_axes])
+        made = iter(run(*[self._known[var][0] for var in inputs]))
         self._known |= {var: (next(made), axis) for var, axis in zip(effects, along, strict=True)}
         for number, value, axis in zip(numbers, made, out_axes, strict=True):
             self.know(number, value if bind is None else bind(number, value), axis)
-
-    def _run(
-        self, steps: Sequence[Step], outvars: Sequence[Any], out_axes: Sequence[Any], marked: Container[Any]
-    ) -> list[Any]:
-        """Return the values of some variables, computed by the given equations; the tags of the marked ones remain."""
-        # Dicts, not sets: they keep the order of the equations, so equal bodies give equal programs.
-        used = dict.fromkeys(var for step in steps for var in step.reads if var in self._known)
-        inputs = list(used | dict.fromkeys(var for var in variables_of(outvars) if var in self._known))
-        run: Callable[..., list[Any]] = Part(cut(self.split.jaxpr, inputs, steps, outvars, marked), [], [])
-        if self._batch is not None:
-            run = self._batch(run, [self._known[var][1] for var in inputs], out_axes)
-        return run(*[self._known[var][0] for var in inputs])
 
     def tree(self, numbers: AbstractSet[int] | None = None) -> PyTree:
         """Return a pytree like `created` with the chosen initial values that are known, and None for the others."""
@@ -530,7 +522,8 @@ class Part:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Run the equations and return their outputs."""
-        return run_part(self._jaxpr, *self._consts, *inputs)
+        loops = any(eqn.primitive in LOOPS for eqn in self._jaxpr.eqns)
+        return (run_loops if loops else evaluate)(self._jaxpr, *self._consts, *inputs)
 
     @property
     def can_be_batched(self) -> bool:
@@ -559,9 +552,12 @@ def trace(
         body = use
     with contextlib.nullcontext() if body is None else body.being_split():
         closed, structure = flat_jaxpr_of(fn, *operands, axes=axes)
-    if body is not None:
-        check_marked(closed.jaxpr, structure.children()[0].num_leaves, body)
-    return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], structure, body)
+    split = Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], structure, body)
+    if body is not None:  # initial values without tags could not be separated from what is computed from them
+        tagged = {step.eqn.outvars[0] for step in split.steps if step.tag == INITIAL_VALUE}
+        if not all(not isinstance(var, jex.Literal) and var in tagged for var in split.outvars):
+            raise not_tagged(body)
+    return split
 
 
 def closure_convert(

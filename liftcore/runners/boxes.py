@@ -9,7 +9,7 @@ import jax
 
 from ..errors import LiftArgumentError, LiftError
 from ..meta import add_axis, has_boxes, is_box, remove_axis
-from ..pipeline.changes import Changes
+from ..pipeline.effects import Changes
 from ..texts import path_text
 from ..typing import Axis, PyTree
 

@@ -17,7 +17,7 @@ from .._compat import zeros
 from ..errors import LiftArgumentError
 from ..filters.trees import by_place, merged, overlay, select
 from ..pipeline.body import Body
-from ..pipeline.changes import Changes, without_created
+from ..pipeline.effects import Changes, without_created
 from ..pipeline.splitting import Prologue, Split, trace
 from ..scopes.tree import Sown
 from ..texts import path_text, types_text

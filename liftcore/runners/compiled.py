@@ -28,7 +28,7 @@ from .._compat import closed_over, forget_calls
 from ..caches import bounded
 from ..errors import ThreadError, name_of, raise_interrupt
 from ..pipeline.body import Body
-from ..pipeline.changes import Record, with_created, without_created
+from ..pipeline.effects import Record, with_created, without_created
 from ..pipeline.splitting import Split
 from ..pipeline.stages import Layout
 from ..scopes.observers import observers

@@ -21,7 +21,7 @@ from ..errors import LiftArgumentError, bind_user, boundary, call_user, name_of,
 from ..filters.trees import by_place, merged, select
 from ..leaves import Others, is_array_like, split_leaves
 from ..pipeline.body import Body
-from ..pipeline.changes import without_created
+from ..pipeline.effects import without_created
 from ..pipeline.splitting import Split, trace
 from ..texts import path_text, types_text
 from ..typing import Filter, PyTree

@@ -19,7 +19,7 @@ from .._compat import zeros
 from ..errors import LiftArgumentError, shown
 from ..filters.trees import by_place, leaves_of, merged, names_of, nested, rewrapped, select, subtree, under
 from ..pipeline.body import Body
-from ..pipeline.changes import without_created
+from ..pipeline.effects import without_created
 from ..pipeline.packing import Lifter, Transform, transformation
 from ..pipeline.stages import Layout
 from ..scopes.lifts import Advice, Captured

@@ -24,15 +24,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._compat import tag
 from ..errors import AxisSizeError
 from ..filters.trees import apart, by_place, merged, overlay
 from ..pipeline.body import Body
-from ..pipeline.changes import Changes
+from ..pipeline.effects import Changes
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Part, Prologue, Split, trace
 from ..typing import Axis, InOutAxes, Path, PyTree
-from ..values import overlaid
+from ..values import overlaid, tag
 from .axes import check_group_axes, check_out_axes, flatten_axes, slice_type, to_axis, to_front
 from .carry import LoopState, check_carry
 from .invariance import (

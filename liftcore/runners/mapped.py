@@ -14,11 +14,11 @@ from typing import Any
 
 import jax
 
-from .._compat import tag
 from ..errors import LiftArgumentError
 from ..filters.trees import apart, by_place, merged
 from ..pipeline.splitting import Prologue, Split, trace
 from ..typing import PyTree
+from ..values import tag
 from .variable_maps import VariableMaps
 
 __all__ = ["make_mapped"]

@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..filters.trees import merged, names_of, select
 from ..pipeline.body import Body
-from ..pipeline.changes import without_created
+from ..pipeline.effects import without_created
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Split, trace
 from ..scopes.lifts import Advice

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 from .._compat import varying_axes
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..pipeline.body import Body
-from ..pipeline.changes import without_created
+from ..pipeline.effects import without_created
 from ..pipeline.splitting import Split, trace
 from ..texts import path_text
 from ..typing import PyTree

@@ -6,20 +6,19 @@ variable copies the dicts on the path to it, and the other dicts stay shared wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MappingProxyType
 from typing import Any, Self
 
 import jax
 
 from .. import meta, rng
-from .._compat import tag, trace_state
+from .._compat import trace_state
 from ..errors import hide_frames, no_function
 from ..filters import partition, to_predicate
 from ..typing import Collection, Filter, Path, RNGs, Variables
-from ..values import cast, copied, unwrapped, wrapped
+from ..values import cast, copied, tag, unwrapped, wrapped
 from . import problems
-from .child import Child
 from .declaring import (
     Checking,
     check_creatable,
@@ -31,9 +30,9 @@ from .declaring import (
     key_for,
 )
 from .naming import Naming
+from .scoped import Child, Variable
 from .sharing import Sharing
 from .tree import Counter, Node, Sown, Tree
-from .variable import Variable
 
 __all__ = ["PERTURBATIONS", "Scope"]
 
@@ -99,6 +98,10 @@ class Scope(Checking, Naming, Sharing):
         self.tree, self.node, self.counter, self.path, self.parent = tree, node, counter, path, parent
         self.name, self._ended, self._outside = path[-1] if path else None, False, set()
         return self
+
+    def __scopes__(self) -> tuple[list[Scope], Callable[[Sequence[Scope]], Scope]]:
+        """See `liftcore.Scoped`."""
+        return [self], _the_scope
 
     # -- places ------------------------------------------------------------------------------------------------------
 
@@ -589,3 +592,7 @@ class Scope(Checking, Naming, Sharing):
             for changed in (self.tree.written, self.tree.created):
                 for path in [path for path in changed if path[: len(place)] == place]:
                     del changed[path]
+
+
+def _the_scope(scopes: Sequence[Scope]) -> Scope:
+    return scopes[0]

@@ -1,19 +1,27 @@
 """Values that hold scopes: such a value lists its scopes, and can be rebuilt on other scopes.
 
 A transformation of arbitrary Python objects needs to know no more about a bound module or a variable among its
-arguments: it lifts the scopes, and rebuilds the value inside.
+arguments: it lifts the scopes, and rebuilds the value inside. The values of this library are here too: a `Variable`,
+which is a handle to one named value of a scope, and a `Child`, which is a function with a scope of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import types
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from .scope import Scope
+import jax
 
-__all__ = ["Scoped", "is_scoped", "split_scoped"]
+from .. import meta
+from ..errors import hide_frames
+
+if TYPE_CHECKING:
+    from .scope import Scope
+
+__all__ = ["Child", "Scoped", "Variable", "is_scoped", "split_scoped"]
 
 
 class Scoped(Protocol):
@@ -64,7 +72,7 @@ def is_scoped(value: Any) -> bool:
     kind = type(value)
     if kind is types.MethodType:
         kind = type(value.__self__)
-    return hasattr(kind, "__scopes__") or issubclass(kind, Scope)
+    return hasattr(kind, "__scopes__")
 
 
 def split_scoped(value: Any) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]]:
@@ -81,17 +89,11 @@ def split_scoped(value: Any) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]
     Args:
         value: a value for which `is_scoped` returns True.
     """
-    if isinstance(value, Scope):
-        return [value], _first
     if type(value) is types.MethodType:
         scopes, make = split_scoped(value.__self__)
         return scopes, _Method(make, value.__func__)
     parts: tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]] = value.__scopes__()
     return parts
-
-
-def _first(scopes: Sequence[Scope]) -> Scope:
-    return scopes[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,3 +105,105 @@ class _Method:
 
     def __call__(self, scopes: Sequence[Scope]) -> Any:
         return types.MethodType(self.function, self.make(scopes))
+
+
+class Variable:
+    """One named value of a collection, read and written through `value`.
+
+    Example:
+        >>> import liftcore
+        >>> def count(scope):
+        ...     n = scope.variable("state", "n", lambda: 0)
+        ...     n.value += 1
+        ...     return n.value
+        >>> liftcore.apply(count, mutable=["state"])({"state": {"n": 41}})
+        (42, {'state': {'n': 42}})
+    """
+
+    __slots__ = ("collection", "name", "scope", "unbox")
+
+    def __init__(self, scope: Scope, collection: str, name: str, unbox: bool = True) -> None:
+        self.scope, self.collection, self.name, self.unbox = scope, collection, name, unbox
+
+    @property
+    def value(self) -> Any:
+        """The current value; if it is boxed (see `liftcore.meta`), the content of the box, unless `unbox` is False."""
+        value = self.scope.get_variable(self.collection, self.name)
+        return meta.unbox(value) if self.unbox else value
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        put = self.scope.put_unboxed if self.unbox else self.scope.put_variable
+        put(self.collection, self.name, value)
+
+    def __scopes__(self) -> tuple[list[Scope], Callable[[Sequence[Scope]], Variable]]:
+        """See `liftcore.Scoped`."""
+        return [self.scope], _Variable(self.collection, self.name, self.unbox)
+
+    def is_mutable(self) -> bool:
+        """Whether the value may be written."""
+        return self.scope.is_mutable_collection(self.collection)
+
+    def __repr__(self) -> str:
+        return f"Variable({self.collection}/{'/'.join((*self.scope.path, self.name))})"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Variable:
+    """Rebuilds a variable in another scope."""
+
+    collection: str
+    name: str
+    unbox: bool
+
+    def __call__(self, scopes: Sequence[Scope]) -> Variable:
+        return Variable(scopes[0], self.collection, self.name, self.unbox)
+
+
+class Child:
+    """A function whose first argument is a child scope; `Scope.child` returns it.
+
+    Each call begins with all names in the child scope free, so all calls use the same variables. In the body of a lift
+    over a scope that the child belongs to, a call uses the variables and the streams that the lift passes in.
+
+    Args:
+        fn: a function of a scope.
+        scope: the child scope.
+        named_call: whether profiles show the name of the scope.
+        kwargs: keyword arguments that are passed to every call.
+    """
+
+    def __init__(self, fn: Callable[..., Any], scope: Scope, named_call: bool, kwargs: Mapping[str, Any]) -> None:
+        self._fn, self._scope, self._named_call, self._kwargs = fn, scope, named_call, dict(kwargs)
+        self.__name__ = getattr(fn, "__name__", "fn")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with the child scope."""
+        scope = self._scope
+        (scope.parent or scope).check_valid()
+        named = jax.named_scope(str(scope.name)) if self._named_call else contextlib.nullcontext()
+        try:
+            with named:
+                return self._fn(scope.here().rewound(), *args, **{**self._kwargs, **kwargs})
+        except Exception as error:
+            hide_frames(error)
+            raise
+
+    def __scopes__(self) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Child]]:
+        """See `liftcore.Scoped`."""
+        return [self._scope], _Child(self._fn, self._named_call, self._kwargs)
+
+    def __repr__(self) -> str:
+        return f"<child {self.__name__} at {self._scope.path_text}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Child:
+    """Rebuilds a child on another scope."""
+
+    fn: Callable[..., Any]
+    named_call: bool
+    kwargs: Mapping[str, Any]
+
+    def __call__(self, scopes: Sequence[Scope]) -> Child:
+        return Child(self.fn, scopes[0], self.named_call, self.kwargs)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from liftcore._compat import tag
 from liftcore.pipeline.splitting import Prologue, Split, trace
+from liftcore.values import tag
 
 KEY = jax.random.key(0)
 

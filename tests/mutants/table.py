@@ -29,7 +29,7 @@ PACK = ("core/test_pack.py", "core/test_splitting.py", "core/test_scope.py")
 
 MUTANTS = (
     Mutant(
-        "pipeline/committing.py",
+        "pipeline/effects.py",
         "draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}",
         "draws |= {place: count for place, count in record.draws}",
         "after branches the draws of the last one are counted, not those of the longest",
@@ -71,16 +71,23 @@ MUTANTS = (
         ("core/test_blueprint.py",),
     ),
     Mutant(
-        "pipeline/checks.py",
-        "if not _are_groups(rng_groups, each) or len(rng_groups) != streams:",
-        "if not _are_groups(rng_groups, each):",
+        "pipeline/body.py",
+        "if not self._are_groups(rng_groups) or len(rng_groups) != streams:",
+        "if not self._are_groups(rng_groups):",
         "a body that is given streams of other filters draws from them",
         ("core/test_own_lifts.py",),
     ),
     Mutant(
         "pipeline/checks.py",
-        "    if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):",
-        "    if not count or marks:",
+        "if not taken and any(path.looked_further for path in paths):",
+        "if not taken and not paths:",
+        "a predicate over the paths of variables splits no stream, and nothing says so",
+        ("lift/test_stream_filters.py",),
+    ),
+    Mutant(
+        "pipeline/splitting.py",
+        "        if not all(not isinstance(var, jex.Literal) and var in tagged for var in split.outvars):",
+        "        if split.outvars and not tagged:",
         "a transformation that runs another body than its own takes computed values for initial ones",
         ("core/test_own_lifts.py",),
     ),
@@ -148,7 +155,7 @@ MUTANTS = (
         PACK,
     ),
     Mutant(
-        "pipeline/changes.py",
+        "pipeline/effects.py",
         "    values: PyTree\n    created: PyTree",
         "    created: PyTree\n    values: PyTree",
         "first and last values are mistaken for each other",
@@ -162,21 +169,21 @@ MUTANTS = (
         PACK,
     ),
     Mutant(
-        "pipeline/streams.py",
+        "pipeline/stages.py",
         "        if rng.DEFAULT in group:  # a name",
         "        if False:  # a name",
         "a stream that was never given and that no rule names has nothing to draw from",
         (*PACK, "core/test_rng.py", "lift/test_vmap.py"),
     ),
     Mutant(
-        "pipeline/streams.py",
+        "pipeline/stages.py",
         "return [(filters.subtract(matches, given), root) for matches, root in fallbacks] if given else fallbacks",
         "return fallbacks",
         "a stream that a lift gave, and one inside it does not lift, falls back to `params`",
         (*PACK, "lift/test_with_rngs.py"),
     ),
     Mutant(
-        "pipeline/committing.py",
+        "pipeline/effects.py",
         "        body.end_draws()",
         "        pass",
         "a body that runs after its call counts on from the draws of the call",
@@ -253,7 +260,7 @@ MUTANTS = (
         ("core/test_rng.py",),
     ),
     Mutant(
-        "scopes/variable.py",
+        "scopes/scoped.py",
         "put = self.scope.put_unboxed if self.unbox else self.scope.put_variable",
         "put = self.scope.put_variable",
         "a write throws the box away",
@@ -635,7 +642,7 @@ MUTANTS = (
         ("lift/test_shard_map.py",),
     ),
     Mutant(
-        "pipeline/streams.py",
+        "pipeline/stages.py",
         "if rules[name] == index:",
         "if rules[name] is not None:",
         "a stream is in each group",
@@ -647,7 +654,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "pipeline/committing.py",
+        "pipeline/effects.py",
         "written.setdefault((index, path[:-1]), {})",
         "written.setdefault((index, path[:1]), {})",
         "what is written in a scope below a lift is put where the lift is",
@@ -823,7 +830,7 @@ MUTANTS = (
         ("lift/test_eager.py",),
     ),
     Mutant(
-        "scopes/child.py",
+        "scopes/scoped.py",
         "scope.here().rewound()",
         "scope.here()",
         "a child that is called twice meets the names of its first call",
@@ -875,9 +882,9 @@ MUTANTS = (
         ("lift/test_scalars.py",),
     ),
     Mutant(
-        "pipeline/previews.py",
-        "var = given.get(step.eqn.outvars[0]) if step.eqn.outvars else None",
-        "var = None",
+        "pipeline/splitting.py",
+        "now = {var: self.outvars[number] for var, number in self.previews.items() if number in given}",
+        "now: dict[Any, Any] = {}",
         "variables that a loop in a loop makes, and that read each other, begin from what the inner one began with",
         ("lift/test_loops_in_loops.py",),
     ),
