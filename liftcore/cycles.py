@@ -109,20 +109,6 @@ class _Search:
         """Check a node and all below it."""
         if id(node) in self.done:
             return
-        below = [child for child in self._children(node) if type(child) not in _LEAVES]
-        if below:
-            if id(node) in self.open:
-                raise self._endless(node)
-            self.open[id(node)] = node
-            try:
-                for child in below:
-                    self.visit(child)
-            except RecursionError:
-                raise self._too_deep(node) from None
-            del self.open[id(node)]
-        self.done[id(node)] = node
-
-    def _children(self, node: Any) -> Iterable[Any]:
         kind: Any = type(node)
         children: Iterable[Any] = ()
         if kind in _CONTAINERS:
@@ -134,7 +120,18 @@ class _Search:
             _LEAVES.add(kind)
         elif (found := jax.tree_util.default_registry.flatten_one_level(node)) is not None:
             children = found[0]
-        return children
+        below = [child for child in children if type(child) not in _LEAVES]
+        if below:
+            if id(node) in self.open:
+                raise self._endless(node)
+            self.open[id(node)] = node
+            try:
+                for child in below:
+                    self.visit(child)
+            except RecursionError:
+                raise self._too_deep(node) from None
+            del self.open[id(node)]
+        self.done[id(node)] = node
 
     def _endless(self, node: Any) -> LiftArgumentError:
         nodes = list(self.open.values())

@@ -10,7 +10,7 @@ import jax
 
 from .errors import InvalidRngError, LazyInitError, boundary, check_function, note_call
 from .pipeline.splitting import Prologue, trace
-from .scopes.observers import observers
+from .scopes.observers import OBSERVERS
 from .scopes.scope import Scope
 from .texts import path_text
 from .typing import Filter, PyTree, RNGs, Variables
@@ -79,7 +79,7 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
     @boundary
     def applied(variables: Variables, *args: Any, rngs: RNGs | None = None, **kwargs: Any) -> Any:
         with bind(variables, rngs, mutable).temporary() as root:
-            for observer in observers():
+            for observer in OBSERVERS.get():
                 observer.applied(fn, root, mutable, args, kwargs)
             try:
                 result = fn(root, *args, **kwargs)
@@ -120,7 +120,7 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
         if rngs is None:
             raise InvalidRngError("init", "expected a PRNG key, given None.", "Pass one: `jax.random.key(0)`.")
         with bind({}, rngs, mutable, initializing=True).temporary() as root:
-            for observer in observers():
+            for observer in OBSERVERS.get():
                 observer.applied(fn, root, True, args, kwargs)
             try:
                 result = fn(root, *args, **kwargs)

@@ -288,7 +288,7 @@ class Body:
     def repacked(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """Return the output groups for a caller that does not modify them: `unchanged`, if nothing changed."""
         run = self._run_on(scopes)
-        if True in [root.tree.changed for root in run.roots]:
+        if any(root.tree.created or root.tree.written or root.tree.sown for root in run.roots):
             return self._end(run, *repack(self.layout, run.roots))
         return self._end(run, self.unchanged, ((),) * len(run.roots))
 

@@ -35,7 +35,7 @@ from ..statics import Undescribed
 from ..typing import Filter, Path, Predicate, PyTree
 from .effects import Changes
 
-__all__ = ["Layout", "dedupe", "filter_", "is_scope", "reconstruct", "repack"]
+__all__ = ["Layout", "dedupe", "filter_", "group_streams", "inner_streams", "is_scope", "reconstruct", "repack"]
 
 _ALIAS = "params of rule "
 
@@ -116,7 +116,7 @@ def filter_(
         The groups of variables, the groups of streams and, for each scope, the paths of the variables in no group.
     """
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
-    keys = [[dict(_group_streams(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
+    keys = [[dict(group_streams(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
     left = tuple([tuple(flat(rest)) if rest else () for _, rest in parts])
     return _transposed([taken for taken, _ in parts], in_filters), _transposed(keys, rng_filters), left
 
@@ -141,9 +141,11 @@ def reconstruct(
     for index, outer in enumerate(outers):
         variables = filters.merge(*[group[index] for group in variable_groups])
         keys = [group[index] for group in rng_groups]
-        rngs, fallbacks = _inner_streams(outer.tree, layout.lift.rngs, keys, restarted)
+        rngs, fallbacks = inner_streams(outer.tree, layout.lift.rngs, keys, restarted)
         writable, taken = outer.tree.mutable, layout.lift.taken
-        if (type(writable), writable) != (type(taken), taken):  # inside an equal lift, they are the same already
+        if type(writable) is filters.Everything:
+            writable = taken
+        elif (type(writable), writable) != (type(taken), taken):  # inside an equal lift, they are the same already
             writable = filters.intersect(writable, taken)
         tree = Tree(
             variables,
@@ -252,7 +254,7 @@ def _restarted_data(outer: Scope, restarted: Container[str], path: Path, name: s
 # --- RNG streams ----------------------------------------------------------------------------------------------------
 
 
-def _group_streams(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, Any]]:
+def group_streams(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, Any]]:
     """Yield the names and root keys of one group, aliases included."""
     if not tree.rngs and not tree.fallbacks:
         return
@@ -275,7 +277,7 @@ def _rule(rng_filters: Sequence[Predicate], name: str) -> int | None:
     return next((index for index, matches in enumerate(rng_filters) if matches((name,), None)), None)
 
 
-def _inner_streams(
+def inner_streams(
     tree: Tree,
     rng_filters: Sequence[Predicate],
     groups: Sequence[Mapping[str, Any]],

@@ -31,7 +31,7 @@ from ..pipeline.body import Body
 from ..pipeline.effects import Record, with_created, without_created
 from ..pipeline.splitting import Split
 from ..pipeline.stages import Layout
-from ..scopes.observers import observers
+from ..scopes.observers import OBSERVERS
 from ..statics import snapshot
 from ..typing import Path, PyTree
 from .arguments import join_arguments
@@ -334,7 +334,7 @@ class Compiled:
 
     def _remember(self, now: Signature) -> None:
         """Record the signature of a trace, and notify observers."""
-        for observer in observers():
+        for observer in OBSERVERS.get():
             observer.compiled(self, now)
         self.traces.append(now)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 import numpy as np
 
-from .. import meta, rng
+from .. import errors, meta, rng
 from .._compat import trace_state
-from ..errors import note_call, refused
+from ..errors import note_call, refused, shown
 from ..typing import Path
 from ..values import shapes
 from . import problems
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Checking",
     "check_creatable",
-    "check_known",
     "check_lifted",
     "check_one",
     "check_shape",
+    "check_variables",
     "initial_value",
     "key_for",
 ]
@@ -80,7 +80,7 @@ class Checking:
     def redraws(self, collection: str, name: str) -> bool:
         """Whether a variable that exists is declared for the first time, so that its draws count again; record that."""
         path = (collection, *self.path, name)
-        if not self.tree.redrawn or not self.tree.must_redraw(path):
+        if not self.tree.must_redraw(path):
             return False
         self.tree.made_again.add(path)
         return True
@@ -101,6 +101,39 @@ class Checking:
             raise problems.immutable(cast("Scope", self), collection, name)
         if done == "created" and not self.tree.creates:
             raise problems.creates_nothing(cast("Scope", self), collection, name)
+
+
+def check_variables(variables: Any) -> None:
+    """Check that variables have the form `{collection: {module: {name: value}}}`.
+
+    Raises:
+        ApplyScopeInvalidVariablesTypeError: if `variables`, or a collection, is not a mapping.
+        ApplyScopeInvalidVariablesStructureError: if the variables are nested one level too deep.
+    """
+    if not isinstance(variables, Mapping):
+        raise errors.ApplyScopeInvalidVariablesTypeError(
+            "variables",
+            f"expected a mapping {{collection: {{name: value}}}}, given {shown(variables)}.",
+            'Pass the variables that `init` returned, such as `{"params": {…}}`.',
+        )
+    inner = variables.get("params")
+    if isinstance(inner, Mapping) and isinstance(inner.get("params"), Mapping):
+        raise errors.ApplyScopeInvalidVariablesStructureError(
+            'variables["params"]',
+            'it contains another "params", so the variables are nested one level too deep.',
+            'Pass `variables` instead of `{"params": variables}`.',
+        )
+    for name, found in variables.items():
+        if not isinstance(name, str):
+            raise errors.ApplyScopeInvalidVariablesTypeError(
+                "variables", f"expected names of collections, given {shown(name)}.", 'Name it: `{"params": {…}}`.'
+            )
+        if not isinstance(found, Mapping):
+            raise errors.ApplyScopeInvalidVariablesTypeError(
+                f'variables["{name}"]',
+                f"expected a collection (a mapping from names), given {shown(found)}.",
+                'Pass `{"params": params}`, not `params` alone.',
+            )
 
 
 def check_lifted(scope: Scope, collection: str, name: str) -> None:
@@ -131,19 +164,14 @@ def check_creatable(scope: Scope, collection: str, name: str, made: bool = True)
     """Raise if a missing variable must not be created; `made` tells whether there is an initializer."""
     scope.check_valid()
     check_lifted(scope, collection, name)
-    if scope.is_mutable_collection(collection) and made:
-        check_known(scope, collection, name)
+    if made and scope.tree.writable(collection) is not False:
+        if not scope.tree.creates and name not in scope.dicts(collection):
+            raise problems.creates_nothing(scope, collection, name)
         return
     inside = scope.tree.without_output((collection, *scope.path, name), None) if made else None
     if inside is not None:
         raise problems.not_taken(scope, collection, name, inside, "created")
     raise problems.not_found(scope, collection, name, list(scope.dicts(collection)))
-
-
-def check_known(scope: Scope, collection: str, name: str) -> None:
-    """Raise if a variable is missing in a scope that must not create any."""
-    if not scope.tree.creates and name not in scope.dicts(collection):
-        raise problems.creates_nothing(scope, collection, name)
 
 
 def initial_value(
@@ -160,7 +188,10 @@ def initial_value(
         if not keyed and refused(init_fn, given, kwargs):
             error.add_note("It receives no key. To use one, draw it in the function, with `make_rng()`.")
         raise
-    return _names_checked(scope, collection, name, value)
+    shape = getattr(value.value, "shape", None) if isinstance(value, meta.Partitioned) else None
+    if shape is not None and len(value.names) > len(shape):  # as in a `PartitionSpec`, axes beyond the last have none
+        raise problems.wrong_names(scope, collection, name, value.names, shape)
+    return value
 
 
 def key_for(scope: Scope, init_fn: Callable[..., Any]) -> Any:
@@ -169,16 +200,6 @@ def key_for(scope: Scope, init_fn: Callable[..., Any]) -> Any:
         scope.count_draw(rng.DEFAULT)
         return None
     return scope.make_rng(rng.DEFAULT)
-
-
-def _names_checked(scope: Scope, collection: str, name: str, box: Any) -> Any:
-    """Check that a `Partitioned` value from an initializer has no more names than axes, and return the value.
-
-    As in a `PartitionSpec`, axes beyond the last name have none.
-    """
-    if isinstance(box, meta.Partitioned) and hasattr(box.value, "shape") and len(box.names) > len(box.value.shape):
-        raise problems.wrong_names(scope, collection, name, box.names, box.value.shape)
-    return box
 
 
 def check_shape(

@@ -169,9 +169,9 @@ class Naming:
 
         The names of scopes stay taken. A variable may be declared once more: it is the same variable as outside.
         """
-        if names.taken:
+        if names is not _NO_NAMES:
             self._outside = set(names.taken)
-        self.take_names(names)
+            self.take_names(names)
 
     def stand_for(self, other: Naming) -> None:
         """Begin in place of another scope, with the names that are taken there."""

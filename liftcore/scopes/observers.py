@@ -12,7 +12,7 @@ from ..typing import Filter, PyTree
 if TYPE_CHECKING:
     from .scope import Scope
 
-__all__ = ["BodyObserver", "LiftObserver", "TraceObserver", "observers", "observing"]
+__all__ = ["OBSERVERS", "BodyObserver", "LiftObserver", "TraceObserver", "observing"]
 
 
 class BodyObserver(Protocol):
@@ -45,19 +45,15 @@ class TraceObserver(Protocol):
         """Called after a `Compiled` traced its body; `trace` is the signature of that trace."""
 
 
-_OBSERVERS: contextvars.ContextVar[tuple[TraceObserver, ...]] = contextvars.ContextVar("liftcore.observers", default=())
-
-
-def observers() -> tuple[TraceObserver, ...]:
-    """Return the active observers, outermost first."""
-    return _OBSERVERS.get()
+OBSERVERS: contextvars.ContextVar[tuple[TraceObserver, ...]] = contextvars.ContextVar("liftcore.observers", default=())
+"""The active observers, outermost first."""
 
 
 @contextlib.contextmanager
 def observing(observer: TraceObserver) -> Iterator[None]:
     """A context in which an observer is active."""
-    token = _OBSERVERS.set((*_OBSERVERS.get(), observer))
+    token = OBSERVERS.set((*OBSERVERS.get(), observer))
     try:
         yield
     finally:
-        _OBSERVERS.reset(token)
+        OBSERVERS.reset(token)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_in_one_group",
-    "check_variables",
     "creates_nothing",
     "ended",
     "immutable",
@@ -343,36 +342,3 @@ def no_stream(scope: Scope, name: str) -> LiftError:
         f"(given: {list(given)}).",
         f'Pass one: `rngs={{"{name}": jax.random.key(0)}}`.',
     )
-
-
-def check_variables(variables: Any) -> None:
-    """Check that variables have the form `{collection: {module: {name: value}}}`.
-
-    Raises:
-        ApplyScopeInvalidVariablesTypeError: if `variables`, or a collection, is not a mapping.
-        ApplyScopeInvalidVariablesStructureError: if the variables are nested one level too deep.
-    """
-    if not isinstance(variables, Mapping):
-        raise errors.ApplyScopeInvalidVariablesTypeError(
-            "variables",
-            f"expected a mapping {{collection: {{name: value}}}}, given {shown(variables)}.",
-            'Pass the variables that `init` returned, such as `{"params": {…}}`.',
-        )
-    inner = variables.get("params")
-    if isinstance(inner, Mapping) and isinstance(inner.get("params"), Mapping):
-        raise errors.ApplyScopeInvalidVariablesStructureError(
-            'variables["params"]',
-            'it contains another "params", so the variables are nested one level too deep.',
-            'Pass `variables` instead of `{"params": variables}`.',
-        )
-    for name, found in variables.items():
-        if not isinstance(name, str):
-            raise errors.ApplyScopeInvalidVariablesTypeError(
-                "variables", f"expected names of collections, given {shown(name)}.", 'Name it: `{"params": {…}}`.'
-            )
-        if not isinstance(found, Mapping):
-            raise errors.ApplyScopeInvalidVariablesTypeError(
-                f'variables["{name}"]',
-                f"expected a collection (a mapping from names), given {shown(found)}.",
-                'Pass `{"params": params}`, not `params` alone.',
-            )

@@ -22,17 +22,17 @@ from . import problems
 from .declaring import (
     Checking,
     check_creatable,
-    check_known,
     check_lifted,
     check_one,
     check_shape,
+    check_variables,
     initial_value,
     key_for,
 )
 from .naming import Naming
 from .scoped import Child, Variable
 from .sharing import Sharing
-from .tree import Counter, Node, Sown, Tree
+from .tree import ANYBODY, Counter, Node, Sown, Tree
 
 __all__ = ["PERTURBATIONS", "Scope"]
 
@@ -79,8 +79,9 @@ class Scope(Checking, Naming, Sharing):
     def __init__(
         self, variables: Variables, rngs: RNGs | None = None, mutable: Filter = False, *, initializing: bool = False
     ) -> None:
-        problems.check_variables(variables)
-        tree = Tree(dict(variables), rng.streams(rngs), to_predicate(mutable), initializing=initializing).open()
+        check_variables(variables)
+        given = dict(variables), rng.streams(rngs), to_predicate(mutable)
+        tree = Tree(*given, initializing=initializing, thread=ANYBODY)
         self._place(tree, tree.root, tree.counter, (), None)
 
     @classmethod
@@ -321,7 +322,8 @@ class Scope(Checking, Naming, Sharing):
         """
         self.check_live("writing", collection, name)
         self.check_put(collection, name, value)
-        check_known(self, collection, name)
+        if not self.tree.creates and name not in self.dicts(collection):
+            raise problems.creates_nothing(self, collection, name)
         self.put_checked(collection, {name: wrapped(value)})
 
     def put_checked(self, collection: str, values: Mapping[str, Any]) -> None:
@@ -346,7 +348,7 @@ class Scope(Checking, Naming, Sharing):
         """
         self.check_live("creating", collection, name)
         self.check_writable(collection, name, value, "created")
-        if self.redraws(collection, name):
+        if self.tree.redrawn and self.redraws(collection, name):
             return
         # Cast first: the scopes outside will hold the very value that is marked. `sight` comes last, because its
         # result is used in this body only; `created` holds the value as it goes outside.
@@ -392,7 +394,7 @@ class Scope(Checking, Naming, Sharing):
             return meta.unbox(value) if unbox else value
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
-        if self.redraws("params", name) and init_fn is not None:
+        if self.tree.redrawn and self.redraws("params", name) and init_fn is not None:
             init_fn(key_for(self, init_fn), *init_args, **init_kwargs)
         if not meta.is_array_type(type(value)):
             if isinstance(value, Mapping):
@@ -439,7 +441,7 @@ class Scope(Checking, Naming, Sharing):
         else:
             if isinstance(self.dicts(collection)[name], Mapping):
                 check_one(self, collection, name)
-            if self.redraws(collection, name) and init_fn is not None:
+            if self.tree.redrawn and self.redraws(collection, name) and init_fn is not None:
                 init_fn(*init_args, **init_kwargs)
         self.check_valid()
         return Variable(self, collection, name, unbox)

@@ -11,6 +11,7 @@ from .. import meta
 from ..typing import Path
 from ..values import shapes
 from . import problems
+from .tree import ANYBODY
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -100,12 +101,12 @@ class Sharing:
 
     def release(self) -> None:
         """Let any thread use the tree from now on, one at a time."""
-        self.tree.open()
+        self.tree.thread = ANYBODY
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Self]:
         """A context that returns the scope itself and ends it on exit; until then, this thread alone may change it."""
-        self.claim()
+        self.tree.claim()
         try:
             yield self
         finally:

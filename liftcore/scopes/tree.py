@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import rng
 from .._compat import trace_state
-from ..filters import Everything, Nothing, matches_collection
+from ..filters import Everything, Nothing, decide
 from ..typing import Path, Predicate
 from .lifts import Lift
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from .observers import BodyObserver
     from .scope import Scope
 
-__all__ = ["Counter", "Lift", "Names", "Node", "Sown", "Surroundings", "Tree", "plain_data"]
+__all__ = ["ANYBODY", "Counter", "Lift", "Names", "Node", "Sown", "Surroundings", "Tree", "plain_data"]
 
-_ANYBODY = 0
+ANYBODY = 0
 """The thread of a tree that no thread owns; no thread has this identifier."""
 
 _LOCK = threading.Lock()
@@ -228,12 +228,12 @@ class Tree:
     owners: dict[Path, dict[tuple[str, str | None], Any]] = field(default_factory=dict)
     lifts: dict[int, list[tuple[str, Callable[[], Sequence[Scope]]]]] = field(default_factory=dict)
     thread: int = field(default_factory=threading.get_ident)
-    writer: int = _ANYBODY
+    writer: int = ANYBODY
     reads: bool = False
     creates: bool = True
     writes: bool = False
     _above: str | None = None
-    _resolved: dict[str, tuple[str, Any] | None] = field(default_factory=dict)
+    _fallen_back: dict[str, tuple[str, Any] | None] = field(default_factory=dict)
     _writable: dict[str, bool | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -250,7 +250,7 @@ class Tree:
         """End all scopes of the tree and drop their contents: values of a trace must not outlive it."""
         self.alive = False
         self.variables, self.rngs, self.fallbacks, self.fold_in_data = {}, {}, [], plain_data
-        self.created, self.sown, self._resolved = {}, [], {}
+        self.created, self.sown, self._fallen_back = {}, [], {}
         self.root.forget()
 
     @contextlib.contextmanager
@@ -287,15 +287,10 @@ class Tree:
         roots = held[-1][1]() if held else ()
         return next((root for root in roots if _is_around(root, self, path)), None)
 
-    def open(self) -> Tree:
-        """Return the tree, which from now on any thread may use, one at a time."""
-        self.thread = _ANYBODY
-        return self
-
     def claim(self) -> bool:
-        """Give the tree to this thread, until `open` is called. Return False if a thread already owns it."""
+        """Give the tree to this thread, until `thread` is ANYBODY again. Return False if a thread already owns it."""
         with _LOCK:
-            free = self.thread == _ANYBODY
+            free = self.thread == ANYBODY
             if free:
                 self.thread = threading.get_ident()
         return free
@@ -303,7 +298,7 @@ class Tree:
     def may_change(self) -> bool:
         """Whether this thread may write, create and draw: no other thread owns the tree, or has changed it."""
         here = threading.get_ident()
-        if self.reads or self.thread != _ANYBODY:
+        if self.reads or self.thread != ANYBODY:
             return not self.reads and self.thread == here
         with _LOCK:
             if self.writer != here and not any(thread.ident == self.writer for thread in threading.enumerate()):
@@ -319,29 +314,21 @@ class Tree:
         tree.sown, tree.unsplit, tree.owners, tree.made_again = [], set(), {}, set(self.made_again)
         return tree
 
-    @property
-    def changed(self) -> bool:
-        """Whether anything was created, written or captured."""
-        return bool(self.created or self.written or self.sown)
-
     def writable(self, collection: str) -> bool | None:
         """Whether all of a collection may be written; None if that depends on the variable."""
         if collection not in self._writable:
-            self._writable[collection] = matches_collection(self.mutable, collection)
+            self._writable[collection] = decide(self.mutable, (collection,))
         return self._writable[collection]
 
     def stream(self, name: str) -> tuple[str, Any] | None:
         """Return the name under which draws from a stream are counted, and the root key that they come from."""
-        if name not in self._resolved:
-            self._resolved[name] = self._resolve(name)
-        return self._resolved[name]
-
-    def _resolve(self, name: str) -> tuple[str, Any] | None:
         if name in self.rngs:
             return name, self.rngs[name]
-        if name in self.given:
-            return None
-        return next(((rng.DEFAULT, found) for rule, found in self.fallbacks if rule((name,), None)), None)
+        if name not in self._fallen_back:
+            fallbacks = () if name in self.given else self.fallbacks
+            found = ((rng.DEFAULT, root) for rule, root in fallbacks if rule((name,), None))
+            self._fallen_back[name] = next(found, None)
+        return self._fallen_back[name]
 
     def must_redraw(self, path: Path) -> bool:
         """Whether a variable exists, but an equal body created it, and this one has not declared it yet.

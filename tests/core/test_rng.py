@@ -15,7 +15,7 @@ import liftcore
 from liftcore import rng
 from liftcore.errors import InvalidRngError, LiftArgumentError
 from liftcore.filters import DenyList, Nothing, intersect
-from liftcore.pipeline import streams
+from liftcore.pipeline import stages
 from liftcore.scopes.tree import Tree
 
 
@@ -323,7 +323,7 @@ def test_fallbacks_that_are_left_out_are_those_that_no_name_comes_to(seed: int) 
     ]
     fallbacks = [(intersect(*chosen.choices(pool, k=2)), object()) for _ in range(12)]
     tree = Tree({}, {"params": jax.random.key(0)}, Nothing())
-    kept = streams._reachable(tree, fallbacks)
+    kept = stages._reachable(tree, fallbacks)
     assert len(kept) <= 8
     for name in ("dropout", "noise", "other", "draft"):
         first, again = (next((root for rule, root in all if rule((name,), None)), None) for all in (fallbacks, kept))

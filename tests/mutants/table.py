@@ -149,8 +149,8 @@ MUTANTS = (
     ),
     Mutant(
         "scopes/tree.py",
-        "        if name in self.given:\n            return None\n",
-        "",
+        "fallbacks = () if name in self.given else self.fallbacks",
+        "fallbacks = self.fallbacks",
         "a stream that was given and is not lifted falls back to `params`",
         PACK,
     ),
@@ -387,7 +387,7 @@ MUTANTS = (
     ),
     Mutant(
         "scopes/observers.py",
-        "(*_OBSERVERS.get(), observer)",
+        "(*OBSERVERS.get(), observer)",
         "(observer,)",
         "a recorder of traces hides those around it",
         ("core/test_retrace.py",),
