@@ -78,7 +78,7 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
     @functools.wraps(fn)
     @boundary
     def applied(variables: Variables, *args: Any, rngs: RNGs | None = None, **kwargs: Any) -> Any:
-        with bind(variables, rngs, mutable).temporary() as root:
+        with Scope(variables, rngs, mutable).temporary() as root:
             for observer in OBSERVERS.get():
                 observer.applied(fn, root, mutable, args, kwargs)
             try:
@@ -119,7 +119,7 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> tuple[Any, Variables]:
         if rngs is None:
             raise InvalidRngError("init", "expected a PRNG key, given None.", "Pass one: `jax.random.key(0)`.")
-        with bind({}, rngs, mutable, initializing=True).temporary() as root:
+        with Scope({}, rngs, mutable, initializing=True).temporary() as root:
             for observer in OBSERVERS.get():
                 observer.applied(fn, root, True, args, kwargs)
             try:

@@ -60,17 +60,12 @@ def fold_in(key: Any, data: Any) -> Any:
         key: a PRNG key.
         data: an integer of 32 bits, or an array of them.
     """
-    traced = isinstance(key, jax.core.Tracer)
-    if key.ndim or (traced and _varies(key)) or (isinstance(data, jax.core.Tracer) and _varies(data)):
+    traced = [value for value in (key, data) if isinstance(value, jax.core.Tracer)]
+    if key.ndim or (traced and any(varying_axes(jax.typeof(value)) for value in traced)):
         return jax.random.fold_in(key, data)
-    if traced:
+    if isinstance(key, jax.core.Tracer):
         return random_fold_in_p.bind(key, data)  # type: ignore[no-untyped-call]
     return _fold_typed(key, data)
-
-
-def _varies(value: Any) -> bool:
-    """Whether a traced value differs along mesh axes, inside a `jax.shard_map`."""
-    return bool(varying_axes(jax.typeof(value)))
 
 
 def ignores_key(init_fn: Callable[..., Any]) -> bool:

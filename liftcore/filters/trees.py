@@ -19,6 +19,7 @@ from ..values import Whole, unwrapped, wrapped
 from .predicates import decide, short_form, to_predicate
 
 __all__ = [
+    "Place",
     "apart",
     "by_place",
     "flat",
@@ -37,6 +38,9 @@ __all__ = [
     "under",
 ]
 
+
+Place: typing.TypeAlias = tuple[int, Path]
+"""The place of a variable in a group: the index of its scope, and the path below that."""
 
 # --- trees and filters ------------------------------------------------------------------------------------------------
 
@@ -253,9 +257,14 @@ def rewrapped(tree: typing.Any, like: typing.Any) -> typing.Any:
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
-def by_place(group: PyTree) -> dict[tuple[int, Path], typing.Any]:
-    """Return the variables of a group by place, to look them up and to compare two groups."""
-    return {(index, path): value for index, tree in enumerate(group) for path, value in flat(tree).items()}
+def by_place(*groups: PyTree) -> dict[Place, typing.Any]:
+    """Return the variables of groups by place, to look them up and to compare two groups."""
+    found: dict[Place, typing.Any] = {}
+    for group in groups:
+        for index, tree in enumerate(group):
+            if tree:
+                found |= {(index, path): value for path, value in flat(tree).items()}
+    return found
 
 
 def names_of(group: PyTree) -> list[str]:
@@ -263,13 +272,13 @@ def names_of(group: PyTree) -> list[str]:
     return sorted({path_text(path) for tree in group for path in flat(tree)})
 
 
-def apart(group: PyTree, places: Container[tuple[int, Path]]) -> tuple[PyTree, PyTree]:
+def apart(group: PyTree, places: Container[Place]) -> tuple[PyTree, PyTree]:
     """Return the variables of a group at some places, and the others."""
     parts = [partition(tree, [_among(places, index)]) for index, tree in enumerate(group)]
     return tuple([taken for (taken,), _ in parts]), tuple([rest for _, rest in parts])
 
 
-def _among(places: Container[tuple[int, Path]], index: int) -> Predicate:
+def _among(places: Container[Place], index: int) -> Predicate:
     return lambda path, _: (index, path) in places
 
 

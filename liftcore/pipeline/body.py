@@ -412,13 +412,15 @@ class Body:
         for level in self._levels:
             release(level, self._level)
 
+    def end(self) -> None:
+        """Drop the values that were bound, which must not outlive their trace, and notify the observer."""
+        self._bound.clear()
+        if self.observer is not None:
+            self.observer.close(self)
+
     def end_draws(self) -> None:
         """Keep the counters outside for bodies that run later, before the draws of the call are counted there."""
         self._counters[:] = [outer.counter.copy() for outer in self.outers]
-
-    def unbind(self) -> None:
-        """Drop the values that were bound, which must not outlive their trace."""
-        self._bound.clear()
 
     def _are_groups(self, groups: Any) -> bool:
         """Whether a value consists of groups, each with one tree for each outermost scope."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from ..errors import LiftArgumentError
-from ..filters.trees import by_place, merged, under
+from ..filters.trees import Place, by_place, under
 from ..scopes.scope import Scope
 from ..scopes.tree import Names, Sown
 from ..typing import Path, PyTree
@@ -138,51 +138,33 @@ def commit(body: Body, groups: Sequence[PyTree]) -> None:
 
     All or nothing: every check and user function that can raise has run before anything outside changes.
     """
-    _check_draws(body)
-    _check_owners(body)
+    _check_records(body)
     if groups is not body.unchanged:
-        changes = _changes(body, groups)
-        sown = _reduced(body, groups, changes)
-        _put_back(body, changes)
+        created, written = _checked_changes(body, groups)
+        sown = _reduced(body, groups, {**created, **written})
+        _put_back(body, created, written)
         for scope, one, value in sown:
             scope.sow(one.collection, one.name, value, one.init_fn, one.reduce_fn)
-    _go_on(body)
+    _apply_records(body)
 
 
-def _check_draws(body: Body) -> None:
-    """Check that draws inside may be counted outside: the scopes there may belong to another thread."""
+def _check_records(body: Body) -> None:
+    """Check that draws inside may be counted outside, and that names of adopted values have no other owner there."""
     here = get_ident()
     for record in body.records:
         for (index, path, name), _ in record.draws:
-            if body.outers[index].tree.thread != here:
+            if body.outers[index].tree.thread != here:  # the scopes outside may belong to another thread
                 body.outers[index].below(path).check_live("drawing from", name)
-
-
-def _check_owners(body: Body) -> None:
-    """Check that names which adopted values use inside have no other owner outside."""
-    for record in body.records:
         for scope, names in zip(body.given, record.names, strict=bool(record.names)):
             for (*path, name, collection), owner in names.owners:
                 scope.below(tuple(path)).check_owner(name, collection, owner)
 
 
-class _Changed(NamedTuple):
-    """The changes to the scopes outside: values of variables by the index of the scope and the path below it.
-
-    Attributes:
-        created: the first values of created variables.
-        written: the last values of written variables.
-    """
-
-    created: dict[tuple[int, Path], Any]
-    written: dict[tuple[int, Path], Any]
-
-
-def _changes(body: Body, groups: Sequence[PyTree]) -> _Changed:
-    """Return the changes, checked."""
-    tables = groups[: len(body.layout.lift.out)]
-    created = by_place(merged(*[group.created for group in tables]))
-    written = by_place(merged(*[group.values for group in tables]))
+def _checked_changes(body: Body, groups: Sequence[PyTree]) -> tuple[dict[Place, Any], dict[Place, Any]]:
+    """Return the first values of created variables, and the last values of written ones, by place, after checks."""
+    changes = groups[: len(body.layout.lift.out)]
+    created = by_place(*[group.created for group in changes])
+    written = by_place(*[group.values for group in changes])
     for index, outer in enumerate(body.outers):
         # The check is the same for all variables of a scope, so one is enough.
         first = next((place for place in itertools.chain(created, written) if place[0] == index), None)
@@ -194,15 +176,20 @@ def _changes(body: Body, groups: Sequence[PyTree]) -> _Changed:
     for (index, path), value in written.items():
         if body.outers[index].tree.writable(path[0]) is not True:
             body.outers[index].below(path[1:-1]).check_put(path[0], path[-1], value)
-    return _Changed(created, written)
+    return created, written
 
 
-def _reduced(body: Body, groups: Sequence[PyTree], changes: _Changed) -> list[tuple[Scope, Sown, Any]]:
-    """Return the captured values, each with the scope outside that sows it, after running the user's functions."""
+def _reduced(body: Body, groups: Sequence[PyTree], now: dict[Place, Any]) -> list[tuple[Scope, Sown, Any]]:
+    """Return the captured values, each with the scope outside that sows it, after running the user's functions.
+
+    Args:
+        body: the body.
+        groups: its output groups.
+        now: the values of the variables that it changed; those that are sown are added.
+    """
     if not body.layout.lift.captures or not body.records or not any(body.records[-1].sown):
         return []
     found = []
-    now = {**changes.created, **changes.written}
     # The last record belongs to the group: it is of the one body that ran, or from `Body.capture` for several bodies.
     for index, (outer, sown, values) in enumerate(zip(body.outers, body.records[-1].sown, groups[-1], strict=True)):
         for one, value in zip(sown, values, strict=True):
@@ -233,22 +220,22 @@ def _first(first: Any, *_: Any) -> Any:
     return first
 
 
-def _put_back(body: Body, changes: _Changed) -> None:
+def _put_back(body: Body, created: dict[Place, Any], written: dict[Place, Any]) -> None:
     """Create and write outside the variables that the body created and wrote inside."""
     nested = body.nested
-    for (index, path), value in changes.created.items():
+    for (index, path), value in created.items():
         outer, bound = body.outers[index], body.is_bound(value)
         outer.below(path[1:-1]).create_variable(path[0], path[-1], value, bound=bound)
         if nested and not bound:
             outer.tree.unsplit.add(under(outer.relative_path, path))
-    written: dict[tuple[int, Path], dict[str, Any]] = {}  # of each scope and collection at once
-    for (index, path), value in changes.written.items():
-        written.setdefault((index, path[:-1]), {})[path[-1]] = value
-    for (index, (collection, *names)), values in written.items():
+    collections: dict[Place, dict[str, Any]] = {}  # of each scope and collection at once
+    for (index, path), value in written.items():
+        collections.setdefault((index, path[:-1]), {})[path[-1]] = value
+    for (index, (collection, *names)), values in collections.items():
         body.outers[index].below(tuple(names)).put_checked(collection, values)
 
 
-def _go_on(body: Body) -> None:
+def _apply_records(body: Body) -> None:
     """Take over the names of the body, and count its draws; of several bodies, the highest counts apply."""
     draws: dict[tuple[int, Path, str], int] = {}
     for record in body.records:

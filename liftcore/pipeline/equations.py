@@ -71,7 +71,7 @@ def needed(
         always: equations, by their `id`, to keep in any case, together with those that they need.
         known: variables with known values; the equations that compute them are not needed.
     """
-    live = {var for var in variables_of(outvars) if var not in known}
+    live = {var for var in outvars if not isinstance(var, jex.Literal) and var not in known}
     kept = []
     for step in reversed(steps):
         if not live.isdisjoint(step.eqn.outvars) or id(step) in always:

@@ -283,9 +283,7 @@ def _lifted(
         finally:
             body.leave()
         commit(body, groups)  # the last stage; if the transformation raised, nothing outside has changed
-        body.unbind()
-        if body.observer is not None:
-            body.observer.close(body)
+        body.end()
         return result
 
     lifted.__name__ = lifted.__qualname__ = lift.name

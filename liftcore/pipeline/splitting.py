@@ -76,7 +76,7 @@ class Split:
         self.created, self.outputs = jax.tree.unflatten(structure, avals)
         self._treedef: Any = jax.tree.structure(self.created)
         self.steps = steps_of(self.jaxpr)
-        tagged = {step.tag: step.eqn.outvars[0] for step in self.steps if step.tag}
+        tagged = {step.tag: step.eqn.outvars[0] for step in self.steps if step.tag not in ("", INITIAL_VALUE)}
         places = [] if body is None else [outer.path for outer in body.outers]
         self.previews = previews_in(tagged, self.created, places) if tagged else {}
         self._note_reads()
@@ -130,13 +130,6 @@ class Split:
             groups.setdefault(self._reads[number], []).append(number)
         return groups.values()
 
-    def mixes(self, numbers: Iterable[int], axes: Sequence[Any] | None) -> bool:
-        """Whether one of the chosen initial values has no axis in a batch, but reads one that has an axis."""
-        if axes is None:
-            return False
-        shared = [number for number in numbers if axes[number] is None]
-        return any(axes[read] is not None for number in shared for read in self.earlier[number])
-
     @property
     def parts(self) -> list[int]:
         """For each initial value, the index of its part in the sequence `created`."""
@@ -156,7 +149,7 @@ class Split:
         """Return the body as a part that takes some initial values, in order, and computes the others first."""
         chosen = [var for number, var in enumerate(self.jaxpr.outvars) if number in given]
         outvars = [var for number, var in enumerate(self.jaxpr.outvars) if number not in given]
-        steps, known = self._with_previews(given), set(chosen)
+        steps, known = self._with_previews(given) if self.previews else self.steps, set(chosen)
         effects = {id(step) for step in steps if has_effect(step.eqn)} if self.jaxpr.effects else set()
         if effects:  # effects that a chosen value needed have run with it, and must not run again
             effects -= {id(step) for step in needed(self.steps, chosen)}
@@ -170,8 +163,6 @@ class Split:
     def _with_previews(self, given: Collection[int]) -> list[Step]:
         """Return the equations with each preview of an initial value that is given replaced by that value."""
         now = {var: self.outvars[number] for var, number in self.previews.items() if number in given}
-        if not now:
-            return self.steps
         return [
             Step(step.eqn.replace(invars=[now[step.eqn.outvars[0]]]), [now[step.eqn.outvars[0]]])
             if step.tag and step.eqn.outvars[0] in now
@@ -443,8 +434,9 @@ class Prologue:
         # values, both would seem to depend on all that it reads. So those that depend on different operands are
         # computed separately. In a batch that is not nested too, a value that all elements share must read a mapped
         # value as it will be in `apply`: batched.
-        in_order = outer is not None or split.mixes(numbers, axes)
-        for group in split.in_order(numbers) if in_order else [numbers]:
+        shared = [] if axes is None else [number for number in numbers if axes[number] is None]
+        mixes = any(axes[read] is not None for number in shared for read in split.earlier[number])
+        for group in split.in_order(numbers) if outer is not None or mixes else [numbers]:
             self.evaluate(group, axes, bind)
 
     def evaluate(

@@ -116,7 +116,7 @@ def filter_(
         The groups of variables, the groups of streams and, for each scope, the paths of the variables in no group.
     """
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
-    keys = [[dict(group_streams(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
+    keys = [group_streams(outer.tree, rng_filters) for outer in outers]
     left = tuple([tuple(flat(rest)) if rest else () for _, rest in parts])
     return _transposed([taken for taken, _ in parts], in_filters), _transposed(keys, rng_filters), left
 
@@ -254,27 +254,23 @@ def _restarted_data(outer: Scope, restarted: Container[str], path: Path, name: s
 # --- RNG streams ----------------------------------------------------------------------------------------------------
 
 
-def group_streams(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, Any]]:
-    """Yield the names and root keys of one group, aliases included."""
-    if not tree.rngs and not tree.fallbacks:
-        return
-    rules = {name: _rule(rng_filters, name) for name in tree.rngs}
+def group_streams(tree: Tree, rng_filters: Sequence[Predicate]) -> list[dict[str, Any]]:
+    """Return the names and root keys of each group, aliases included."""
+    groups: list[dict[str, Any]] = [{} for _ in rng_filters]
     for name, root in tree.rngs.items():
-        if rules[name] == index:
-            yield name, root
-    holds_params = rules.get(rng.DEFAULT) == index
-    if holds_params or filters.subtract(rng_filters[index], tree.given) != filters.Nothing():
-        for number, (_, root) in enumerate(tree.fallbacks):
-            if not (holds_params and _is_params(tree, root)):
-                yield f"{_ALIAS}{number}", root
+        index = next((index for index, matches in enumerate(rng_filters) if matches((name,), None)), None)
+        if index is not None:
+            groups[index][name] = root
+    for matches, group in zip(rng_filters, groups, strict=True) if tree.fallbacks else ():
+        if rng.DEFAULT in group or filters.subtract(matches, tree.given) != filters.Nothing():
+            for number, (_, root) in enumerate(tree.fallbacks):
+                if not (rng.DEFAULT in group and _is_params(tree, root)):
+                    group[f"{_ALIAS}{number}"] = root
+    return groups
 
 
 def _is_params(tree: Tree, root: Any) -> bool:
     return rng.DEFAULT in tree.rngs and root is tree.rngs[rng.DEFAULT]
-
-
-def _rule(rng_filters: Sequence[Predicate], name: str) -> int | None:
-    return next((index for index, matches in enumerate(rng_filters) if matches((name,), None)), None)
 
 
 def inner_streams(
@@ -303,14 +299,10 @@ def inner_streams(
             fallbacks += _fallbacks(tree, group)
     if rng.DEFAULT in restarted and rng.DEFAULT in rngs:
         fallbacks.append((filters.Everything(), rngs[rng.DEFAULT]))
-    fallbacks = _without_given(tree, fallbacks)
+    given = tuple([name for name in tree.rngs if name not in tree.given])
+    if given:  # by an outer lift: to draw from one that is not lifted is an error
+        fallbacks = [(filters.subtract(matches, given), root) for matches, root in fallbacks]
     return rngs, _reachable(tree, fallbacks) if len(fallbacks) > 1 else fallbacks
-
-
-def _without_given(tree: Tree, fallbacks: list[tuple[Predicate, Any]]) -> list[tuple[Predicate, Any]]:
-    """Remove from the fallbacks the streams that an outer lift gave: to draw from an unlifted one is an error."""
-    given = tuple(name for name in tree.rngs if name not in tree.given)
-    return [(filters.subtract(matches, given), root) for matches, root in fallbacks] if given else fallbacks
 
 
 def _reachable(tree: Tree, fallbacks: list[tuple[Predicate, Any]]) -> list[tuple[Predicate, Any]]:

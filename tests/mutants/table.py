@@ -177,8 +177,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/stages.py",
-        "return [(filters.subtract(matches, given), root) for matches, root in fallbacks] if given else fallbacks",
-        "return fallbacks",
+        "fallbacks = [(filters.subtract(matches, given), root) for matches, root in fallbacks]",
+        "pass",
         "a stream that a lift gave, and one inside it does not lift, falls back to `params`",
         (*PACK, "lift/test_with_rngs.py"),
     ),
@@ -643,8 +643,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/stages.py",
-        "if rules[name] == index:",
-        "if rules[name] is not None:",
+        "groups[index][name] = root",
+        "_ = [group.update({name: root}) for group in groups]",
         "a stream is in each group",
         (
             "core/test_rng.py",
@@ -655,8 +655,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/effects.py",
-        "written.setdefault((index, path[:-1]), {})",
-        "written.setdefault((index, path[:1]), {})",
+        "collections.setdefault((index, path[:-1]), {})",
+        "collections.setdefault((index, path[:1]), {})",
         "what is written in a scope below a lift is put where the lift is",
         ("core/test_pack.py", "core/test_scope.py"),
     ),
