@@ -20,7 +20,7 @@ from ..typing import Collection, Filter, Path, RNGs, Variables
 from ..values import cast, copied, tag, unwrapped, wrapped
 from . import problems
 from .declaring import (
-    Checking,
+    Declaring,
     check_creatable,
     check_lifted,
     check_one,
@@ -29,7 +29,6 @@ from .declaring import (
     initial_value,
     key_for,
 )
-from .naming import Naming
 from .scoped import Child, Variable
 from .sharing import Sharing
 from .tree import ANYBODY, Counter, Node, Sown, Tree
@@ -44,7 +43,7 @@ _new = object.__new__
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
-class Scope(Checking, Naming, Sharing):
+class Scope(Declaring, Sharing):
     """A place in a tree of variables, with its collections, its RNG streams and its path.
 
     `init` and `apply` create the root scope of a model, `push` and `child` create the scopes below it, and lifts create

@@ -232,14 +232,14 @@ MUTANTS = (
         ("test_styles.py",),
     ),
     Mutant(
-        "scopes/naming.py",
+        "scopes/declaring.py",
         "self._numbers[prefix] = max(number, self._numbers.get(prefix, 0))",
         "self._numbers[prefix] = number",
         "after branches automatic names begin again after those of the last",
         ("core/test_scope.py", "core/test_pack.py", "lift/test_cond.py"),
     ),
     Mutant(
-        "scopes/naming.py",
+        "scopes/declaring.py",
         "        self._first_free = None\n        self._reserved.get(name, set())",
         "        self._reserved.get(name, set())",
         "a name that was given back is not given out again",
@@ -699,7 +699,7 @@ MUTANTS = (
         ("lift/test_scan.py",),
     ),
     Mutant(
-        "scopes/naming.py",
+        "scopes/declaring.py",
         "held is not None and (collection is None or collection in held or None in held)",
         "held is not None and (collection is None or collection in held)",
         "a variable may have the name of a scope",
