@@ -266,8 +266,8 @@ class Watching(Scope):
         for name in values:
             self._note("written", collection, name)
 
-    def create_variable(self, collection: str, name: str, value: Any, *, bound: bool = False) -> None:
-        super().create_variable(collection, name, value, bound=bound)
+    def create_variable(self, collection: str, name: str, value: Any, *, tagged: bool = False) -> None:
+        super().create_variable(collection, name, value, tagged=tagged)
         self._note("created", collection, name)
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:

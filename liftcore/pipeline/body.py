@@ -37,7 +37,7 @@ class Run(NamedTuple):
         given: those that correspond to the scopes that the lifted function received.
         packed: the same in the structure of the argument; the body is called with it.
         restarted: the streams that started again.
-        inline: whether created values are bound as they are created.
+        inline: whether created values are tagged as they are created, for a surrounding split.
     """
 
     roots: Sequence[Scope]
@@ -55,7 +55,7 @@ class Body:
     """A function of scopes made pure: `(variable_groups, rng_groups, *args, **kwargs) -> (result, output groups)`.
 
     It belongs to one call of a lifted function. A transformation may make further bodies from it: of another function
-    (`of`), or with other options (`marked`, `seeing`, `redrawing`). All bodies of a call share the scopes outside, the
+    (`of`), or with other options (`tagging`, `seeing`, `redrawing`). All bodies of a call share the scopes outside, the
     scopes that were created inside, and the effects.
 
     Attributes:
@@ -73,7 +73,7 @@ class Body:
         self, fn: Any, layout: Layout, outers: Sequence[Scope], given: Sequence[Scope], prepared: Any = None
     ) -> None:
         self.fn, self.layout, self.outers, self.given, self.prepared = fn, layout, outers, given, prepared
-        self._marked = False
+        self._tags = False
         self._sight: Callable[[Path, Any], Any] | None = None
         self._casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})
         self._redrawn: frozenset[Path] = frozenset()
@@ -89,7 +89,7 @@ class Body:
         # draws of the call count there already; see `end_draws`.
         self._counters: list[Counter] = []
         # By id, together with the array: Python reuses an id after its object is gone.
-        self._bound: dict[int, Any] = {}
+        self._tagged: dict[int, Any] = {}
         self._level = trace_state()
         self._levels: list[Any] = []  # in the bodies
         self._live = self._at_level_outside()
@@ -128,10 +128,10 @@ class Body:
                 the result and the output groups.
             axes: the names and sizes of the mapped axes that the body may use.
         """
-        marked = self.marked()
+        tagging = self.tagging()
 
         def run(*operands: PyTree) -> Any:
-            output = marked(*operands) if via is None else via(marked, *operands)
+            output = tagging(*operands) if via is None else via(tagging, *operands)
             return without_created(*checked_output(self, output, "Return the groups that the body gave."))
 
         return trace(run, *operands, axes=axes, body=self).with_effects()
@@ -148,9 +148,9 @@ class Body:
             raise no_function(self.where, fn)
         return self._but(fn=fn).redrawing([place for group in created for place in by_place(group)])
 
-    def marked(self, casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})) -> Body:
-        """Return the same body, but with created values marked for a split; `casts` as in `Tree`."""
-        return self._but(_marked=True, _casts=casts)
+    def tagging(self, casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})) -> Body:
+        """Return the same body, but with created values tagged for a split; `casts` as in `Tree`."""
+        return self._but(_tags=True, _casts=casts)
 
     def seeing(self, sight: Callable[[Path, Any], Any]) -> Body:
         """Return the same body, but with other values for created variables; `sight` as in `Tree`."""
@@ -180,6 +180,12 @@ class Body:
         warnings.warn(text, DeprecationWarning, stacklevel=2)
         return self
 
+    def marked(self, casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})) -> Body:
+        """Deprecated: the former name of `tagging`."""
+        text = "`body.marked` is now named `tagging`, and leaves in 0.4. Write `body.tagging()`."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return self.tagging(casts)
+
     @functools.cached_property
     def where(self) -> str:
         """The place for an error message: `scan(block) at /decoder`."""
@@ -208,11 +214,11 @@ class Body:
 
     @property
     def nested(self) -> bool:
-        """Whether a surrounding trace is split too: of an outer lift (`Tree.marks`), or of this call (`being_split`).
+        """Whether a surrounding trace is split too: of an outer lift (`Tree.tags`), or of this call (`being_split`).
 
-        Values that are created here must then be marked there; see `bind`.
+        Values that are created here must then be tagged there; see `tag_outside`.
         """
-        return bool(self._splitting) or True in [outer.tree.marks for outer in self.outers]
+        return bool(self._splitting) or True in [outer.tree.tags for outer in self.outers]
 
     def scope_fn(
         self,
@@ -240,11 +246,11 @@ class Body:
         if not self._are_groups(rng_groups) or len(rng_groups) != streams:
             raise no_groups(self, f"the {streams} groups of RNG streams", rng_groups)
         # If no JAX transformation is between this body and the surrounding trace, nothing has to be hoisted: created
-        # values are bound as they are created, for the split of that trace.
-        inline = self.nested and not self._marked and self._at_level_outside()
-        marks = self._marked or inline
+        # values are tagged as they are created, for the split of that trace.
+        inline = self.nested and not self._tags and self._at_level_outside()
+        tags = self._tags or inline
         counters = self._counters or [outer.counter for outer in self.outers]
-        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, marks, restarted, counters)
+        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, tags, restarted, counters)
         watch = None if self.observer is None else self.observer.body()
         for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
             root.tree.watch = watch
@@ -309,29 +315,29 @@ class Body:
         self.records.append(record_of(run.roots, run.given, sown, run.restarted))
         for root in run.roots:
             if run.inline:
-                self.note_bound(list(root.tree.created.values()))
+                self.note_tagged(list(root.tree.created.values()))
             root.invalidate()
         return groups
 
     @contextlib.contextmanager
     def being_split(self) -> Iterator[None]:
-        """A context in which a body is traced to be split; other splits inside it bind their values in that trace."""
+        """A context in which a body is traced to be split; other splits inside it tag their values in that trace."""
         self._splitting.append(self)
         try:
             yield
         finally:
             self._splitting.pop()
 
-    def bind(self, value: PyTree) -> PyTree:
+    def tag_outside(self, value: PyTree) -> PyTree:
         """Return an initial value as the scopes outside will hold it; computations from it must use this value."""
         if not self.nested:
             return value
         value = tag(value)
-        self.note_bound(value)
+        self.note_tagged(value)
         return value
 
     def preview(self, group: PyTree) -> PyTree:
-        """Return initial values that are read before they are bound, as previews; see `previews`.
+        """Return initial values that are read before they are tagged outside, as previews; see `values`.
 
         Args:
             group: one tree of variables for each outermost scope; None for values that are not read.
@@ -339,13 +345,13 @@ class Body:
         trees = [tag_previews(tree, outer.path) for outer, tree in zip(self.outers, group, strict=True)]
         return tuple(trees)
 
-    def note_bound(self, value: PyTree) -> None:
-        """Note initial values that are marked in the surrounding trace, for `is_bound`."""
-        self._bound.update({id(leaf): leaf for leaf in jax.tree.leaves(value)})
+    def note_tagged(self, value: PyTree) -> None:
+        """Note initial values that are tagged in the surrounding trace, for `is_tagged`."""
+        self._tagged.update({id(leaf): leaf for leaf in jax.tree.leaves(value)})
 
-    def is_bound(self, value: PyTree) -> bool:
-        """Whether a value consists of the very arrays that were bound, not of arrays computed from them."""
-        return all(id(leaf) in self._bound for leaf in jax.tree.leaves(value))
+    def is_tagged(self, value: PyTree) -> bool:
+        """Whether a value consists of the very arrays that were tagged, not of arrays computed from them."""
+        return all(id(leaf) in self._tagged for leaf in jax.tree.leaves(value))
 
     def made(self, created: Sequence[PyTree]) -> None:
         """Notify the observer of the initial values that were made outside the lift; the others are None."""
@@ -413,8 +419,8 @@ class Body:
             release(level, self._level)
 
     def end(self) -> None:
-        """Drop the values that were bound, which must not outlive their trace, and notify the observer."""
-        self._bound.clear()
+        """Drop the values that were tagged, which must not outlive their trace, and notify the observer."""
+        self._tagged.clear()
         if self.observer is not None:
             self.observer.close(self)
 

@@ -224,9 +224,9 @@ def _put_back(body: Body, created: dict[Place, Any], written: dict[Place, Any]) 
     """Create and write outside the variables that the body created and wrote inside."""
     nested = body.nested
     for (index, path), value in created.items():
-        outer, bound = body.outers[index], body.is_bound(value)
-        outer.below(path[1:-1]).create_variable(path[0], path[-1], value, bound=bound)
-        if nested and not bound:
+        outer, tagged = body.outers[index], body.is_tagged(value)
+        outer.below(path[1:-1]).create_variable(path[0], path[-1], value, tagged=tagged)
+        if nested and not tagged:
             outer.tree.unsplit.add(under(outer.relative_path, path))
     collections: dict[Place, dict[str, Any]] = {}  # of each scope and collection at once
     for (index, path), value in written.items():

@@ -419,16 +419,16 @@ class Prologue:
         for number in self.values.keys() & set(numbers):
             for var in self._variables(number):
                 self._known.pop(var, None)
-        # A split around this one sees equations, and each value must be bound there before another one reads it.
+        # A split around this one sees equations, and each value must be tagged there before another one reads it.
         outer = body if body is not None and body.nested else None
         if outer is not None and self._batch is None and form is None:
-            self.evaluate(numbers, marked=True)
-            outer.note_bound([self.values[number] for number in numbers])
+            self.evaluate(numbers, tagged=True)
+            outer.note_tagged([self.values[number] for number in numbers])
             return
 
-        def bind(number: int, value: Any) -> Any:
+        def outer_form(number: int, value: Any) -> Any:
             value = value if form is None else form(number, value)
-            return value if outer is None else outer.bind(value)
+            return value if outer is None else outer.tag_outside(value)
 
         # A batch or a form changes values. If one equation, such as a loop over all elements, computed two initial
         # values, both would seem to depend on all that it reads. So those that depend on different operands are
@@ -437,23 +437,23 @@ class Prologue:
         shared = [] if axes is None else [number for number in numbers if axes[number] is None]
         mixes = any(axes[read] is not None for number in shared for read in split.earlier[number])
         for group in split.in_order(numbers) if outer is not None or mixes else [numbers]:
-            self.evaluate(group, axes, bind)
+            self.evaluate(group, axes, form if outer is None else outer_form)
 
     def evaluate(
         self,
         numbers: Iterable[int],
         axes: Sequence[Any] | None = None,
-        bind: Callable[[int, Any], Any] | None = None,
-        marked: bool = False,
+        form: Callable[[int, Any], Any] | None = None,
+        tagged: bool = False,
     ) -> None:
-        """Compute the chosen initial values at once; if they read each other, they read the unbound values.
+        """Compute the chosen initial values at once; if they read each other, they read the values as computed.
 
         Args:
             numbers: the numbers of the chosen ones.
             axes: for each initial value, the axis along which the values of a batch are stacked; None for a shared one.
-            bind: maps the number of an initial value and the value to the value that is held outside. Later values read
+            form: maps the number of an initial value and the value to the value that is held outside. Later values read
                 the mapped value. So a value that others read must be computed before them, in a separate call.
-            marked: whether each value keeps its mark, also for those that read it.
+            tagged: whether each value keeps its tag, also for those that read it.
         """
         split, numbers = self.split, _in_numbers(numbers)
         if not numbers:
@@ -468,14 +468,14 @@ class Prologue:
         # Dicts, not sets: they keep the order of the equations, so equal bodies give equal programs.
         reads = dict.fromkeys([var for step in steps for var in step.reads] + read)
         inputs = [var for var in reads if var in self._known]
-        jaxpr = cut(split.jaxpr, inputs, steps, [*effects, *outvars], set(read) if marked else ())
+        jaxpr = cut(split.jaxpr, inputs, steps, [*effects, *outvars], set(read) if tagged else ())
         run: Callable[..., list[Any]] = Part(jaxpr, [], [])
         if self._batch is not None:
             run = self._batch(run, [self._known[var][1] for var in inputs], [*along, *out_axes])
         made = iter(run(*[self._known[var][0] for var in inputs]))
         self._known |= {var: (next(made), axis) for var, axis in zip(effects, along, strict=True)}
         for number, value, axis in zip(numbers, made, out_axes, strict=True):
-            self.know(number, value if bind is None else bind(number, value), axis)
+            self.know(number, value if form is None else form(number, value), axis)
 
     def tree(self, numbers: AbstractSet[int] | None = None) -> PyTree:
         """Return a pytree like `created` with the chosen initial values that are known, and None for the others."""

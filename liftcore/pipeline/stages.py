@@ -132,7 +132,7 @@ def reconstruct(
     variable_groups: Sequence[PyTree],
     rng_groups: Sequence[PyTree],
     mutable: Filter = True,
-    marks: bool = False,
+    tags: bool = False,
     restarted: Container[str] = (),
     counters: Sequence[Counter] | None = None,
 ) -> list[Scope]:
@@ -157,7 +157,7 @@ def reconstruct(
             initializing=outer.tree.initializing,
             lift=layout.lift,
             outer=outer,
-            marks=marks,
+            tags=tags,
             unlifted=(*layout.unlifted[index], *outer.tree.unlifted),
             fold_in_data=functools.partial(_restarted_data, outer, restarted) if restarted else outer.tree.fold_in_data,
         )

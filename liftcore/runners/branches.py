@@ -53,7 +53,7 @@ def run_one(
     if not body.writes:
         result: tuple[Any, tuple[Any, ...]] = choose([functools.partial(run, body.of(branch)) for branch in branches])
         return result
-    marked, traced = body.marked(), []
+    marked, traced = body.tagging(), []
     slots = Slots()
     for branch in branches:
         body = marked.of(branch)

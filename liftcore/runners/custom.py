@@ -107,7 +107,7 @@ class Ruled:
     """
 
     def __init__(self, body: Body, variable_groups: Any, rng_groups: Any, seen: list[Any], held: Others) -> None:
-        self._function, self._held = body.marked(), held
+        self._function, self._held = body.tagging(), held
         given = Operands(variable_groups[0], variable_groups[1], rng_groups, seen)
         self._rule: Callable[..., tuple[Any, Any]] | None = None
 

@@ -215,11 +215,11 @@ class Loop(NamedTuple):
             return self.scan(Iteration(step, see), begin, (leaves, made.stacked))
 
         if body.nested and kinds.left:
-            # The outer lift must find these values as created and bound. So this run only computes them, and the run
-            # below receives them. A carried variable that reads one of them is not bound yet, but may already exist.
+            # The outer lift must find these values as created and tagged. So this run only computes them, and the run
+            # below receives them. A carried variable that reads one of them is not tagged yet, but may already exist.
             previews = body.preview(once.tree(kinds.late).carried)
             _, (late, _) = loop(made._replace(carried=overlaid(made.carried, previews)), made_before)
-            late = jax.tree.map(body.bind, self._moved(to_axis, late))
+            late = jax.tree.map(body.tag_outside, self._moved(to_axis, late))
             body.made([(), (), *late])
             stacked = _either(stacked, late)
             made = self._made_late(body, once, kinds, stacked)
@@ -246,11 +246,11 @@ class Loop(NamedTuple):
         """
         casts: dict[Path, tuple[Any, ...]] = {}
         while True:  # it ends, since a leaf that was cast is no longer weakly typed
-            traced = trace(functools.partial(iteration, body.marked(casts)), state, slices, body=body)
+            traced = trace(functools.partial(iteration, body.tagging(casts)), state, slices, body=body)
             cast = state.cast(body, traced.created.carried, traced.outputs[0], casts)
             if cast is None:
                 written = traced.created.constant[WRITTEN]
-                given = body.marked(casts), iteration, shared, written, state, slices, self.advice
+                given = body.tagging(casts), iteration, shared, written, state, slices, self.advice
                 return traced, state, any(written) and not check_unread(*given)
             state = cast
 
@@ -288,7 +288,7 @@ class Loop(NamedTuple):
     def _made_late(self, body: Body, once: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:
         """Return all initial values after the stacked ones exist: carried values that read these are computed again.
 
-        Inside another lift, they must read the bound values that are held there.
+        Inside another lift, they must read the tagged values that are held there.
         """
         traced = once.split
         values = jax.tree.leaves(traced.created._replace(stacked=stacked))

@@ -99,7 +99,7 @@ class _Forms:
 
     def _map(self, now: Sequence[int]) -> list[Any]:
         made, like = (self._tree({number: leaves[number] for number in now}) for leaves in (self._made, self._types))
-        stored = self._maps.body.bind(self._maps.stored(made))
+        stored = self._maps.body.tag_outside(self._maps.stored(made))
         self._stored = merged(self._stored, stored)
         if not jax.tree.leaves(stored):
             return jax.tree.leaves(made)
@@ -145,7 +145,7 @@ class _TracedForms(_Forms):
             number for number, reads in enumerate(self._reads) if reads <= self._made.keys()
         } - through.values.keys()
         through.evaluate(
-            [number for number in able if number < first], bind=lambda _, value: self._maps.body.bind(value)
+            [number for number in able if number < first], form=lambda _, value: self._maps.body.tag_outside(value)
         )
         through.evaluate([number for number in able if number >= first])
         return [through.values[first + number] for number in now]

@@ -91,7 +91,7 @@ class Shards(NamedTuple):
         if not body.writes:
             run = self.map(lambda *slices: shard(body, *slices)[0], in_specs, out_specs)
             return run(*operands), body.unchanged
-        marked = body.marked()
+        marked = body.tagging()
         parts = self.split(lambda *slices: without_created(*shard(marked, *slices)), in_specs, operands).within(body)
         specs = [*in_specs[0], PartitionSpec(tuple(self.axes))]  # type: ignore[no-untyped-call]
         self.check_new(parts.created, specs, "do not split the stream that its initializer draws from")

@@ -61,10 +61,10 @@ def _class(kind: type[Scope], rules: Rules) -> type[Scope]:
     class Typed(kind):  # type: ignore[misc, valid-type]
         __slots__ = ()
 
-        def create_variable(self, collection: str, name: str, value: Any, *, bound: bool = False) -> None:
+        def create_variable(self, collection: str, name: str, value: Any, *, tagged: bool = False) -> None:
             path: Path = (collection, *self.path, name)
             axes = next((spec_axes(spec) for matches, spec in rules if matches(path, value)), frozenset())
-            super().create_variable(collection, name, _vary(value, axes), bound=bound)
+            super().create_variable(collection, name, _vary(value, axes), tagged=tagged)
 
     return Typed
 

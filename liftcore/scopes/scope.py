@@ -336,24 +336,24 @@ class Scope(Declaring, Sharing):
         """Write a variable and keep its metadata, if its value is boxed (see `liftcore.meta`)."""
         self.put_variable(collection, name, meta.replace_boxed(unwrapped(self.dicts(collection).get(name)), value))
 
-    def create_variable(self, collection: str, name: str, value: Any, *, bound: bool = False) -> None:
+    def create_variable(self, collection: str, name: str, value: Any, *, tagged: bool = False) -> None:
         """Create a variable for which `must_create` is True. Its first value is kept apart: a loop begins from it.
 
         Args:
             collection: the collection of the variable.
             name: the name of the variable.
             value: the first value.
-            bound: whether the value was bound; see `Body.bind`.
+            tagged: whether the value was tagged already; see `Body.tag_outside`.
         """
         self.check_live("creating", collection, name)
         self.check_writable(collection, name, value, "created")
         if self.tree.redrawn and self.redraws(collection, name):
             return
-        # Cast first: the scopes outside will hold the very value that is marked. `sight` comes last, because its
+        # Cast first: the scopes outside will hold the very value that is tagged. `sight` comes last, because its
         # result is used in this body only; `created` holds the value as it goes outside.
         if self.tree.casts:
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
-        value = tag(value) if self.tree.marks and not bound else value
+        value = tag(value) if self.tree.tags and not tagged else value
         value, sight = wrapped(value), self.tree.sight
         self._keep(collection, {name: value if sight is None else sight((collection, *self.path, name), value)})
         self.tree.created[(collection, *self.relative_path, name)] = value

@@ -176,7 +176,7 @@ class Tree:
     """The state that all scopes of one `init`, `apply` or lift share.
 
     `given` has the names of the streams that `init` or `apply` was given, lifted here or not.
-    `marks` tells whether values created here are marked, so that a split can recognize them.
+    `tags` tells whether values created here are tagged, so that a split can recognize them.
     `unlifted` has the paths of the variables that the surrounding lifts did not pass in, relative to the lifted scope.
     `owners` has, for each path, the names that adopted values use, with the owner of each.
     `casts` has the dtypes for the leaves of variables that a surrounding loop carries, if they begin as weakly typed
@@ -210,7 +210,7 @@ class Tree:
     initializing: bool = False
     lift: Lift | None = None
     outer: Scope | None = None
-    marks: bool = False
+    tags: bool = False
     unlifted: tuple[Path, ...] = ()
     fold_in_data: Callable[[Path, str, int, object], Any] = plain_data
     given: tuple[str, ...] = ()

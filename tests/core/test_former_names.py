@@ -34,7 +34,8 @@ def _checkpointed(body: Any, variable_groups: Any, rng_groups: Any, x: Any) -> A
         use = body.use
     assert [outer.path for outer in use.outers] == [()]
     assert use.where == body.where == "checkpointed(doubled) at /"
-    marked = body.marked()
+    with pytest.warns(DeprecationWarning, match="Write `body.tagging"):
+        marked = body.marked()
     operands = variable_groups, rng_groups, x
     with pytest.warns(DeprecationWarning, match="Write `trace"):
         split = trace(lambda *operands: without_created(*marked(*operands)), *operands, use=use)

@@ -237,7 +237,7 @@ def test_what_is_made_later_reads_the_bound_form_of_what_was_made_before() -> No
     traced = trace(fn, jnp.float32(1))
     prologue = Prologue(traced, [jnp.float32(1)])
     for group in traced.in_order(traced.numbers):
-        prologue.evaluate(group, bind=lambda number, value: value + 10 * number + 100)
+        prologue.evaluate(group, form=lambda number, value: value + 10 * number + 100)
     assert prologue.values == {0: 102.0, 1: 314.0}
 
 

@@ -422,14 +422,14 @@ MUTANTS = (
     ),
     Mutant(
         "runners/mapped.py",
-        "bind=lambda _, value: self._maps.body.bind(value)",
-        "bind=lambda _, value: value",
+        "form=lambda _, value: self._maps.body.tag_outside(value)",
+        "form=lambda _, value: value",
         "a lift around cannot see which mapped initial value another one reads",
         ("lift/test_map_variables.py",),
     ),
     Mutant(
         "pipeline/splitting.py",
-        "self.evaluate(numbers, marked=True)",
+        "self.evaluate(numbers, tagged=True)",
         "self.evaluate(numbers)",
         "inside another lift, an initial value reads others that are not marked",
         ("core/test_own_lifts.py", "laws/test_initial_values.py"),
