@@ -11,9 +11,8 @@ from ..errors import LiftArgumentError, shown
 from ..pipeline.body import Body
 from ..pipeline.reuse import once
 from ..runners.arguments import named_like
-from ..runners.branches import run_one
+from ..runners.branching import check_index, check_pred, run_one
 from ..runners.eager import cached_when_eager
-from ..runners.scalars import check_index, check_pred
 from ..runners.whole import whole
 from ..scopes.lifts import Advice
 from ..typing import Filter

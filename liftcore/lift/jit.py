@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 from ..filters import Everything, Nothing, names_collections, to_predicate
 from ..pipeline.body import Body
 from ..pipeline.packing import Lifter
-from ..runners.ahead import Jitted, Step
-from ..runners.arguments import advised, choose, parameter_names, split_arguments
+from ..runners.arguments import DONATED, Donated, advised, choose, donate, parameter_names, split_arguments
 from ..runners.axes import NO_AXES
-from ..runners.compiled import Cache, Program
-from ..runners.direct import Direct
-from ..runners.donation import DONATED, Donated, donate
+from ..runners.jitted import Direct, Jitted, Step
+from ..runners.jitting import Cache, Program
 from ..runners.shardings import Placement
 from ..runners.whole import whole
 from ..statics import Undescribed, is_shareable, kept_with, static_key, surroundings, warn_not_shared

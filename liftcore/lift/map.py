@@ -13,7 +13,7 @@ from ..pipeline.reuse import once
 from ..pipeline.splitting import Prologue, trace
 from ..runners.axes import NO_AXES, flatten_axes, split_sliced, to_axis, to_front
 from ..runners.eager import cached_when_eager
-from ..runners.elements import Mapper, Spread, over_elements
+from ..runners.mapping import Mapper, Spread, over_elements
 from ..scopes.lifts import Advice
 from ..typing import PyTree
 

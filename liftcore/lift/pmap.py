@@ -15,7 +15,7 @@ from ..leaves import split_leaves
 from ..pipeline.splitting import closure_convert
 from ..runners.axes import NO_AXES, flatten_axes
 from ..runners.eager import cached_when_eager
-from ..runners.elements import Mapper, Spread, over_elements
+from ..runners.mapping import Mapper, Spread, over_elements
 from ..scopes.lifts import Advice
 from ..typing import InOutAxes, PyTree
 

@@ -18,14 +18,16 @@ from ..runners.axes import (
     NO_AXES,
     Arguments,
     VariableAxes,
+    boxes_outside,
+    check_params,
+    sized_inside,
     split_keys,
     split_rules,
     to_front,
 )
-from ..runners.boxes import boxes_outside, check_params, sized_inside
+from ..runners.carry import LoopAdvice
 from ..runners.eager import cached_when_eager
-from ..runners.invariance import LoopAdvice
-from ..runners.loop import Loop, lax_scan
+from ..runners.looping import Loop, lax_scan
 from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, InOutAxes
 

@@ -14,8 +14,7 @@ from ..filters import to_predicate
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..runners.axes import Arguments, flatten_axes
-from ..runners.shards import WHOLE, Shards, SplitOver
-from ..runners.varying import typed
+from ..runners.shard_mapping import WHOLE, Shards, SplitOver, typed
 from ..scopes.lifts import Advice, Captured
 from ..typing import PyTree
 

@@ -24,9 +24,8 @@ from ..rest import Rest, flatten_static
 from ..scopes.lifts import Captured
 from ..statics import is_shareable, snapshot, static_key, surroundings
 from ..typing import PyTree
-from .arguments import join_arguments, name_arguments
-from .compiled import Cache, Program
-from .donation import DONATED, Donated
+from .arguments import DONATED, Donated, join_arguments, name_arguments
+from .jitting import Cache, Program
 
 __all__ = ["cached_when_eager"]
 

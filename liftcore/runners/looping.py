@@ -23,9 +23,10 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from .._compat import tag
-from ..errors import AxisSizeError
+from ..errors import AxisSizeError, LiftArgumentError, name_of, shown
 from ..filters.trees import apart, by_place, merged, overlay
 from ..pipeline.body import Body
 from ..pipeline.changes import Changes
@@ -34,16 +35,15 @@ from ..pipeline.splitting import Part, Prologue, Split, trace
 from ..typing import Axis, InOutAxes, Path, PyTree
 from ..values import overlaid
 from .axes import check_group_axes, check_out_axes, flatten_axes, slice_type, to_axis, to_front
-from .carry import LoopState, check_carry
-from .invariance import (
+from .carry import (
     GROUPS,
     SLICES,
     STATE,
     WRITTEN,
     LoopAdvice,
-    check_loop,
+    LoopState,
+    check_carry,
     check_unread,
-    checked_iteration,
     not_constant,
 )
 
@@ -467,3 +467,52 @@ def _either(some: PyTree, others: PyTree) -> PyTree:
 
 def _is_none(value: Any) -> bool:
     return value is None
+
+
+def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None:
+    """Check the arguments of `Loop.run`.
+
+    Raises:
+        LiftArgumentError: if the output groups or the state do not have the form that a loop needs.
+        AxisSizeError: if the number of slices differs from the number of iterations.
+    """
+    lift = body.layout.lift
+    if len(lift.out) != 2 + axes or lift.captures is None:
+        given = f"{len(lift.out)}{'' if lift.captures is None else ' and `Captured()`'}"
+        raise LiftArgumentError(
+            body.where,
+            f"a loop needs these output filters: one for shared variables, one for carried ones, {axes} for stacked "
+            f"ones (as many as `group_axes`), and `Captured()`; given {given}.",
+            "List them in this order; `False` is a filter that takes nothing.",
+        )
+    if not isinstance(state, tuple | list) or len(state) != 2:
+        raise LiftArgumentError(
+            body.where,
+            f"the state of a loop is a pair of the group of carried variables and the carry; given {shown(state)}.",
+            "Pass `(variable_groups[1], carry)`; the carry may be None.",
+        )
+    if True in [np.shape(leaf)[:1] != (size,) for leaf in jax.tree.leaves(xs)]:
+        shapes = {jax.tree_util.keystr(path): np.shape(leaf) for path, leaf in jax.tree.leaves_with_path(xs)}
+        path, shape = next((path, shape) for path, shape in shapes.items() if shape[:1] != (size,))
+        raise AxisSizeError(
+            body.where,
+            f"slices{path} of shape {shape} were given, but the loop has size {size}.",
+            f"Pass {size} slices along axis 0.",
+        )
+
+
+def checked_iteration(body: Body, iteration: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an `iteration` that raises if the given one returns something else than `Loop.run` takes."""
+
+    def checked(*args: Any) -> Any:
+        found = iteration(*args)
+        if isinstance(found, tuple) and len(found) == 3:
+            return found
+        given = f"{len(found)} values" if isinstance(found, tuple) else shown(found)
+        raise LiftArgumentError(
+            f"{name_of(iteration)} of {body.where}",
+            f"it must return the next carry, the values to stack, and the output groups; given {given}.",
+            "Write `y, groups = body((shared, state[0]), …)`, and `return carry, y, groups`.",
+        )
+
+    return checked

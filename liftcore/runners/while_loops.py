@@ -26,8 +26,8 @@ from ..pipeline.reuse import once
 from ..pipeline.splitting import Split, trace
 from ..scopes.lifts import Advice
 from ..typing import PyTree
-from .invariance import LoopAdvice
-from .loop import Iteration, Loop
+from .carry import LoopAdvice
+from .looping import Iteration, Loop
 
 __all__ = ["LOOP_ADVICE", "Repeat", "loop_advice", "loop_keys"]
 
