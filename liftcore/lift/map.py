@@ -96,7 +96,7 @@ class InTurn(Spread):
             return tag(shared.leaves), found
 
         xs = jax.tree.map(to_front, sliced, axes)
-        traced = trace(run, self.types(xs, 0))
+        traced = trace(run, self.types(xs, [0 for _ in xs]))
         prologue = Prologue(traced, xs, [0 for _ in xs], self.batch)
         prologue.make()
         shared = prologue.tree()

@@ -7,6 +7,7 @@ iteration. `loop` describes how the body may create a variable of each kind.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,9 +19,9 @@ from ..runners.axes import (
     NO_AXES,
     Arguments,
     VariableAxes,
+    boxes_inside,
     boxes_outside,
     check_params,
-    sized_inside,
     split_keys,
     split_rules,
     to_front,
@@ -116,13 +117,9 @@ def scan(
         carry, args, kwargs = _carry(body, args, kwargs)
         arguments = Arguments(body, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
-        size, stacked = sized_inside(
-            body.where,
-            stacked,
-            axes.in_axes,
-            metadata_params,
-            lambda groups: arguments.size(length, groups, axes.in_axes, _LENGTH),
-        )
+        size_of = functools.partial(arguments.size, length, axes=axes.in_axes, fix=_LENGTH)
+        stacked = boxes_inside(body.where, stacked, axes.in_axes, metadata_params, size_of)
+        size = size_of(stacked)
         keys = split_keys(rng_groups, key_axes, size)
 
         def iteration(body: Body, shared: Any, state: Any, slices: Any) -> tuple[Any, Any, Any]:

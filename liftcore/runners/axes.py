@@ -43,7 +43,6 @@ __all__ = [
     "check_params",
     "flatten_axes",
     "keyword_axes",
-    "sized_inside",
     "slice_type",
     "split_arrays",
     "split_keys",
@@ -185,9 +184,11 @@ def splits(rng_groups: Sequence[PyTree], axes: Sequence[Axis]) -> bool:
 
 def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
     """Return one axis for each leaf of a tree, from a pytree prefix; None and `broadcast` mean no axis."""
-    if isinstance(axes, int) or _no_axis(axes):  # one axis for the whole tree
-        return [None if _no_axis(axes) else axes] * len(jax.tree.leaves(tree))
-    prefix, treedef = _flatten(axes)
+    if isinstance(axes, int):  # one axis for all leaves
+        return [axes] * len(jax.tree.leaves(tree))
+    if axes is None or axes is broadcast:
+        return [None] * len(jax.tree.leaves(tree))
+    prefix, treedef = jax.tree.flatten(axes, is_leaf=_no_axis)
     try:
         parts = treedef.flatten_up_to(tree)
     except (ValueError, TypeError) as error:
@@ -198,7 +199,7 @@ def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
         ) from error
     flat: list[Any] = []
     for axis, part in zip(prefix, parts, strict=True):
-        flat += [None if _no_axis(axis) else axis] * len(jax.tree.leaves(part))
+        flat += [None if axis is broadcast else axis] * len(jax.tree.leaves(part))
     return flat
 
 
@@ -230,21 +231,12 @@ def check_group_axes(where: str, axes: Sequence[Axis], groups: Sequence[PyTree])
                 check_out_axes(f'"{path_text(path[2:])}" in {where}', axis, leaf)
 
 
-def _flatten(axes: PyTree) -> tuple[list[Any], Any]:
-    return jax.tree.flatten(axes, is_leaf=_no_axis)
-
-
 def _no_axis(axis: Any) -> bool:
     return axis is None or axis is broadcast
 
 
 class Arguments:
-    """The arguments of a lifted mapping or loop: some are sliced along an axis, the others are passed whole.
-
-    Attributes:
-        sliced: the leaves that are sliced.
-        axes: the axes of these leaves.
-    """
+    """The arguments of a lifted mapping or loop: some leaves are sliced along an axis, the others passed unchanged."""
 
     def __init__(
         self, body: Body, skip: int, args: Sequence[Any], kwargs: Mapping[str, Any], in_axes: PyTree, kw_axes: PyTree
@@ -254,7 +246,6 @@ class Arguments:
         self._arg_axes = flatten_axes(f"{body.where}, in_axes", in_axes, self._args)
         self._kwarg_axes = keyword_axes(kw_axes, kwargs)
         self._axes = [*self._arg_axes, *self._kwarg_axes]
-        self.sliced, self.axes, self._others = split_sliced((self._args, self._kwargs), self._axes)
 
     def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str) -> int:
         """Return the size of the axis that the arguments share with groups of variables.
@@ -268,7 +259,8 @@ class Arguments:
         Raises:
             AxisSizeError: if sizes disagree, a value lacks the axis, or there is no size at all.
         """
-        mapped = [*zip(self.sliced, self.axes, strict=True), *zip(groups, axes, strict=True)]
+        leaves = jax.tree.leaves((self._args, self._kwargs))
+        mapped = [*zip(leaves, self._axes, strict=True), *zip(groups, axes, strict=True)]
         found = {given} if given is not None else set()
         with contextlib.suppress(AttributeError, IndexError):  # the error is raised below
             found |= {leaf.shape[axis] for tree, axis in mapped if axis is not None for leaf in jax.tree.leaves(tree)}
@@ -287,7 +279,9 @@ class Arguments:
 
     def _sharing(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis]) -> str:
         """Return the fix that shares the first variable of another size; nothing if there is none."""
-        sizes = [given, *(_size(leaf, axis) for leaf, axis in zip(self.sliced, self.axes, strict=True))]
+        leaves = jax.tree.leaves((self._args, self._kwargs))
+        pairs = zip(leaves, self._axes, strict=True)
+        sizes = [given, *(_size(leaf, axis) for leaf, axis in pairs if axis is not None)]
         variables = [
             (self._body.path(path), _size(leaf, axis))
             for group, axis in zip(groups, axes, strict=True)
@@ -322,11 +316,6 @@ class Arguments:
         each = [number for number, arg in enumerate(self._args, 1) for _ in jax.tree.leaves(arg)]
         owners = [*each, *[0 for _ in self._kwarg_axes]]
         return [owner in numbers for owner, axis in zip(owners, self._axes, strict=True) if axis is not None]
-
-    def join(self, slices: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the arguments of one element or iteration, given its slices."""
-        args, kwargs = self._others.join(slices)
-        return args, kwargs
 
     def split_with(
         self, groups: Sequence[PyTree], axes: Sequence[Axis], keys: Sequence[PyTree], key_axes: Sequence[Axis]
@@ -417,45 +406,33 @@ def check_params(name: str, metadata_params: Any) -> None:
         )
 
 
-def boxes_inside(where: str, groups: Sequence[PyTree], axes: Sequence[Axis], params: Mapping[Any, Any]) -> list[PyTree]:
-    """Return groups of variables as a body sees them.
-
-    Args:
-        where: the lift, for error messages.
-        groups: the input groups.
-        axes: for each group, the axis that its boxes lose, or None.
-        params: the `metadata_params` of the lift.
-    """
-    return [
-        _without(where, group, axis, params) if axis is not None and any(group) else group
-        for group, axis in zip(groups, axes, strict=True)
-    ]
-
-
-def sized_inside(
+def boxes_inside(
     where: str,
     groups: Sequence[PyTree],
     axes: Sequence[Axis],
     params: Mapping[Any, Any],
-    size: Callable[[Sequence[PyTree]], int],
-) -> tuple[int, list[PyTree]]:
-    """Return the size of the mapped axis, and groups as a body sees them.
+    size_of: Callable[[Sequence[PyTree]], int] | None = None,
+) -> list[PyTree]:
+    """Return groups of variables as a body sees them.
 
-    Boxes come first, because a user-defined box may give its value another shape when it loses the axis.
+    A user-defined box may give its value another shape when it loses the axis, so sizes are those of the result.
 
     Args:
         where: the lift, for error messages.
         groups: the input groups.
         axes: for each group, the axis that its boxes lose, or None.
         params: the `metadata_params` of the lift.
-        size: returns the size from the groups, or raises if there is none.
+        size_of: returns the size of the axis in the groups, or raises if there is none.
     """
     try:
-        inside = boxes_inside(where, groups, axes, params)
+        return [
+            _without(where, group, axis, params) if axis is not None and any(group) and has_boxes(group) else group
+            for group, axis in zip(groups, axes, strict=True)
+        ]
     except LiftError:
-        size(groups)  # raises the better error if the axis is missing
+        if size_of is not None:
+            size_of(groups)  # raises the better error if the axis is missing
         raise
-    return size(inside), inside
 
 
 def _without(where: str, group: PyTree, axis: int, params: Mapping[Any, Any]) -> PyTree:
@@ -466,7 +443,7 @@ def _without(where: str, group: PyTree, axis: int, params: Mapping[Any, Any]) ->
             name = path_text(path[1:])
             raise type(error)(f'"{name}" in {where}', error.what, error.fix) from error
 
-    return jax.tree.map_with_path(change, group, is_leaf=is_box) if has_boxes(group) else group
+    return jax.tree.map_with_path(change, group, is_leaf=is_box)
 
 
 def boxes_outside(groups: Sequence[PyTree], axes: Sequence[Axis], params: Mapping[Any, Any]) -> tuple[PyTree, ...]:

@@ -734,7 +734,7 @@ MUTANTS = (
     ),
     Mutant(
         "runners/axes.py",
-        "_without(where, group, axis, params) if axis is not None and any(group) else group",
+        "_without(where, group, axis, params) if axis is not None and any(group) and has_boxes(group) else group",
         "group",
         "boxes keep the name of an axis that they lack inside",
         (
@@ -848,8 +848,8 @@ MUTANTS = (
     ),
     Mutant(
         "runners/mapping.py",
-        "group_axes = (*axes.out_axes, 0)",
-        "group_axes = (*axes.in_axes, 0)",
+        "group_axes = [*axes.out_axes, 0]",
+        "group_axes = [*axes.in_axes, 0]",
         "variables come out along the axis that they went in",
         ("lift/test_vmap.py",),
     ),
