@@ -33,7 +33,7 @@ __all__ = [
 
 
 class LoopState(NamedTuple):
-    """The values that pass from one iteration to the next.
+    """The values that pass from one iteration to the next. Most loops carry no variables, and skip what is for these.
 
     Attributes:
         carried: the group of carried variables.
@@ -45,11 +45,11 @@ class LoopState(NamedTuple):
 
     def with_created(self, created: PyTree) -> LoopState:
         """Return the state with the variables that a body creates added."""
-        return self._replace(carried=merged(self.carried, created))
+        return self._replace(carried=merged(self.carried, created)) if any(created) else self
 
     def updated(self, newer: LoopState) -> LoopState:
         """Return the state with the values of a newer one where it has them."""
-        return LoopState(overlay(self.carried, newer.carried), newer.carry)
+        return LoopState(overlay(self.carried, newer.carried) if any(newer.carried) else self.carried, newer.carry)
 
     def begin(self, body: Body, after: LoopState) -> LoopState:
         """Return the initial state of a loop, checked: the variables that come out of the body, and the carry.
@@ -62,11 +62,14 @@ class LoopState(NamedTuple):
             CarryTypeError: if a type changes.
             LiftArgumentError: if a variable was created in a lift that does not separate its initial value.
         """
-        carried = select(self.carried, after.carried)
-        _check_names(body.where, carried, after.carried)
-        check_carry(body.where, "carried variable ", carried, after.carried)
+        carried = after.carried
+        if any(carried):
+            carried = select(self.carried, carried)
+            _check_names(body.where, carried, after.carried)
+            check_carry(body.where, "carried variable ", carried, after.carried)
         check_carry(body.where, "carry", self.carry, after.carry)
-        check_separate(body, carried)
+        if any(carried):
+            check_separate(body, carried)
         return LoopState(carried, self.carry)
 
     def cast(
@@ -80,13 +83,16 @@ class LoopState(NamedTuple):
             after: the state that comes out of the body.
             casts: receives the casts of created variables; see `Tree.casts`.
         """
-        found = _casts_of(body, created, after.carried)
-        before = select(self.carried, after.carried), self.carry
-        cast = _promoted(before, (select(after.carried, self.carried), after.carry))
+        found = _casts_of(body, created, after.carried) if any(created) else {}
+        if any(self.carried):
+            before = LoopState(select(self.carried, after.carried), self.carry)
+            cast = _promoted(before, LoopState(select(after.carried, self.carried), after.carry))
+        else:
+            cast = _promoted(self, LoopState(self.carried, after.carry))
         if cast is None and not found:
             return None
         casts |= found
-        return self if cast is None else self.updated(LoopState(*cast))
+        return self if cast is None else self.updated(cast)
 
 
 def _promoted(before: PyTree, after: PyTree) -> PyTree | None:
@@ -94,17 +100,13 @@ def _promoted(before: PyTree, after: PyTree) -> PyTree | None:
 
     JAX does the same: a Python number that enters a loop as a weakly typed `int32` may come out as a `float32`.
     """
-    leaves, treedef = _flatten(before)
-    if treedef != _flatten(after)[1]:
+    (leaves, treedef), (news, treedef_after) = jax.tree.flatten(before), jax.tree.flatten(after)
+    if treedef != treedef_after:
         return None
-    cast = [_promote(leaf, new) for leaf, new in zip(leaves, jax.tree.leaves(after), strict=True)]
+    cast = [_promote(leaf, new) for leaf, new in zip(leaves, news, strict=True)]
     if all(new is leaf for new, leaf in zip(cast, leaves, strict=True)):
         return None
     return jax.tree.unflatten(treedef, cast)
-
-
-def _flatten(tree: PyTree) -> tuple[list[Any], Any]:
-    return jax.tree.flatten(tree)
 
 
 def _promote(leaf: Any, new: Any) -> Any:
@@ -122,7 +124,7 @@ def _casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[
     found = {}
     after = by_place(written)
     for place, value in by_place(select(created, written)).items():
-        (olds, treedef), (news, treedef_after) = _flatten(value), _flatten(after[place])
+        (olds, treedef), (news, treedef_after) = jax.tree.flatten(value), jax.tree.flatten(after[place])
         if treedef == treedef_after:
             dtypes = tuple(_promoted_dtype(*pair) for pair in zip(olds, news, strict=True))
             if any(dtype is not None for dtype in dtypes):
@@ -157,13 +159,15 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
     Raises:
         CarryTypeError: if the structure, a shape, a dtype or a sharding differs.
     """
-    (olds, treedef), (news, treedef_after) = _flatten(before), _flatten(after)
+    (olds, treedef), (news, treedef_after) = jax.tree.flatten(before), jax.tree.flatten(after)
     if treedef != treedef_after:
         raise CarryTypeError(
             where,
             f"{what} goes in with structure {treedef} and comes out with {treedef_after}.",
             "Return a carry with the structure that the function received.",
         )
+    if list(map(jax.typeof, olds)) == news:
+        return
     paths = [path for path, _ in jax.tree.leaves_with_path(before)]
     types = zip(paths, map(ArrayType.of, olds), map(ArrayType.of, news), strict=True)
     changed = [(path, old, new) for path, old, new in types if old != new]

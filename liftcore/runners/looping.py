@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -142,14 +142,12 @@ class Loop(NamedTuple):
             The last carry, the stacked values, and the output groups.
         """
         check_loop(body, self.size, len(self.group_axes), state, xs)
-        iteration = checked_iteration(body, iteration)
-        has_shared_output = not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none))
-        if body.writes or has_shared_output:
+        if body.writes or not _all_are_stacked(out_axes):
             return self._run_split(body, iteration, shared, LoopState(*state), xs, out_axes)
 
         # The usual `apply`: nothing can be written, so nothing is split, and `self.scan` traces the body directly.
         def step(carry: Any, slices: Any) -> Any:
-            return iteration(body, shared, (state[0], carry), slices)[:2]
+            return run_iteration(iteration, body, shared, (state[0], carry), slices)[:2]
 
         try:
             carry, ys = self.scan(Iteration(step, lambda carry: (None, LoopState(state[0], carry))), state[1], xs)
@@ -160,7 +158,7 @@ class Loop(NamedTuple):
             )
             check_carry(body.where, "carry", state[1], traced.outputs)
             raise
-        return carry, Outputs(body.where, out_axes).join(ys, ()), body.unchanged
+        return carry, ys if out_axes == 0 else Outputs(body.where, out_axes).join(ys, ()), body.unchanged
 
     def _run_split(
         self,
@@ -179,9 +177,10 @@ class Loop(NamedTuple):
         outputs = Outputs(body.where, out_axes)
 
         def parted(body: Body, state: Any, slices: Any, given: Any = given) -> Any:
-            carry, ys, (shared, carried, *stacked, captured) = iteration(body, given, state, slices)
+            carry, ys, (shared, carried, *stacked, captured) = run_iteration(iteration, body, given, state, slices)
             stackable, constant = outputs.split(ys)
-            check_group_axes(body.where, self.group_axes, stacked)
+            if any(self.group_axes):
+                check_group_axes(body.where, self.group_axes, stacked)
             # Shared outputs and new values of shared variables are treated like initial values: they must not depend on
             # the iteration either, and are computed before the loop.
             constants = tag((constant, shared.values))
@@ -203,7 +202,8 @@ class Loop(NamedTuple):
             leaves = [leaf if place in read else None for place, leaf in enumerate(leaves, len(first))]
 
             def see(now: LoopState) -> tuple[Created, LoopState]:
-                return made._replace(carried=overlay(made.carried, now.carried)), state.updated(now)
+                carried = overlay(made.carried, now.carried) if any(made.carried) else made.carried
+                return made._replace(carried=carried), state.updated(now)
 
             def step(now: LoopState, slices: Any) -> Any:
                 """Run the rest of one iteration, from the initial values and the leaves that it reads."""
@@ -265,6 +265,29 @@ class Loop(NamedTuple):
         """
         first = _first(body.where, xs, self.size, self.reverse) if kinds.carried_from_slices else None
         once = Prologue(traced, traced.leaves((state, first)))
+        if kinds.batched:
+            stacked = self._create_in_turn(traced, kinds, once, xs)
+        else:
+            stacked = {}
+            once.make(kinds.early)
+        if kinds.late:  # for the first run of the loop, which computes what these read
+            once.evaluate(kinds.late)
+        made: Created = traced.tree({**once.values, **stacked})
+        body.made([made.shared, made.carried, *made.stacked])
+        return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
+
+    def _create_in_turn(self, traced: Split, kinds: Kinds, once: Prologue, xs: PyTree) -> Mapping[int, Any]:
+        """Compute the initial values of stacked variables and single ones, which may read each other.
+
+        Args:
+            traced: the split.
+            kinds: its kinds.
+            once: the prologue of the values that are computed once.
+            xs: the slices of all iterations.
+
+        Returns:
+            The stacked values, by number, with those that they read.
+        """
         along = [None if leaf is None else 0 for leaf in traced.leaves((None, xs))]
         many = Prologue(traced, traced.leaves((None, xs)), along, self._batch)
         axes = [None if kind != "stacked" else self.group_axes[group] for kind, group in kinds.fields]
@@ -281,10 +304,7 @@ class Loop(NamedTuple):
             for number in now:
                 self._know_first(once, kinds, number, many.values[number])
             several -= now
-        once.evaluate(kinds.late)  # for the first run of the loop, which computes what these read
-        made: Created = traced.tree({**once.values, **many.values})
-        body.made([made.shared, made.carried, *made.stacked])
-        return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
+        return many.values
 
     def _made_late(self, body: Body, once: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:
         """Return all initial values after the stacked ones exist: carried values that read these are computed again.
@@ -432,7 +452,8 @@ class Outputs:
 
     def split(self, ys: PyTree) -> tuple[list[Any], list[Any]]:
         """Return the leaves to stack, and those that are the same in all iterations."""
-        check_out_axes(self._where, self._out_axes, ys)
+        if self._out_axes != 0:  # there is always a position 0
+            check_out_axes(self._where, self._out_axes, ys)
         axes = flatten_axes(self._where, self._out_axes, ys)
         leaves, self._treedef = jax.tree.flatten(ys)
         pairs = list(zip(leaves, axes, strict=True))
@@ -469,6 +490,12 @@ def _is_none(value: Any) -> bool:
     return value is None
 
 
+def _all_are_stacked(out_axes: InOutAxes) -> bool:
+    return isinstance(out_axes, int) or all(
+        isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)
+    )
+
+
 def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None:
     """Check the arguments of `Loop.run`.
 
@@ -501,18 +528,14 @@ def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None
         )
 
 
-def checked_iteration(body: Body, iteration: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an `iteration` that raises if the given one returns something else than `Loop.run` takes."""
-
-    def checked(*args: Any) -> Any:
-        found = iteration(*args)
-        if isinstance(found, tuple) and len(found) == 3:
-            return found
-        given = f"{len(found)} values" if isinstance(found, tuple) else shown(found)
-        raise LiftArgumentError(
-            f"{name_of(iteration)} of {body.where}",
-            f"it must return the next carry, the values to stack, and the output groups; given {given}.",
-            "Write `y, groups = body((shared, state[0]), …)`, and `return carry, y, groups`.",
-        )
-
-    return checked
+def run_iteration(iteration: Callable[..., Any], body: Body, *args: Any) -> tuple[Any, Any, Any]:
+    """Run an iteration; raise if it returns something else than `Loop.run` takes."""
+    found = iteration(body, *args)
+    if isinstance(found, tuple) and len(found) == 3:
+        return found
+    given = f"{len(found)} values" if isinstance(found, tuple) else shown(found)
+    raise LiftArgumentError(
+        f"{name_of(iteration)} of {body.where}",
+        f"it must return the next carry, the values to stack, and the output groups; given {given}.",
+        "Write `y, groups = body((shared, state[0]), …)`, and `return carry, y, groups`.",
+    )
