@@ -9,7 +9,6 @@ custom_derivatives      with a rule for its derivative
 variable_maps           on variables in another form than the stored one
 jitting, jitted         compiled, and the calls of it: directly, through the stages of a lift, ahead of time
 eager                   outside `jax.jit`, under a hidden one
-whole                   as it is, with all variables in one group
 axes, arguments         the axes of arguments and variables; which arguments are static or donated
 shardings               where a compiled body finds and leaves its values
 """

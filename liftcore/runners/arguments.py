@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,13 +16,15 @@ from .._compat import is_eager, needs_python
 from ..errors import LiftArgumentError, boundary, shown
 from ..filters.trees import by_place, merged
 from ..pipeline.body import Body
+from ..scopes.lifts import Advice
 from ..typing import Predicate, PyTree
 
 __all__ = [
+    "AS_IT_IS",
     "DONATED",
     "NOTHING",
     "Donated",
-    "advised",
+    "advise",
     "choose",
     "donate",
     "join_arguments",
@@ -34,6 +35,11 @@ __all__ = [
 ]
 
 Called = TypeVar("Called", bound=Callable[..., Any])
+
+AS_IT_IS = Advice(
+    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("passed through",), ("passed through",)
+)
+"""The advice for a lift with the options `variables` and `rngs` whose body sees everything unchanged."""
 
 _ADJECTIVES = {"static": "static", "donate": "donated"}
 _DECLARE = "An argument that Python code needs, such as a flag or a string, must be static: "
@@ -130,31 +136,23 @@ def split_arguments(
     return fixed, {name: value for name, value in arguments.items() if name not in fixed}
 
 
-@contextlib.contextmanager
-def advised(body: Body, dynamic: Mapping[str, Any]) -> Iterator[None]:
-    """A context that adds to JAX's error about a value needed in Python how to declare the argument static.
+def advise(error: TypeError, body: Body, dynamic: Mapping[str, Any]) -> None:
+    """Add to JAX's error about a value needed in Python how to declare the argument static.
 
     Args:
-        body: the body that runs.
+        error: any error of the body.
+        body: the body that ran.
         dynamic: the traced arguments, under the keys of `name_arguments`.
     """
-    try:
-        yield
-    except TypeError as error:
-        _advise(error, body.where, body.fn, dynamic)
-        raise
-
-
-def _advise(error: TypeError, where: str, fn: Callable[..., Any], dynamic: Mapping[str, Any]) -> None:
     if needs_python(error) and not any(_DECLARE in note for note in getattr(error, "__notes__", ())):
-        names = dict(enumerate(parameter_names(fn)))
+        names = dict(enumerate(parameter_names(body.fn)))
         flags = [
             names.get(int(name), name) if name.isdecimal() else name
             for name, value in dynamic.items()
             if isinstance(value, bool | str)
         ]
         option = f"`static_argnames={flags[0] if len(flags) == 1 else flags or '…'!r}`".replace("'", '"')
-        told = f"{where} traces its arguments (flags and strings among them: {flags})."
+        told = f"{body.where} traces its arguments (flags and strings among them: {flags})."
         error.add_note(f"{told} {_DECLARE}{option}, {_BY_NUMBER}")
 
 

@@ -57,11 +57,11 @@ MUTANTS = (
         ("lift/test_lifter_of.py",),
     ),
     Mutant(
-        "runners/whole.py",
-        "out = (variables, Captured(all=True))",
-        "out = (variables,)",
-        "captured values stay inside of lifts that take all whole",
-        ("lift/test_remat.py", "lift/test_jit.py"),
+        "lift/remat.py",
+        "out = [variables, Captured(all=True)]",
+        "out = [variables]",
+        "captured values stay inside of a lift that passes all variables through",
+        ("lift/test_remat.py",),
     ),
     Mutant(
         "scopes/blueprint.py",
