@@ -231,11 +231,13 @@ class LoopAdvice(NamedTuple):
         stack: how to stack variables.
         carry: how to carry variables.
         shared: the name of the option for shared variables, in parentheses; it may be empty.
+        varying: what differs between iterations, besides the carry.
     """
 
     stack: str
     carry: str
     shared: str = ""
+    varying: str = "a slice or on a key that is split"
 
 
 GROUPS = LoopAdvice(
@@ -356,8 +358,7 @@ def not_constant(body: Body, traced: Split, differing: Sequence[int], advice: Lo
         stack = share_the_rest(body, others, 0) or advice.stack.format(others[0][0])
         return LoopInvarianceError(
             where,
-            f"{names} is shared by all iterations{advice.shared}, but its initial value depends on "
-            "a slice or on a key that is split.",
+            f"{names} is shared by all iterations{advice.shared}, but its initial value depends on {advice.varying}.",
             fix_for(body, names, f"{stack}, or do not split the stream it draws from."),
         )
     written = sorted({path_text(path[3:]) for path, _ in pairs if path[1].idx == WRITTEN})
@@ -365,6 +366,6 @@ def not_constant(body: Body, traced: Split, differing: Sequence[int], advice: Lo
         return _carry_it(where, written, advice, "the body writes values that differ between iterations")
     return LoopInvarianceError(
         where,
-        "an output with `broadcast` in `out_axes` depends on the carry, on a slice or on a key that is split.",
+        f"an output with `broadcast` in `out_axes` depends on the carry, on {advice.varying}.",
         "Give it an axis, and use one of the stacked values.",
     )

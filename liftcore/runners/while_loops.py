@@ -38,7 +38,12 @@ _ADVICE = Advice(
     _GROUPS,
     _GROUPS,
 )
-LOOP_ADVICE = LoopAdvice('Carry it, `variable_carry="{}"`', 'Carry it: `variable_carry="{}"`', " (variable_broadcast)")
+LOOP_ADVICE = LoopAdvice(
+    'Carry it, `variable_carry="{}"`',
+    'Carry it: `variable_carry="{}"`',
+    " (variable_broadcast)",
+    "a key that is split",
+)
 """The advice for loops whose variables are carried or shared."""
 
 
