@@ -69,9 +69,9 @@ from .pipeline.outlining import outline
 from .pipeline.packing import lifter_of, pack, transformation
 from .pipeline.splitting import Prologue, Split
 from .rest import Rest, flatten_static, join_static, split_static
-from .runners.ahead import CompiledJit, Jitted, LoweredJit
 from .runners.axes import NO_AXES, In, InOut, Out, broadcast
-from .runners.loop import Loop
+from .runners.jitted import CompiledJit, Jitted, LoweredJit
+from .runners.looping import Loop
 from .scopes.blueprint import Blueprint
 from .scopes.lifts import Advice, Captured
 from .scopes.scope import Scope

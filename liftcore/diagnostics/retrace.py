@@ -17,7 +17,7 @@ import jax
 
 from ..errors import TooManyTracesError
 from ..filters import short_form, to_predicate
-from ..runners.compiled import Compiled, Signature
+from ..runners.jitting import Compiled, Signature
 from ..scopes.observers import observing
 from ..scopes.scope import Scope
 from ..typing import Filter

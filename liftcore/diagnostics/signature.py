@@ -10,7 +10,7 @@ from ..filters import Nothing, short_form
 from ..filters.trees import by_place
 from ..pipeline.stages import Layout
 from ..runners.arguments import parameter_names
-from ..runners.compiled import Program, Signature
+from ..runners.jitting import Program, Signature
 from . import facts
 from .facts import NOT_COMPARABLE, Facts
 

@@ -8,7 +8,9 @@ from typing import Any
 import jax
 
 from ..pipeline.body import Body
-from ..runners.whole import whole
+from ..pipeline.packing import transformation
+from ..runners.arguments import AS_IT_IS
+from ..scopes.lifts import Captured
 from ..typing import Filter
 
 __all__ = ["checkify"]
@@ -84,4 +86,5 @@ def checkify(
         error, (result, values) = checks.checkify(rest, chosen)()
         return parts.join(created, (error, result), values)
 
-    return whole(transform, "checkify", variables, rngs)(fn)
+    out = [variables, Captured(all=True)]
+    return transformation(transform, [variables], out, [rngs], "checkify", advice=AS_IT_IS)(fn)

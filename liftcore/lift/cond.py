@@ -9,13 +9,12 @@ import jax
 
 from ..errors import LiftArgumentError, shown
 from ..pipeline.body import Body
+from ..pipeline.packing import transformation
 from ..pipeline.reuse import once
 from ..runners.arguments import named_like
-from ..runners.branches import run_one
+from ..runners.branching import check_index, check_pred, run_one
 from ..runners.eager import cached_when_eager
-from ..runners.scalars import check_index, check_pred
-from ..runners.whole import whole
-from ..scopes.lifts import Advice
+from ..scopes.lifts import Advice, Captured
 from ..typing import Filter
 
 __all__ = ["cond", "switch"]
@@ -80,7 +79,8 @@ def cond(
 
         return run_one(body, [true_fun, false_fun], choose, variable_groups, rng_groups, operands)
 
-    lifted = whole(transform, "cond", variables, rngs, advice=_ADVICE)(true_fun)
+    out = [variables, Captured(all=True)]
+    lifted = transformation(transform, [variables], out, [rngs], "cond", advice=_ADVICE)(true_fun)
 
     @named_like(true_fun)
     def call(scopes: Any, pred: Any, *operands: Any) -> Any:
@@ -135,7 +135,8 @@ def switch(
 
         return run_one(body, functions, choose, variable_groups, rng_groups, operands)
 
-    lifted = whole(transform, "switch", variables, rngs, advice=_ADVICE)(functions[0])
+    out = [variables, Captured(all=True)]
+    lifted = transformation(transform, [variables], out, [rngs], "switch", advice=_ADVICE)(functions[0])
 
     @named_like(functions[0])
     def call(scopes: Any, index: Any, *operands: Any) -> Any:

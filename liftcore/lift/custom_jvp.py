@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from ..errors import LiftArgumentError, check_function
 from ..leaves import split_leaves
 from ..pipeline.body import Body
-from ..runners.custom import Operands, Ruled, WithRule, pair, split_held
-from ..runners.derivative import TreesByScope, zero_tangent, zero_tangents
+from ..runners.custom_derivatives import Operands, Ruled, WithRule, pair, split_held
+from ..runners.differentiating import TreesByScope, zero_tangent, zero_tangents
 
 __all__ = ["custom_jvp"]
 

@@ -10,8 +10,8 @@ import jax
 from ..errors import LiftArgumentError, call_user, check_function, name_of, shown
 from ..filters.trees import overlay
 from ..pipeline.body import Body
-from ..runners.custom import Operands, Ruled, WithRule, pair, split_held
-from ..runners.derivative import TreesByScope, zero_tangent
+from ..runners.custom_derivatives import Operands, Ruled, WithRule, pair, split_held
+from ..runners.differentiating import TreesByScope, zero_tangent
 
 __all__ = ["custom_vjp"]
 

@@ -18,7 +18,7 @@ from ..filters.trees import merged, names_of, rooted, subtree
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
-from ..runners.whole import AS_IT_IS
+from ..runners.arguments import AS_IT_IS
 from ..scopes.lifts import Captured
 from ..scopes.scope import Scope
 from ..scopes.tree import Tree

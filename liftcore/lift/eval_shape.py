@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from ..pipeline.body import Body
+from ..pipeline.packing import transformation
 from ..runners.axes import split_arrays
-from ..runners.whole import whole
-from ..scopes.lifts import Advice
+from ..scopes.lifts import Advice, Captured
 from ..typing import Filter
 
 __all__ = ["eval_shape"]
@@ -54,4 +54,5 @@ def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter
         body.forget()
         return shapes, body.unchanged
 
-    return whole(transform, "eval_shape", variables, rngs, advice=_ADVICE)(fn)
+    out = [variables, Captured(all=True)]
+    return transformation(transform, [variables], out, [rngs], "eval_shape", advice=_ADVICE)(fn)

@@ -11,8 +11,8 @@ import jax
 
 from .. import rng
 from ..pipeline.body import Body
-from ..runners.whole import whole
-from ..scopes.lifts import Advice
+from ..pipeline.packing import transformation
+from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
 from ..typing import Filter
 from .with_rngs import begin_anew
@@ -65,7 +65,8 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
         body.replay(dataclasses.replace(record, draws=(*record.draws, *draws)))
         return output
 
-    return whole(transform, "fold_rngs", variables, rngs, advice=_ADVICE)(fn)
+    out = [variables, Captured(all=True)]
+    return transformation(transform, [variables], out, [rngs], "fold_rngs", advice=_ADVICE)(fn)
 
 
 def _fold(outer: Scope, roots: dict[str, Any]) -> tuple[dict[str, Any], Counter[str]]:

@@ -14,8 +14,8 @@ from ..pipeline.packing import transformation
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules, splits
 from ..runners.eager import cached_when_eager
-from ..runners.loop import Loop, lax_scan
-from ..runners.repeat import LOOP_ADVICE, Repeat, loop_advice, loop_keys
+from ..runners.looping import Loop, lax_scan
+from ..runners.while_loops import LOOP_ADVICE, Repeat, loop_advice, loop_keys
 from ..scopes.lifts import Captured
 from ..typing import Filter, PyTree
 

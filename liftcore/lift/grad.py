@@ -10,7 +10,15 @@ import jax
 
 from ..errors import boundary
 from ..pipeline.body import Body
-from ..runners.derivative import TreesByScope, by_argument, check_wrt, derivative, differentiable, positive, with_aux
+from ..runners.differentiating import (
+    TreesByScope,
+    by_argument,
+    check_wrt,
+    derivative,
+    differentiable,
+    positive,
+    with_aux,
+)
 from ..typing import Filter
 
 __all__ = ["grad", "value_and_grad"]

@@ -9,7 +9,15 @@ from typing import Any
 import jax
 
 from ..pipeline.body import Body
-from ..runners.derivative import TreesByScope, by_argument, check_wrt, derivative, differentiable, positive, with_aux
+from ..runners.differentiating import (
+    TreesByScope,
+    by_argument,
+    check_wrt,
+    derivative,
+    differentiable,
+    positive,
+    with_aux,
+)
 from ..typing import Filter
 
 __all__ = ["hessian", "jacfwd", "jacrev"]

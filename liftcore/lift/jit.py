@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 
 from ..filters import Everything, Nothing, names_collections, to_predicate
 from ..pipeline.body import Body
-from ..pipeline.packing import Lifter
-from ..runners.ahead import Jitted, Step
-from ..runners.arguments import advised, choose, parameter_names, split_arguments
+from ..pipeline.packing import Lifter, transformation
+from ..runners.arguments import AS_IT_IS, DONATED, Donated, advise, choose, donate, parameter_names, split_arguments
 from ..runners.axes import NO_AXES
-from ..runners.compiled import Cache, Program
-from ..runners.direct import Direct
-from ..runners.donation import DONATED, Donated, donate
+from ..runners.jitted import Direct, Jitted, Step
+from ..runners.jitting import Cache, Program
 from ..runners.shardings import Placement
-from ..runners.whole import whole
+from ..scopes.lifts import Captured
 from ..statics import Undescribed, is_shareable, kept_with, static_key, surroundings, warn_not_shared
 from ..typing import Filter, Path, PyTree
 
@@ -95,13 +93,9 @@ def jit(
             variables.
     """
     placement = Placement.of(in_shardings, out_shardings, variable_shardings)
-    options = _options(
-        keep_unused=keep_unused,
-        device=device,
-        backend=backend,
-        inline=inline,
-        compiler_options=tuple(sorted(compiler_options.items())) if compiler_options else None,
-    )
+    flags = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
+    flags["compiler_options"] = tuple(sorted(compiler_options.items())) if compiler_options else None
+    options = tuple((name, value) for name, value in flags.items() if value)
     rules = [matches for matches, _ in placement.rules] if placement else []
     donates = to_predicate(donate_variables)
     asked = not all(map(names_collections, [variables, *rules]))
@@ -110,20 +104,20 @@ def jit(
     def prepare(fn: Callable[..., Any]) -> _Prepared:
         static = choose(fn, "static", static_argnums, static_argnames)
         donated = choose(fn, "donate", donate_argnums, donate_argnames)
-        all_options = (*options, *_options(donate_argnames=DONATED if donated or donates != Nothing() else None))
-        return _Prepared(static, donated, all_options, _cache_of(fn), _key_of(fn))
+        donating = (("donate_argnames", DONATED),) if donated or donates != Nothing() else ()
+        return _Prepared(static, donated, (*options, *donating), _cache_of(fn), _key_of(fn))
 
     def transform(step: Step, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         prepared = body.prepared
         fixed, dynamic = split_arguments(body.where, prepared.static, args, kwargs)
         kept = {name: value for name, value in dynamic.items() if name not in prepared.donated}
-        with advised(body, dynamic):
+        try:
             lost, variable_groups = donate(donates, variable_groups, body)
             gone = Donated(lost, {name: value for name, value in dynamic.items() if name not in kept})
             placed = None
             if placement is not None:
                 placed = placement.arrange(body.where, body, gone, variable_groups, kept)
-            cache, keys = _keys(body.where, body.fn, fixed, prepared.cache)
+            cache, keys = _keys(body.where, body.fn, fixed, prepared.cache) if fixed else (prepared.cache, ())
             key = (prepared.key, _around())
             if body.observer is not None:  # trace again, because a compiled body would not run under the observer
                 cache, key = Cache(), (object(), ())
@@ -132,12 +126,18 @@ def jit(
             if whole_tree and body.fn is fn and not (keys or placed or any(gone)):
                 direct.note(body, key[1], found)
             return step(found, body, gone, (variable_groups, rng_groups, kept))
+        except TypeError as error:
+            advise(error, body, dynamic)
+            raise
 
     def prepared(other: Callable[..., Any]) -> _Prepared:
         return own if other is fn else prepare(other)
 
     def lift(step: Step) -> Lifter:
-        return whole(functools.partial(transform, step), "jit", variables, rngs, prepare=prepared)
+        out = [variables, Captured(all=True)]
+        return transformation(
+            functools.partial(transform, step), [variables], out, [rngs], "jit", advice=AS_IT_IS, prepare=prepared
+        )
 
     own = prepare(fn)  # shared by all steps, so that each can use what another one traced
     direct = Direct(_around)
@@ -181,15 +181,11 @@ def _around() -> Hashable:
         return object()
 
 
-def _options(**given: Any) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, value) for name, value in given.items() if value)
-
-
 def _keys(
     where: str, fn: Callable[..., Any], fixed: Mapping[str, Any], cache: Cache
 ) -> tuple[Cache, tuple[tuple[str, Hashable, Any], ...]]:
     """Return the cache and the static arguments with their keys; if an argument has no key, the cache is a new one."""
-    names, keys = parameter_names(fn) if fixed else [], []
+    names, keys = parameter_names(fn), []
     for name, value in fixed.items():
         try:
             keys.append((name, static_key(value), value))

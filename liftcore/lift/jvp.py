@@ -11,7 +11,7 @@ import jax
 from ..filters.trees import overlay, select
 from ..pipeline.body import Body
 from ..runners.arguments import named_like
-from ..runners.derivative import TreesByScope, derivative, differentiable, with_aux, zero_tangents
+from ..runners.differentiating import TreesByScope, derivative, differentiable, with_aux, zero_tangents
 from ..typing import Filter, PyTree
 
 __all__ = ["jvp", "linearize"]

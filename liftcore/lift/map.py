@@ -12,7 +12,7 @@ from ..pipeline.reuse import once
 from ..pipeline.splitting import Prologue, trace
 from ..runners.axes import NO_AXES, flatten_axes, split_sliced, to_axis, to_front
 from ..runners.eager import cached_when_eager
-from ..runners.elements import Mapper, Spread, over_elements
+from ..runners.mapping import Mapper, Spread, over_elements
 from ..scopes.lifts import Advice
 from ..typing import PyTree
 from ..values import tag
@@ -96,7 +96,7 @@ class InTurn(Spread):
             return tag(shared.leaves), found
 
         xs = jax.tree.map(to_front, sliced, axes)
-        traced = trace(run, self.types(xs, 0))
+        traced = trace(run, self.types(xs, [0 for _ in xs]))
         prologue = Prologue(traced, xs, [0 for _ in xs], self.batch)
         prologue.make()
         shared = prologue.tree()

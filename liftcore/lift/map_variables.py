@@ -18,8 +18,7 @@ from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import Prologue
 from ..runners.axes import split_arrays
-from ..runners.mapped import make_mapped
-from ..runners.variable_maps import VariableMaps
+from ..runners.variable_maps import VariableMaps, make_mapped
 from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, PyTree, Variables
 

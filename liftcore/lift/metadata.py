@@ -8,8 +8,7 @@ from typing import Any
 from ..filters import subtract
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
-from ..runners.axes import NO_AXES, VariableAxes
-from ..runners.boxes import boxes_inside, boxes_outside, check_params
+from ..runners.axes import NO_AXES, VariableAxes, boxes_inside, boxes_outside, check_params
 from ..scopes.lifts import Advice, Captured
 from ..typing import Axis
 

@@ -15,9 +15,9 @@ from ..leaves import split_leaves
 from ..pipeline.splitting import closure_convert
 from ..runners.axes import NO_AXES, flatten_axes
 from ..runners.eager import cached_when_eager
-from ..runners.elements import Mapper, Spread, over_elements
+from ..runners.mapping import Mapper, Spread, over_elements
 from ..scopes.lifts import Advice
-from ..typing import InOutAxes, PyTree
+from ..typing import Axis, InOutAxes, PyTree
 
 __all__ = ["pmap"]
 
@@ -125,7 +125,7 @@ class OnDevices(Spread):
     def __init__(self, donated: Sequence[int], options: Mapping[str, Any], *args: Any) -> None:
         super().__init__(*args)
         whole, self._static = split_leaves(self.others.leaves, lambda leaf: isinstance(leaf, jax.Array))
-        self.operands, self.in_axes = (*self.operands, whole), (*self.in_axes, None)
+        self.operands, self.in_axes = (*self.operands, whole), (*self.in_axes, [None for _ in whole])
         self._donated = [*self.arguments.belong_to(donated), *[False for _ in whole]]
         self._options = options
 
@@ -134,9 +134,9 @@ class OnDevices(Spread):
         sliced, whole = slices
         return self.others.join(sliced, self._static.join(whole))
 
-    def types(self, operands: PyTree, in_axes: PyTree) -> PyTree:
+    def types(self, arrays: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:
         """Return the types of the slices of one element."""
-        return jax.tree.map(_without_mesh, super().types(operands, in_axes))
+        return list(map(_without_mesh, super().types(arrays, axes)))
 
     def spread(self, fn: Callable[..., Any], operands: tuple[PyTree, ...], in_axes: PyTree, out_axes: PyTree) -> PyTree:
         """Run the function with `jax.pmap`. Axes may be negative, and no operand needs to be mapped."""

@@ -10,9 +10,10 @@ from .. import _compat
 from ..errors import LiftArgumentError, shown
 from ..pipeline.body import Body
 from ..pipeline.outlining import outline
+from ..pipeline.packing import transformation
 from ..pipeline.reuse import once
-from ..runners.arguments import advised, choose, join_arguments, split_arguments
-from ..runners.whole import whole
+from ..runners.arguments import AS_IT_IS, advise, choose, join_arguments, split_arguments
+from ..scopes.lifts import Captured
 from ..typing import Filter
 
 __all__ = ["checkpoint", "remat"]
@@ -73,13 +74,17 @@ def remat(
             args, kwargs = join_arguments({**fixed, **dynamic})
             return body(variable_groups, rng_groups, *args, **kwargs)
 
-        with advised(body, dynamic):
+        try:
             return outline(once_checkpointed, body, variable_groups, rng_groups, dynamic, via=run, late=False)
+        except TypeError as error:
+            advise(error, body, dynamic)
+            raise
 
     def prepare(fn: Callable[..., Any]) -> set[str]:
         return choose(fn, "static", static_argnums, static_argnames)
 
-    return whole(transform, "remat", variables, rngs, prepare=prepare)(fn)
+    out = [variables, Captured(all=True)]
+    return transformation(transform, [variables], out, [rngs], "remat", advice=AS_IT_IS, prepare=prepare)(fn)
 
 
 checkpoint = remat

@@ -7,6 +7,7 @@ iteration. `loop` describes how the body may create a variable of each kind.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,14 +19,16 @@ from ..runners.axes import (
     NO_AXES,
     Arguments,
     VariableAxes,
+    boxes_inside,
+    boxes_outside,
+    check_params,
     split_keys,
     split_rules,
     to_front,
 )
-from ..runners.boxes import boxes_outside, check_params, sized_inside
+from ..runners.carry import LoopAdvice
 from ..runners.eager import cached_when_eager
-from ..runners.invariance import LoopAdvice
-from ..runners.loop import Loop, lax_scan
+from ..runners.looping import Loop, lax_scan
 from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, InOutAxes
 
@@ -114,13 +117,9 @@ def scan(
         carry, args, kwargs = _carry(body, args, kwargs)
         arguments = Arguments(body, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
-        size, stacked = sized_inside(
-            body.where,
-            stacked,
-            axes.in_axes,
-            metadata_params,
-            lambda groups: arguments.size(length, groups, axes.in_axes, _LENGTH),
-        )
+        size_of = functools.partial(arguments.size, length, axes=axes.in_axes, fix=_LENGTH)
+        stacked = boxes_inside(body.where, stacked, axes.in_axes, metadata_params, size_of)
+        size = size_of(stacked)
         keys = split_keys(rng_groups, key_axes, size)
 
         def iteration(body: Body, shared: Any, state: Any, slices: Any) -> tuple[Any, Any, Any]:

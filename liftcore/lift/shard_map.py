@@ -13,9 +13,8 @@ from ..errors import LiftArgumentError, check_function
 from ..filters import to_predicate
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
-from ..runners.axes import Arguments, flatten_axes
-from ..runners.shards import WHOLE, Shards, SplitOver
-from ..runners.varying import typed
+from ..runners.axes import flatten_axes, keyword_axes, split_sliced
+from ..runners.shard_mapping import WHOLE, Shards, SplitOver, typed
 from ..scopes.lifts import Advice, Captured
 from ..typing import PyTree
 
@@ -89,18 +88,18 @@ def shard_map(
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        flatten_axes(f"{body.where}, in_specs", in_specs, args)
-        arguments = Arguments(body, 1, args, kwargs, in_specs, WHOLE)
+        each = [*flatten_axes(f"{body.where}, in_specs", in_specs, args), *keyword_axes(WHOLE, kwargs)]
+        sliced, slice_specs, others = split_sliced((args, kwargs), each)
         shards = Shards.of(body.where, mesh, axis_names, check_vma)
         along = [shards.chosen(split) for split in splits.values()]
 
         def shard(body: Body, variables: Any, rngs: Any, slices: Any) -> tuple[Any, Any]:
             keys = [shards.split_keys(group, axes) for group, axes in zip(rngs, along, strict=True)]
-            args, kwargs = arguments.join(slices)
+            args, kwargs = others.join(slices)
             return body(variables, keys, *args, **kwargs)
 
-        operands = list(variable_groups), list(rng_groups), arguments.sliced
-        return shards.run(body, shard, operands, (specs, WHOLE, arguments.axes), out_specs)
+        operands = list(variable_groups), list(rng_groups), sliced
+        return shards.run(body, shard, operands, (specs, WHOLE, slice_specs), out_specs)
 
     into = tuple(f"partitioned by {spec}" if any(spec) else "one value for all shards" for spec in specs)
     keys = tuple(f"split over {split}" if split else "the same keys on all shards" for split in splits.values())

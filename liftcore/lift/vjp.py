@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from ..pipeline.body import Body
-from ..runners.derivative import TreesByScope, derivative, differentiable, with_aux
+from ..runners.differentiating import TreesByScope, derivative, differentiable, with_aux
 from ..typing import Filter
 
 __all__ = ["vjp"]

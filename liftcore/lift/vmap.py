@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..runners.axes import NO_AXES
-from ..runners.elements import Mapper, over_elements
+from ..runners.mapping import Mapper, over_elements
 from ..scopes.lifts import Advice
 from ..typing import InOutAxes
 

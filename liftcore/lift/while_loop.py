@@ -9,9 +9,9 @@ from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules, splits
+from ..runners.branching import check_condition
 from ..runners.eager import cached_when_eager
-from ..runners.repeat import Repeat, loop_advice, loop_keys
-from ..runners.scalars import check_condition
+from ..runners.while_loops import Repeat, loop_advice, loop_keys
 from ..scopes.lifts import Captured
 from ..typing import Filter, PyTree
 

@@ -9,8 +9,8 @@ import jax
 
 from .. import rng
 from ..pipeline.body import Body
-from ..runners.whole import whole
-from ..scopes.lifts import Advice
+from ..pipeline.packing import transformation
+from ..scopes.lifts import Advice, Captured
 from ..typing import RNGs
 
 __all__ = ["begin_anew", "with_rngs"]
@@ -58,7 +58,7 @@ def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
             group.append({**kept, **(_folded(keys, index) if index else keys)})
         return begin_anew(body, frozenset(keys), variable_groups, (tuple(group),), args, kwargs)
 
-    return whole(transform, "with_rngs", advice=_ADVICE)(fn)
+    return transformation(transform, [True], [True, Captured(all=True)], [True], "with_rngs", advice=_ADVICE)(fn)
 
 
 def begin_anew(

@@ -1,14 +1,14 @@
 """The ways to run a pure body, from which the lifted transformations in `liftcore.lift` are made.
 
-whole                       as it is, with all variables in one group
-elements, shards            for each element along an axis; on the devices of a mesh
-loop, repeat                in a loop of known or unknown length
-branches                    as one of several
-derivative, custom          differentiated; with a custom rule
-compiled, ahead, direct     compiled, for calls from anywhere; ahead of time; without the stages of a lift
-eager                       outside `jax.jit`, under a hidden one
-variable_maps, mapped       on variables that the body sees in another form than the stored one
-axes, mesh_axes, arguments, shardings, donation, boxes, varying
-                            the treatment of arguments and variables
-carry, invariance, scalars  checks of loops and branches
+mapping, shard_mapping  for each element along an axis; on the devices of a mesh
+looping, while_loops    in a loop of known or unknown length
+carry                   what iterations pass on and share, and what must not change
+branching               as one of several
+differentiating         differentiated
+custom_derivatives      with a rule for its derivative
+variable_maps           on variables in another form than the stored one
+jitting, jitted         compiled, and the calls of it: directly, through the stages of a lift, ahead of time
+eager                   outside `jax.jit`, under a hidden one
+axes, arguments         the axes of arguments and variables; which arguments are static or donated
+shardings               where a compiled body finds and leaves its values
 """

@@ -1,22 +1,32 @@
-"""Arguments of a call, by number and by name: which are static and which are donated."""
+"""Arguments of a call, by number and by name: which are static and which are donated, as variables may be."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from .._compat import needs_python
+import jax
+
+from .. import filters
+from .._compat import is_eager, needs_python
 from ..errors import LiftArgumentError, boundary, shown
+from ..filters.trees import by_place, merged
 from ..pipeline.body import Body
+from ..scopes.lifts import Advice
+from ..typing import Predicate, PyTree
 
 __all__ = [
-    "advised",
+    "AS_IT_IS",
+    "DONATED",
+    "NOTHING",
+    "Donated",
+    "advise",
     "choose",
+    "donate",
     "join_arguments",
     "name_arguments",
     "named_like",
@@ -25,6 +35,11 @@ __all__ = [
 ]
 
 Called = TypeVar("Called", bound=Callable[..., Any])
+
+AS_IT_IS = Advice(
+    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("passed through",), ("passed through",)
+)
+"""The advice for a lift with the options `variables` and `rngs` whose body sees everything unchanged."""
 
 _ADJECTIVES = {"static": "static", "donate": "donated"}
 _DECLARE = "An argument that Python code needs, such as a flag or a string, must be static: "
@@ -121,31 +136,23 @@ def split_arguments(
     return fixed, {name: value for name, value in arguments.items() if name not in fixed}
 
 
-@contextlib.contextmanager
-def advised(body: Body, dynamic: Mapping[str, Any]) -> Iterator[None]:
-    """A context that adds to JAX's error about a value needed in Python how to declare the argument static.
+def advise(error: TypeError, body: Body, dynamic: Mapping[str, Any]) -> None:
+    """Add to JAX's error about a value needed in Python how to declare the argument static.
 
     Args:
-        body: the body that runs.
+        error: any error of the body.
+        body: the body that ran.
         dynamic: the traced arguments, under the keys of `name_arguments`.
     """
-    try:
-        yield
-    except TypeError as error:
-        _advise(error, body.where, body.fn, dynamic)
-        raise
-
-
-def _advise(error: TypeError, where: str, fn: Callable[..., Any], dynamic: Mapping[str, Any]) -> None:
     if needs_python(error) and not any(_DECLARE in note for note in getattr(error, "__notes__", ())):
-        names = dict(enumerate(parameter_names(fn)))
+        names = dict(enumerate(parameter_names(body.fn)))
         flags = [
             names.get(int(name), name) if name.isdecimal() else name
             for name, value in dynamic.items()
             if isinstance(value, bool | str)
         ]
         option = f"`static_argnames={flags[0] if len(flags) == 1 else flags or '…'!r}`".replace("'", '"')
-        told = f"{where} traces its arguments (flags and strings among them: {flags})."
+        told = f"{body.where} traces its arguments (flags and strings among them: {flags})."
         error.add_note(f"{told} {_DECLARE}{option}, {_BY_NUMBER}")
 
 
@@ -172,3 +179,62 @@ def parameter_names(fn: Callable[..., Any]) -> list[str]:
         return []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [one.name for one in parameters if one.kind in kinds]
+
+
+DONATED = "gone"
+"""The name of the argument of all compiled functions that contains the donated values."""
+
+
+class Donated(NamedTuple):
+    """The donated values; both fields are empty if there are none.
+
+    Attributes:
+        variables: parts of the groups of variables.
+        arguments: arguments by name.
+    """
+
+    variables: tuple[PyTree, ...]
+    arguments: dict[str, Any]
+
+    def joined(self, variable_groups: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+        """Return the groups of variables together with the donated ones."""
+        if not self.variables:
+            return variable_groups
+        return tuple(map(merged, variable_groups, self.variables))
+
+    def write(self, body: Body, scopes: PyTree) -> None:
+        """Write each donated variable with its own value, so that it comes back even if the body does not write it."""
+        routes = zip(body.layout.routes, jax.tree.leaves(scopes), strict=True)
+        outermost = {index: scope for (index, route), scope in routes if not route}
+        for group in self.variables:
+            for (index, path), value in by_place(group).items():
+                outermost[index].below(path[1:-1]).put_variable(path[0], path[-1], value)
+
+
+NOTHING = Donated((), {})
+"""The value for a call that donates nothing, which is the most common one."""
+
+
+def donate(
+    matches: Predicate, variable_groups: tuple[PyTree, ...], body: Body
+) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
+    """Separate the donated variables from the groups of variables.
+
+    Only mutable variables are donated, because a new value must replace the deleted one. Under a transformation,
+    nothing is donated, because the buffers belong to the enclosing compiled call.
+
+    Returns:
+        The groups of donated variables (no groups if there are none), and the groups of the others.
+    """
+    if matches == filters.Nothing() or not body.writes or not is_eager():
+        return (), variable_groups
+    which = [filters.intersect(matches, outer.tree.mutable) for outer in body.outers]
+    gone, kept = [], []
+    for group in variable_groups:
+        parts = [
+            filters.partition(tree, [one], outer.path, empty=True)
+            for tree, one, outer in zip(group, which, body.outers, strict=True)
+        ]
+        gone.append(tuple(taken for (taken,), _ in parts))
+        kept.append(tuple(rest for _, rest in parts))
+    return (tuple(gone), tuple(kept)) if jax.tree.leaves(gone) else ((), variable_groups)

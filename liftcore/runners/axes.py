@@ -1,4 +1,7 @@
-"""Axes: a mapping or a loop runs along one axis of each argument, variable and stream."""
+"""Axes: a mapping or a loop runs along one axis of each argument, variable and stream.
+
+Boxed metadata inside does not name the axis, which exists only outside.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import mapped_aval
-from ..errors import AxisSizeError, LiftArgumentError, common_size, shown
+from ..errors import AxisSizeError, LiftArgumentError, LiftError, common_size, shown
 from ..leaves import Others, is_numpy, split_leaves
+from ..meta import add_axis, has_boxes, is_box, remove_axis
 from ..pipeline.body import Body
+from ..pipeline.effects import Changes
 from ..scopes.scope import PERTURBATIONS
 from ..texts import path_text
 from ..typing import Axis, Filter, PyTree, Shape
@@ -30,9 +35,12 @@ __all__ = [
     "InOut",
     "Out",
     "VariableAxes",
+    "boxes_inside",
+    "boxes_outside",
     "broadcast",
     "check_group_axes",
     "check_out_axes",
+    "check_params",
     "flatten_axes",
     "keyword_axes",
     "slice_type",
@@ -176,9 +184,11 @@ def splits(rng_groups: Sequence[PyTree], axes: Sequence[Axis]) -> bool:
 
 def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
     """Return one axis for each leaf of a tree, from a pytree prefix; None and `broadcast` mean no axis."""
-    if isinstance(axes, int) or _no_axis(axes):  # one axis for the whole tree
-        return [None if _no_axis(axes) else axes] * len(jax.tree.leaves(tree))
-    prefix, treedef = _flatten(axes)
+    if isinstance(axes, int):  # one axis for all leaves
+        return [axes] * len(jax.tree.leaves(tree))
+    if axes is None or axes is broadcast:
+        return [None] * len(jax.tree.leaves(tree))
+    prefix, treedef = jax.tree.flatten(axes, is_leaf=_no_axis)
     try:
         parts = treedef.flatten_up_to(tree)
     except (ValueError, TypeError) as error:
@@ -189,7 +199,7 @@ def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
         ) from error
     flat: list[Any] = []
     for axis, part in zip(prefix, parts, strict=True):
-        flat += [None if _no_axis(axis) else axis] * len(jax.tree.leaves(part))
+        flat += [None if axis is broadcast else axis] * len(jax.tree.leaves(part))
     return flat
 
 
@@ -221,21 +231,12 @@ def check_group_axes(where: str, axes: Sequence[Axis], groups: Sequence[PyTree])
                 check_out_axes(f'"{path_text(path[2:])}" in {where}', axis, leaf)
 
 
-def _flatten(axes: PyTree) -> tuple[list[Any], Any]:
-    return jax.tree.flatten(axes, is_leaf=_no_axis)
-
-
 def _no_axis(axis: Any) -> bool:
     return axis is None or axis is broadcast
 
 
 class Arguments:
-    """The arguments of a lifted mapping or loop: some are sliced along an axis, the others are passed whole.
-
-    Attributes:
-        sliced: the leaves that are sliced.
-        axes: the axes of these leaves.
-    """
+    """The arguments of a lifted mapping or loop: some leaves are sliced along an axis, the others passed unchanged."""
 
     def __init__(
         self, body: Body, skip: int, args: Sequence[Any], kwargs: Mapping[str, Any], in_axes: PyTree, kw_axes: PyTree
@@ -245,7 +246,6 @@ class Arguments:
         self._arg_axes = flatten_axes(f"{body.where}, in_axes", in_axes, self._args)
         self._kwarg_axes = keyword_axes(kw_axes, kwargs)
         self._axes = [*self._arg_axes, *self._kwarg_axes]
-        self.sliced, self.axes, self._others = split_sliced((self._args, self._kwargs), self._axes)
 
     def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str) -> int:
         """Return the size of the axis that the arguments share with groups of variables.
@@ -259,7 +259,8 @@ class Arguments:
         Raises:
             AxisSizeError: if sizes disagree, a value lacks the axis, or there is no size at all.
         """
-        mapped = [*zip(self.sliced, self.axes, strict=True), *zip(groups, axes, strict=True)]
+        leaves = jax.tree.leaves((self._args, self._kwargs))
+        mapped = [*zip(leaves, self._axes, strict=True), *zip(groups, axes, strict=True)]
         found = {given} if given is not None else set()
         with contextlib.suppress(AttributeError, IndexError):  # the error is raised below
             found |= {leaf.shape[axis] for tree, axis in mapped if axis is not None for leaf in jax.tree.leaves(tree)}
@@ -278,7 +279,9 @@ class Arguments:
 
     def _sharing(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis]) -> str:
         """Return the fix that shares the first variable of another size; nothing if there is none."""
-        sizes = [given, *(_size(leaf, axis) for leaf, axis in zip(self.sliced, self.axes, strict=True))]
+        leaves = jax.tree.leaves((self._args, self._kwargs))
+        pairs = zip(leaves, self._axes, strict=True)
+        sizes = [given, *(_size(leaf, axis) for leaf, axis in pairs if axis is not None)]
         variables = [
             (self._body.path(path), _size(leaf, axis))
             for group, axis in zip(groups, axes, strict=True)
@@ -313,11 +316,6 @@ class Arguments:
         each = [number for number, arg in enumerate(self._args, 1) for _ in jax.tree.leaves(arg)]
         owners = [*each, *[0 for _ in self._kwarg_axes]]
         return [owner in numbers for owner, axis in zip(owners, self._axes, strict=True) if axis is not None]
-
-    def join(self, slices: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the arguments of one element or iteration, given its slices."""
-        args, kwargs = self._others.join(slices)
-        return args, kwargs
 
     def split_with(
         self, groups: Sequence[PyTree], axes: Sequence[Axis], keys: Sequence[PyTree], key_axes: Sequence[Axis]
@@ -396,3 +394,70 @@ def to_front(tree: PyTree, axis: Axis) -> PyTree:
 def to_axis(tree: PyTree, axis: Axis) -> PyTree:
     """Return arrays with their first axis moved to another position."""
     return tree if axis in (0, None) else jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), tree)
+
+
+def check_params(name: str, metadata_params: Any) -> None:
+    """Check that the parameters for boxed metadata are a mapping."""
+    if not isinstance(metadata_params, Mapping):
+        raise LiftArgumentError(
+            f"metadata_params of {name}",
+            f"expected a mapping for boxed metadata, given {metadata_params!r}.",
+            'Write `metadata_params={PARTITION_NAME: "layers"}`.',
+        )
+
+
+def boxes_inside(
+    where: str,
+    groups: Sequence[PyTree],
+    axes: Sequence[Axis],
+    params: Mapping[Any, Any],
+    size_of: Callable[[Sequence[PyTree]], int] | None = None,
+) -> list[PyTree]:
+    """Return groups of variables as a body sees them.
+
+    A user-defined box may give its value another shape when it loses the axis, so sizes are those of the result.
+
+    Args:
+        where: the lift, for error messages.
+        groups: the input groups.
+        axes: for each group, the axis that its boxes lose, or None.
+        params: the `metadata_params` of the lift.
+        size_of: returns the size of the axis in the groups, or raises if there is none.
+    """
+    try:
+        return [
+            _without(where, group, axis, params) if axis is not None and any(group) and has_boxes(group) else group
+            for group, axis in zip(groups, axes, strict=True)
+        ]
+    except LiftError:
+        if size_of is not None:
+            size_of(groups)  # raises the better error if the axis is missing
+        raise
+
+
+def _without(where: str, group: PyTree, axis: int, params: Mapping[Any, Any]) -> PyTree:
+    def change(path: Any, leaf: Any) -> Any:
+        try:
+            return remove_axis(leaf, axis, params)
+        except LiftError as error:
+            name = path_text(path[1:])
+            raise type(error)(f'"{name}" in {where}', error.what, error.fix) from error
+
+    return jax.tree.map_with_path(change, group, is_leaf=is_box)
+
+
+def boxes_outside(groups: Sequence[PyTree], axes: Sequence[Axis], params: Mapping[Any, Any]) -> tuple[PyTree, ...]:
+    """Return the output groups of a body in the form of the scopes outside.
+
+    Args:
+        groups: the output groups.
+        axes: for each of the first groups, the axis that its boxes gain, or None; the other groups stay unchanged.
+        params: the `metadata_params` of the lift.
+    """
+    if not any(tree for group in groups[: len(axes)] for part in group for tree in part):  # no variables
+        return tuple(groups)
+    changed = [
+        group if axis is None else Changes(*(add_axis(part, axis, params) if any(part) else part for part in group))
+        for group, axis in zip(groups, axes, strict=False)
+    ]
+    return (*changed, *groups[len(changed) :])

@@ -1,24 +1,39 @@
-"""The carry of a loop: variables, identified by their paths in a tree, and values whose types must not change."""
+"""What the iterations of a loop share and pass on: shared values must not change, the carry must keep its type."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from ..errors import CarryTypeError, LiftArgumentError
-from ..filters.trees import by_place, merged, names_of, overlay, select
+from ..errors import CarryTypeError, LiftArgumentError, LoopInvarianceError
+from ..filters.trees import by_place, leaves_of, merged, names_of, overlay, select
 from ..pipeline.body import Body
+from ..pipeline.splitting import Split, trace
 from ..texts import ArrayType, path_text
 from ..typing import Path, PyTree
 
-__all__ = ["LoopState", "check_carry", "check_separate", "fix_for", "not_separate"]
+__all__ = [
+    "GROUPS",
+    "SLICES",
+    "STATE",
+    "WRITTEN",
+    "LoopAdvice",
+    "LoopState",
+    "check_carry",
+    "check_separate",
+    "check_unread",
+    "fix_for",
+    "not_constant",
+    "not_separate",
+    "share_the_rest",
+]
 
 
 class LoopState(NamedTuple):
-    """The values that pass from one iteration to the next.
+    """The values that pass from one iteration to the next. Most loops carry no variables, and skip what is for these.
 
     Attributes:
         carried: the group of carried variables.
@@ -30,11 +45,11 @@ class LoopState(NamedTuple):
 
     def with_created(self, created: PyTree) -> LoopState:
         """Return the state with the variables that a body creates added."""
-        return self._replace(carried=merged(self.carried, created))
+        return self._replace(carried=merged(self.carried, created)) if any(created) else self
 
     def updated(self, newer: LoopState) -> LoopState:
         """Return the state with the values of a newer one where it has them."""
-        return LoopState(overlay(self.carried, newer.carried), newer.carry)
+        return LoopState(overlay(self.carried, newer.carried) if any(newer.carried) else self.carried, newer.carry)
 
     def begin(self, body: Body, after: LoopState) -> LoopState:
         """Return the initial state of a loop, checked: the variables that come out of the body, and the carry.
@@ -47,11 +62,14 @@ class LoopState(NamedTuple):
             CarryTypeError: if a type changes.
             LiftArgumentError: if a variable was created in a lift that does not separate its initial value.
         """
-        carried = select(self.carried, after.carried)
-        _check_names(body.where, carried, after.carried)
-        check_carry(body.where, "carried variable ", carried, after.carried)
+        carried = after.carried
+        if any(carried):
+            carried = select(self.carried, carried)
+            _check_names(body.where, carried, after.carried)
+            check_carry(body.where, "carried variable ", carried, after.carried)
         check_carry(body.where, "carry", self.carry, after.carry)
-        check_separate(body, carried)
+        if any(carried):
+            check_separate(body, carried)
         return LoopState(carried, self.carry)
 
     def cast(
@@ -65,13 +83,16 @@ class LoopState(NamedTuple):
             after: the state that comes out of the body.
             casts: receives the casts of created variables; see `Tree.casts`.
         """
-        found = _casts_of(body, created, after.carried)
-        before = select(self.carried, after.carried), self.carry
-        cast = _promoted(before, (select(after.carried, self.carried), after.carry))
+        found = _casts_of(body, created, after.carried) if any(created) else {}
+        if any(self.carried):
+            before = LoopState(select(self.carried, after.carried), self.carry)
+            cast = _promoted(before, LoopState(select(after.carried, self.carried), after.carry))
+        else:
+            cast = _promoted(self, LoopState(self.carried, after.carry))
         if cast is None and not found:
             return None
         casts |= found
-        return self if cast is None else self.updated(LoopState(*cast))
+        return self if cast is None else self.updated(cast)
 
 
 def _promoted(before: PyTree, after: PyTree) -> PyTree | None:
@@ -79,17 +100,13 @@ def _promoted(before: PyTree, after: PyTree) -> PyTree | None:
 
     JAX does the same: a Python number that enters a loop as a weakly typed `int32` may come out as a `float32`.
     """
-    leaves, treedef = _flatten(before)
-    if treedef != _flatten(after)[1]:
+    (leaves, treedef), (news, treedef_after) = jax.tree.flatten(before), jax.tree.flatten(after)
+    if treedef != treedef_after:
         return None
-    cast = [_promote(leaf, new) for leaf, new in zip(leaves, jax.tree.leaves(after), strict=True)]
+    cast = [_promote(leaf, new) for leaf, new in zip(leaves, news, strict=True)]
     if all(new is leaf for new, leaf in zip(cast, leaves, strict=True)):
         return None
     return jax.tree.unflatten(treedef, cast)
-
-
-def _flatten(tree: PyTree) -> tuple[list[Any], Any]:
-    return jax.tree.flatten(tree)
 
 
 def _promote(leaf: Any, new: Any) -> Any:
@@ -107,7 +124,7 @@ def _casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[
     found = {}
     after = by_place(written)
     for place, value in by_place(select(created, written)).items():
-        (olds, treedef), (news, treedef_after) = _flatten(value), _flatten(after[place])
+        (olds, treedef), (news, treedef_after) = jax.tree.flatten(value), jax.tree.flatten(after[place])
         if treedef == treedef_after:
             dtypes = tuple(_promoted_dtype(*pair) for pair in zip(olds, news, strict=True))
             if any(dtype is not None for dtype in dtypes):
@@ -142,13 +159,15 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
     Raises:
         CarryTypeError: if the structure, a shape, a dtype or a sharding differs.
     """
-    (olds, treedef), (news, treedef_after) = _flatten(before), _flatten(after)
+    (olds, treedef), (news, treedef_after) = jax.tree.flatten(before), jax.tree.flatten(after)
     if treedef != treedef_after:
         raise CarryTypeError(
             where,
             f"{what} goes in with structure {treedef} and comes out with {treedef_after}.",
             "Return a carry with the structure that the function received.",
         )
+    if list(map(jax.typeof, olds)) == news:
+        return
     paths = [path for path, _ in jax.tree.leaves_with_path(before)]
     types = zip(paths, map(ArrayType.of, olds), map(ArrayType.of, news), strict=True)
     changed = [(path, old, new) for path, old, new in types if old != new]
@@ -196,3 +215,157 @@ _HOIST = (
     "Write the lift that creates it with `liftcore.transformation` and `liftcore.outline` (or `liftcore.Loop`, or "
     "`body.split`), which compute initial values outside, or create it before that lift."
 )
+
+
+STATE, SLICES = 0, 1
+"""The indices of the operands of a traced body, as in `Split.reads`."""
+
+WRITTEN = 1
+"""The index of the new values of shared variables in `Created.constant`."""
+
+
+class LoopAdvice(NamedTuple):
+    """Advice for the user of a loop, for error messages; `{}` is the name of a collection.
+
+    Attributes:
+        stack: how to stack variables.
+        carry: how to carry variables.
+        shared: the name of the option for shared variables, in parentheses; it may be empty.
+        varying: what differs between iterations, besides the carry.
+    """
+
+    stack: str
+    carry: str
+    shared: str = ""
+    varying: str = "a slice or on a key that is split"
+
+
+GROUPS = LoopAdvice(
+    'Stack it: put "{}" into one of the last groups of variables, those that have an axis in `group_axes`',
+    'Carry it: put "{}" into the second group of variables',
+)
+"""The advice for the author of a transformation that uses `Loop`."""
+
+
+def check_unread(
+    body: Body,
+    iteration: Callable[..., Any],
+    shared: PyTree,
+    written: PyTree,
+    state: PyTree,
+    slices: PyTree,
+    advice: LoopAdvice,
+) -> bool:
+    """Check that a body does not read shared variables before it writes them: the next iteration would read new values.
+
+    For this check, it is traced once more, as a function of these variables too. If an inner lift does not separate the
+    initial value of one of them from later computation, what the body sees of it depends on an operand of its own.
+
+    Returns:
+        Whether no rule may read them either.
+
+    Raises:
+        LoopInvarianceError: if the body reads one.
+    """
+    there, treedef = jax.tree.flatten_with_path(select(shared, written))
+    given, names = [leaf for _, leaf in there], [path_text(path[1:]) for path, _ in there]
+    unsplit, marks = _unsplit(body, written), dict[Path, Any]()
+
+    def sight(path: Path, value: Any) -> Any:
+        mark = marks.get(path)
+        return value if mark is None else jax.tree.map(lambda leaf: jax.numpy.where(mark, leaf, leaf), value)
+
+    def run(state: Any, slices: Any, *leaves: Any) -> Any:
+        marks.update(zip(unsplit, leaves[len(there) :], strict=True))
+        again = overlay(shared, jax.tree.unflatten(treedef, leaves[: len(there)]))
+        return iteration(body.seeing(sight), state, slices, again)
+
+    try:
+        traced = trace(run, state, slices, *given, *[True for _ in unsplit])
+    finally:
+        marks.clear()  # a compiled function may keep `sight`
+    names, begun = [*names, *unsplit.values()], {str(path) for path, _ in jax.tree.leaves_with_path(written)}
+    if not _read_first(traced, names, begun):
+        return True
+    found = _read_first(traced.narrowed(ruled=False), names, begun)
+    if found:
+        error = _carry_it(body.where, sorted(found), advice, "the body reads it and then writes it")
+        also = fix_for(body, found, "")
+        raise LoopInvarianceError(error.where, error.what, f"{error.fix} {also}".strip())
+    return not _read_first(traced.narrowed(), names, begun)
+
+
+def _unsplit(body: Body, written: PyTree) -> dict[Path, str]:
+    """Return the paths, from the root, and names of written variables whose initial value is not separate."""
+    places = sorted(body.record.unsplit & by_place(written).keys())
+    return {body.from_root(*place): path_text(place[1]) for place in places}
+
+
+def _read_first(traced: Split, names: Sequence[str], begun: Collection[str]) -> set[str]:
+    """Return the names of the shared variables that a body reads before it writes them."""
+    made = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
+    again = [number for number, path in enumerate(made) if path[0].name in ("stacked", "constant")]  # the others: once
+    (reads, others), (depends, earlier) = traced.output_reads(), (traced.depends, traced.earlier)
+    read = frozenset().union(*jax.tree.leaves(reads), *[depends[number] for number in again])
+    found = {name for number, name in enumerate(names, SLICES + 1) if number in read}
+    read = frozenset().union(*jax.tree.leaves(others), *[earlier[number] for number in again])
+    found |= {path_text(path[2:]) for number, path in enumerate(made) if number in read and _is_shared(path, begun)}
+    return found
+
+
+def _is_shared(path: Any, among: Collection[str]) -> bool:
+    return path[0].name == "shared" and str(path[1:]) in among
+
+
+def _carry_it(where: str, names: Sequence[str], advice: LoopAdvice, what: str) -> LoopInvarianceError:
+    return LoopInvarianceError(
+        where,
+        f"{list(names)} is shared by all iterations{advice.shared}, but {what}.",
+        f"{advice.carry.format(names[0].split('/')[0])}.",
+    )
+
+
+def share_the_rest(body: Body, differing: Sequence[Path], group: int) -> str:
+    """Return the fix for a collection of which only some variables are the same for all; nothing if none of them is.
+
+    Args:
+        body: the body of the lift.
+        differing: the paths of new variables whose initial values differ.
+        group: the number of the output group whose variables are the same for all.
+    """
+    lift = body.layout.lift
+    for outer in body.outers:
+        for (collection, *names), value in leaves_of(outer.collections_below()):
+            path = (collection, *outer.path, *names)
+            taken = next((number for number, takes in enumerate(lift.out) if takes(path, value)), None)
+            code = lift.advice.sharing(path, differing) if taken == group and collection == differing[0][0] else ""
+            if code:
+                return f"Share only what is the same for all, {code}"
+    return ""
+
+
+def not_constant(body: Body, traced: Split, differing: Sequence[int], advice: LoopAdvice) -> LoopInvarianceError:
+    """Return the error for a value that all iterations share, but that depends on one of them."""
+    paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
+    pairs = [(paths[number], STATE in traced.depends[number]) for number in differing]
+    carried = sorted({path_text(path[2:]) for path, state in pairs if path[0].name == "shared" and state})
+    where, names = body.where, sorted({path_text(path[2:]) for path, _ in pairs if path[0].name == "shared"})
+    if carried:
+        error = _carry_it(where, carried, advice, "its initial value depends on the carry, or on a carried variable")
+        return LoopInvarianceError(error.where, error.what, fix_for(body, names, error.fix))
+    if names:
+        others = [body.path(path[1:]) for path, _ in pairs if path[0].name == "shared"]
+        stack = share_the_rest(body, others, 0) or advice.stack.format(others[0][0])
+        return LoopInvarianceError(
+            where,
+            f"{names} is shared by all iterations{advice.shared}, but its initial value depends on {advice.varying}.",
+            fix_for(body, names, f"{stack}, or do not split the stream it draws from."),
+        )
+    written = sorted({path_text(path[3:]) for path, _ in pairs if path[1].idx == WRITTEN})
+    if written:
+        return _carry_it(where, written, advice, "the body writes values that differ between iterations")
+    return LoopInvarianceError(
+        where,
+        f"an output with `broadcast` in `out_axes` depends on the carry, on {advice.varying}.",
+        "Give it an axis, and use one of the stacked values.",
+    )

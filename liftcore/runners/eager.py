@@ -9,7 +9,7 @@ outside `jit`, the loop runs without it, and is traced in each call; it is still
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
@@ -24,9 +24,8 @@ from ..rest import Rest, flatten_static
 from ..scopes.lifts import Captured
 from ..statics import is_shareable, snapshot, static_key, surroundings
 from ..typing import PyTree
-from .arguments import join_arguments, name_arguments
-from .compiled import Cache, Program
-from .donation import DONATED, Donated
+from .arguments import DONATED, Donated, join_arguments, name_arguments
+from .jitting import Cache, Program
 
 __all__ = ["cached_when_eager"]
 
@@ -126,7 +125,7 @@ class Made(NamedTuple):
     @property
     def is_shareable(self) -> bool:
         """Whether its compiled functions may be found again, and can be kept without keeping arrays alive."""
-        return all(is_shareable(fn) and not _is_local(fn) for fn in _functions((self.args, self.options)))
+        return all(is_shareable(fn) and not _is_local(fn) for fn in _functions(self.args, self.options))
 
     def snapshot(self) -> Made:
         """Return a copy made from values that can no longer change."""
@@ -213,15 +212,17 @@ class EagerCall:
         return EagerCall(self._made.snapshot(), self._static, self.key)
 
 
-def _functions(options: Any) -> Iterator[Callable[..., Any]]:
-    """Yield the functions in the arguments of a lift."""
-    if isinstance(options, Mapping):
-        options = [*options.items()]
-    if isinstance(options, list | tuple):
-        for below in options:
-            yield from _functions(below)
-    elif callable(options):
-        yield options
+def _functions(*options: Any) -> list[Callable[..., Any]]:
+    """Return the functions in the arguments of a lift, the outer ones first."""
+    found, below = [], [*options]
+    for one in below:  # which grows
+        if isinstance(one, Mapping):
+            below += [*one, *one.values()]
+        elif isinstance(one, list | tuple):
+            below += one
+        elif callable(one):
+            found.append(one)
+    return found
 
 
 def _is_local(fn: Callable[..., Any]) -> bool:

@@ -16,7 +16,7 @@ from ..errors import LiftArgumentError
 from ..filters import to_predicate
 from ..pipeline.body import Body
 from ..typing import Path, PyTree
-from .donation import Donated
+from .arguments import Donated
 
 __all__ = ["Placement", "Shardings"]
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import LiftArgumentError, boundary, call_user, shown
-from ..runners.derivative import checked_pair
+from ..runners.differentiating import checked_pair
 from ..struct import PyTreeNode, field
 from ..typing import Array, PyTree
 

@@ -19,7 +19,7 @@ from liftcore import Scope
 from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import All, PathContains
 from liftcore.pipeline import Body
-from liftcore.runners.compiled import Compiled
+from liftcore.runners.jitting import Compiled
 
 KEY = jax.random.key(0)
 RNGS = {"params": KEY, "dropout": jax.random.key(1)}

@@ -2,15 +2,22 @@
 
 The body is traced for one element. Its initial values are computed by `jax.vmap`, one operation at a time, so that an
 enclosing loop sees what each of them depends on. The rest runs under the mapping itself.
+
+On a mesh of Explicit axes, `jax.vmap` requires the same sharding along the mapped axis for all arrays. So the keys that
+are split for the elements, and the variables that are created for them, are sharded along that axis in the same way as
+the arguments and variables of the mapping (`MeshAxis`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from .._compat import DRAWS_SHARDED
 from ..errors import LoopInvarianceError
@@ -25,20 +32,20 @@ from .axes import (
     NO_AXES,
     Arguments,
     VariableAxes,
+    boxes_inside,
+    boxes_outside,
     check_group_axes,
     check_out_axes,
+    check_params,
     flatten_axes,
     slice_type,
     split_keys,
     split_rules,
     splits,
 )
-from .boxes import boxes_outside, check_params, sized_inside
-from .carry import fix_for
-from .invariance import share_the_rest
-from .mesh_axes import MeshAxis
+from .carry import fix_for, share_the_rest
 
-__all__ = ["Elements", "Mapper", "Spread", "over_elements"]
+__all__ = ["Elements", "Mapper", "MeshAxis", "Spread", "over_elements"]
 
 
 @dataclasses.dataclass(eq=False)
@@ -50,22 +57,20 @@ class Elements:
         arguments: the arguments of the call.
         size: the number of elements.
         others: what is not mapped; joins slices to the arguments of the body.
-        operands: the values that are mapped.
-        in_axes: their axes, as a pytree prefix.
+        operands: the arrays that are mapped, in lists.
+        in_axes: their axes, in lists.
         group_axes: the axes of the output groups.
-        mesh: the mesh axes along which operands are sharded.
-        gathers: whether operands must be gathered along these for `jax.vmap`.
+        mesh: how operands are sharded along their mapped axes; None, as usual, if none is.
     """
 
     mapper: Mapper
     arguments: Arguments
     size: int
     others: Others
-    operands: tuple[PyTree, ...]
-    in_axes: tuple[PyTree, ...]
-    group_axes: tuple[Axis, ...]
-    mesh: MeshAxis
-    gathers: bool
+    operands: tuple[list[Any], ...]
+    in_axes: tuple[list[Axis], ...]
+    group_axes: list[Axis]
+    mesh: MeshAxis | None
 
     def join(self, *slices: Any) -> Any:
         """Return the arguments of the body for one element, given its slice of each operand."""
@@ -81,14 +86,13 @@ class Elements:
             axis_name=self.mapper.axis_name,
             spmd_axis_name=self.mapper.spmd_axis_name,
         )
-        return self.mesh.gathered(mapped, in_axes, out_axes) if self.gathers else mapped
+        if self.mesh is None or not self.mesh.gathers:
+            return mapped
+        return self.mesh.gathered(mapped, in_axes, out_axes)
 
-    def types(self, operands: PyTree, in_axes: PyTree) -> PyTree:
+    def types(self, arrays: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:
         """Return the types of the slices of one element."""
-        leaves, treedef = jax.tree.flatten(operands)
-        axes = flatten_axes("operands", in_axes, operands)
-        slices = [leaf if axis is None else slice_type(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
-        return jax.tree.unflatten(treedef, slices)
+        return [leaf if axis is None else slice_type(leaf, axis) for leaf, axis in zip(arrays, axes, strict=True)]
 
     @property
     def names(self) -> list[tuple[Any, int]]:
@@ -105,9 +109,10 @@ class Elements:
             if found is not None:
                 return found
         split = self.split(body, element)
+        axes = ([*self.group_axes, 0], *self.in_axes), (out_axes, self.group_axes)
         try:
             created = self.created(split)
-            outputs = self.batch(split.remainder, *self.axes_of_remainder(out_axes))(created, *self.operands)
+            outputs = self.batch(split.remainder, *axes)(created, *self.operands)
         except ValueError as error:
             _check_shared(body, split, self, error)
             raise
@@ -115,17 +120,13 @@ class Elements:
 
     def split(self, body: Body, element: Callable[..., Any]) -> Split:
         """Trace the body for one element, in two parts."""
-        return body.split(*self.types(self.operands, self.in_axes), axes=self.names, via=element)
+        return body.split(*map(self.types, self.operands, self.in_axes), axes=self.names, via=element)
 
     def created(self, split: Split) -> list[PyTree]:
         """Return the initial values of all elements, and the results of effects."""
         axes = [*self.group_axes, 0]
-        form = self.mesh.form([axes[part] for part in split.parts])
+        form = None if self.mesh is None else self.mesh.form([axes[part] for part in split.parts])
         return split.batched_prologue(self.batch, self.operands, self.in_axes, axes, form)
-
-    def axes_of_remainder(self, out_axes: InOutAxes) -> tuple[PyTree, PyTree]:
-        """Return the axes of its operands, the first of which is `created`, and of its results."""
-        return ([*self.group_axes, 0], *self.in_axes), (out_axes, [*self.group_axes])
 
     def _run_unsplit(
         self, body: Body, element: Callable[..., Any], out_axes: InOutAxes
@@ -141,7 +142,7 @@ class Elements:
             runs.append(None)
             return found
 
-        mapped = self.batch(run, self.in_axes, (out_axes, self.group_axes))
+        mapped = self.batch(run, self.in_axes, (out_axes, tuple(self.group_axes)))
         try:
             output: tuple[PyTree, tuple[PyTree, ...]] = mapped(*self.operands)
             return output
@@ -164,7 +165,8 @@ class Spread(Elements):
         if not body.writes:
             result = self.spread(lambda *one: element(body, *one)[0], self.operands, self.in_axes, out_axes)
             return result, body.unchanged
-        split, axes = self.split(body, element), self.axes_of_remainder(out_axes)
+        split = self.split(body, element)
+        axes = ([*self.group_axes, 0], *self.in_axes), (out_axes, self.group_axes)
         shared = [group for group, axis in zip(split.values, self.group_axes, strict=True) if axis is None]
         try:
             operands = self.created(split), *self.operands
@@ -216,28 +218,26 @@ def over_elements(
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = Arguments(body, 1, args, kwargs, in_axes, kw_axes)
-        size, variable_groups = sized_inside(
-            body.where,
-            variable_groups,
-            axes.in_axes,
-            metadata_params,
-            lambda groups: arguments.size(axis_size, groups, axes.in_axes, mapper.fix),
-        )
+        size_of = functools.partial(arguments.size, axis_size, axes=axes.in_axes, fix=mapper.fix)
+        variable_groups = boxes_inside(body.where, variable_groups, axes.in_axes, metadata_params, size_of)
+        size = size_of(variable_groups)
         keys = split_keys(rng_groups, key_axes, size)
-        operands, axes_of, others = arguments.split_with(variable_groups, axes.in_axes, keys, key_axes)
+        operands, along, others = arguments.split_with(variable_groups, axes.in_axes, keys, key_axes)
 
         def element(body: Body, *slices: Any) -> tuple[Any, Any]:
             variables, rngs, args, kwargs = elements.join(*slices)
             result, groups = body(variables, rngs, *args, **kwargs)
-            check_out_axes(f"{body.where}, out_axes", out_axes, result)
-            check_group_axes(body.where, (*axes.out_axes, 0), groups)
+            if out_axes != 0:  # there is always a position 0
+                check_out_axes(f"{body.where}, out_axes", out_axes, result)
+            if any(axes.out_axes):
+                check_group_axes(body.where, axes.out_axes, groups[:-1])
             return result, groups
 
-        mesh = MeshAxis(operands, axes_of)
-        gathers = not DRAWS_SHARDED and splits(keys, key_axes)
-        operands = operands if gathers else mesh.alike(operands, axes_of)
-        group_axes = (*axes.out_axes, 0)
-        elements = mapper.elements(mapper, arguments, size, others, (operands,), (axes_of,), group_axes, mesh, gathers)
+        mesh = MeshAxis.of(operands, along, not DRAWS_SHARDED and splits(keys, key_axes))
+        if mesh is not None and not mesh.gathers:
+            operands = mesh.alike(operands, along)
+        group_axes = [*axes.out_axes, 0]
+        elements = mapper.elements(mapper, arguments, size, others, (operands,), (along,), group_axes, mesh)
         result, groups = elements.run(body, element, out_axes)
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
 
@@ -275,3 +275,83 @@ def _check_shared(body: Body, split: Split, elements: Elements, error: ValueErro
                 f"{names} is shared by all elements (axis None), but its new value differs between them.",
                 fix_for(body, names, f"{axis}, or {advice}."),
             ) from error
+
+
+_reshard: Callable[..., Any] = jax.sharding.reshard  # JAX has no types for these two
+_to_spec: Callable[..., Any] = P
+
+
+class MeshAxis(NamedTuple):
+    """The mesh axes along which mapped values are sharded.
+
+    Attributes:
+        mesh: the mesh.
+        entry: its axes, as in a partition spec.
+        gathers: whether `jax.vmap` needs operands that are gathered along them; see `gathered`.
+    """
+
+    mesh: Any
+    entry: Any
+    gathers: bool
+
+    @classmethod
+    def of(cls, operands: Sequence[Any], axes: Sequence[int], gathers: bool) -> MeshAxis | None:
+        """Return those of the first operand that is sharded along its mapped axis; None if there is none."""
+        # A glance at all types comes first, since almost no mapping has arrays on a mesh, and all run this.
+        if True not in [isinstance(leaf, jax.Array) and not jax.typeof(leaf).sharding.mesh.empty for leaf in operands]:
+            return None
+        found = next(filter(None, map(_entry, operands, axes)), None)
+        return None if found is None else cls(*found, gathers)
+
+    def alike(self, tree: PyTree, axes: PyTree) -> PyTree:
+        """Return arrays that are mapped together with the operands, sharded alike along their own mapped axes."""
+        leaves, treedef = jax.tree.flatten(tree)
+        pairs = zip(leaves, flatten_axes("variables", axes, tree), strict=True)
+        return jax.tree.unflatten(treedef, [leaf if axis is None else self._placed(leaf, axis) for leaf, axis in pairs])
+
+    def form(self, axes: Sequence[Axis]) -> Callable[[int, Any], Any]:
+        """Return the function that shards initial values alike, as `Split.batched_prologue` takes it.
+
+        Args:
+            axes: for each initial value, its mapped axis, or None.
+        """
+        return lambda number, leaf: leaf if (axis := axes[number]) is None else self._placed(leaf, axis)
+
+    def gathered(self, mapped: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
+        """Return the mapping with operands gathered along their mapped axes, and results sharded along theirs.
+
+        Before JAX 0.10, `jax.vmap` cannot draw random arrays from keys that are sharded along the mapped axis. So each
+        device computes all elements.
+        """
+
+        def run(*operands: Any) -> Any:
+            leaves, treedef = jax.tree.flatten(operands)
+            axes = flatten_axes("operands", tuple(in_axes) if isinstance(in_axes, list) else in_axes, operands)
+            full = [leaf if axis is None else _unsharded(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
+            return self.alike(mapped(*jax.tree.unflatten(treedef, full)), out_axes)
+
+        return run
+
+    def _placed(self, leaf: Any, axis: int) -> Any:
+        entries = [*jax.typeof(leaf).sharding.spec]
+        if entries[axis] is not None:
+            return leaf
+        entries[axis] = self.entry
+        return _reshard(leaf, NamedSharding(self.mesh, _to_spec(*entries)))
+
+
+def _unsharded(leaf: Any, axis: int) -> Any:
+    """Return an array gathered along an axis."""
+    found = _entry(leaf, axis)
+    if found is None:
+        return leaf
+    entries = [*jax.typeof(leaf).sharding.spec]
+    entries[axis] = None
+    return _reshard(leaf, NamedSharding(found[0], _to_spec(*entries)))
+
+
+def _entry(leaf: Any, axis: int) -> Any:
+    """Return the mesh of an array and its sharding along an axis; None if it is not sharded along it."""
+    sharding: Any = getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
+    entry = sharding.spec[axis] if sharding is not None and len(sharding.spec) else None
+    return None if entry is None else (sharding.mesh, entry)

@@ -26,8 +26,8 @@ from ..pipeline.reuse import once
 from ..pipeline.splitting import Split, trace
 from ..scopes.lifts import Advice
 from ..typing import PyTree
-from .invariance import LoopAdvice
-from .loop import Iteration, Loop
+from .carry import LoopAdvice
+from .looping import Iteration, Loop
 
 __all__ = ["LOOP_ADVICE", "Repeat", "loop_advice", "loop_keys"]
 
@@ -38,7 +38,12 @@ _ADVICE = Advice(
     _GROUPS,
     _GROUPS,
 )
-LOOP_ADVICE = LoopAdvice('Carry it, `variable_carry="{}"`', 'Carry it: `variable_carry="{}"`', " (variable_broadcast)")
+LOOP_ADVICE = LoopAdvice(
+    'Carry it, `variable_carry="{}"`',
+    'Carry it: `variable_carry="{}"`',
+    " (variable_broadcast)",
+    "a key that is split",
+)
 """The advice for loops whose variables are carried or shared."""
 
 

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from ..errors import AxisSizeError
+from ..errors import AxisSizeError, LiftArgumentError, name_of, shown
 from ..filters.trees import apart, by_place, merged, overlay
 from ..pipeline.body import Body
 from ..pipeline.effects import Changes
@@ -33,16 +34,15 @@ from ..pipeline.splitting import Part, Prologue, Split, trace
 from ..typing import Axis, InOutAxes, Path, PyTree
 from ..values import overlaid, tag
 from .axes import check_group_axes, check_out_axes, flatten_axes, slice_type, to_axis, to_front
-from .carry import LoopState, check_carry
-from .invariance import (
+from .carry import (
     GROUPS,
     SLICES,
     STATE,
     WRITTEN,
     LoopAdvice,
-    check_loop,
+    LoopState,
+    check_carry,
     check_unread,
-    checked_iteration,
     not_constant,
 )
 
@@ -141,14 +141,12 @@ class Loop(NamedTuple):
             The last carry, the stacked values, and the output groups.
         """
         check_loop(body, self.size, len(self.group_axes), state, xs)
-        iteration = checked_iteration(body, iteration)
-        has_shared_output = not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none))
-        if body.writes or has_shared_output:
+        if body.writes or not _all_are_stacked(out_axes):
             return self._run_split(body, iteration, shared, LoopState(*state), xs, out_axes)
 
         # The usual `apply`: nothing can be written, so nothing is split, and `self.scan` traces the body directly.
         def step(carry: Any, slices: Any) -> Any:
-            return iteration(body, shared, (state[0], carry), slices)[:2]
+            return run_iteration(iteration, body, shared, (state[0], carry), slices)[:2]
 
         try:
             carry, ys = self.scan(Iteration(step, lambda carry: (None, LoopState(state[0], carry))), state[1], xs)
@@ -159,7 +157,7 @@ class Loop(NamedTuple):
             )
             check_carry(body.where, "carry", state[1], traced.outputs)
             raise
-        return carry, Outputs(body.where, out_axes).join(ys, ()), body.unchanged
+        return carry, ys if out_axes == 0 else Outputs(body.where, out_axes).join(ys, ()), body.unchanged
 
     def _run_split(
         self,
@@ -178,9 +176,10 @@ class Loop(NamedTuple):
         outputs = Outputs(body.where, out_axes)
 
         def parted(body: Body, state: Any, slices: Any, given: Any = given) -> Any:
-            carry, ys, (shared, carried, *stacked, captured) = iteration(body, given, state, slices)
+            carry, ys, (shared, carried, *stacked, captured) = run_iteration(iteration, body, given, state, slices)
             stackable, constant = outputs.split(ys)
-            check_group_axes(body.where, self.group_axes, stacked)
+            if any(self.group_axes):
+                check_group_axes(body.where, self.group_axes, stacked)
             # Shared outputs and new values of shared variables are treated like initial values: they must not depend on
             # the iteration either, and are computed before the loop.
             constants = tag((constant, shared.values))
@@ -202,7 +201,8 @@ class Loop(NamedTuple):
             leaves = [leaf if place in read else None for place, leaf in enumerate(leaves, len(first))]
 
             def see(now: LoopState) -> tuple[Created, LoopState]:
-                return made._replace(carried=overlay(made.carried, now.carried)), state.updated(now)
+                carried = overlay(made.carried, now.carried) if any(made.carried) else made.carried
+                return made._replace(carried=carried), state.updated(now)
 
             def step(now: LoopState, slices: Any) -> Any:
                 """Run the rest of one iteration, from the initial values and the leaves that it reads."""
@@ -264,6 +264,29 @@ class Loop(NamedTuple):
         """
         first = _first(body.where, xs, self.size, self.reverse) if kinds.carried_from_slices else None
         once = Prologue(traced, traced.leaves((state, first)))
+        if kinds.batched:
+            stacked = self._create_in_turn(traced, kinds, once, xs)
+        else:
+            stacked = {}
+            once.make(kinds.early)
+        if kinds.late:  # for the first run of the loop, which computes what these read
+            once.evaluate(kinds.late)
+        made: Created = traced.tree({**once.values, **stacked})
+        body.made([made.shared, made.carried, *made.stacked])
+        return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
+
+    def _create_in_turn(self, traced: Split, kinds: Kinds, once: Prologue, xs: PyTree) -> Mapping[int, Any]:
+        """Compute the initial values of stacked variables and single ones, which may read each other.
+
+        Args:
+            traced: the split.
+            kinds: its kinds.
+            once: the prologue of the values that are computed once.
+            xs: the slices of all iterations.
+
+        Returns:
+            The stacked values, by number, with those that they read.
+        """
         along = [None if leaf is None else 0 for leaf in traced.leaves((None, xs))]
         many = Prologue(traced, traced.leaves((None, xs)), along, self._batch)
         axes = [None if kind != "stacked" else self.group_axes[group] for kind, group in kinds.fields]
@@ -280,10 +303,7 @@ class Loop(NamedTuple):
             for number in now:
                 self._know_first(once, kinds, number, many.values[number])
             several -= now
-        once.evaluate(kinds.late)  # for the first run of the loop, which computes what these read
-        made: Created = traced.tree({**once.values, **many.values})
-        body.made([made.shared, made.carried, *made.stacked])
-        return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
+        return many.values
 
     def _made_late(self, body: Body, once: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:
         """Return all initial values after the stacked ones exist: carried values that read these are computed again.
@@ -431,7 +451,8 @@ class Outputs:
 
     def split(self, ys: PyTree) -> tuple[list[Any], list[Any]]:
         """Return the leaves to stack, and those that are the same in all iterations."""
-        check_out_axes(self._where, self._out_axes, ys)
+        if self._out_axes != 0:  # there is always a position 0
+            check_out_axes(self._where, self._out_axes, ys)
         axes = flatten_axes(self._where, self._out_axes, ys)
         leaves, self._treedef = jax.tree.flatten(ys)
         pairs = list(zip(leaves, axes, strict=True))
@@ -466,3 +487,54 @@ def _either(some: PyTree, others: PyTree) -> PyTree:
 
 def _is_none(value: Any) -> bool:
     return value is None
+
+
+def _all_are_stacked(out_axes: InOutAxes) -> bool:
+    return isinstance(out_axes, int) or all(
+        isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)
+    )
+
+
+def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None:
+    """Check the arguments of `Loop.run`.
+
+    Raises:
+        LiftArgumentError: if the output groups or the state do not have the form that a loop needs.
+        AxisSizeError: if the number of slices differs from the number of iterations.
+    """
+    lift = body.layout.lift
+    if len(lift.out) != 2 + axes or lift.captures is None:
+        given = f"{len(lift.out)}{'' if lift.captures is None else ' and `Captured()`'}"
+        raise LiftArgumentError(
+            body.where,
+            f"a loop needs these output filters: one for shared variables, one for carried ones, {axes} for stacked "
+            f"ones (as many as `group_axes`), and `Captured()`; given {given}.",
+            "List them in this order; `False` is a filter that takes nothing.",
+        )
+    if not isinstance(state, tuple | list) or len(state) != 2:
+        raise LiftArgumentError(
+            body.where,
+            f"the state of a loop is a pair of the group of carried variables and the carry; given {shown(state)}.",
+            "Pass `(variable_groups[1], carry)`; the carry may be None.",
+        )
+    if True in [np.shape(leaf)[:1] != (size,) for leaf in jax.tree.leaves(xs)]:
+        shapes = {jax.tree_util.keystr(path): np.shape(leaf) for path, leaf in jax.tree.leaves_with_path(xs)}
+        path, shape = next((path, shape) for path, shape in shapes.items() if shape[:1] != (size,))
+        raise AxisSizeError(
+            body.where,
+            f"slices{path} of shape {shape} were given, but the loop has size {size}.",
+            f"Pass {size} slices along axis 0.",
+        )
+
+
+def run_iteration(iteration: Callable[..., Any], body: Body, *args: Any) -> tuple[Any, Any, Any]:
+    """Run an iteration; raise if it returns something else than `Loop.run` takes."""
+    found = iteration(body, *args)
+    if isinstance(found, tuple) and len(found) == 3:
+        return found
+    given = f"{len(found)} values" if isinstance(found, tuple) else shown(found)
+    raise LiftArgumentError(
+        f"{name_of(iteration)} of {body.where}",
+        f"it must return the next carry, the values to stack, and the output groups; given {given}.",
+        "Write `y, groups = body((shared, state[0]), …)`, and `return carry, y, groups`.",
+    )

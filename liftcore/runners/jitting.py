@@ -34,8 +34,7 @@ from ..pipeline.stages import Layout
 from ..scopes.observers import OBSERVERS
 from ..statics import snapshot
 from ..typing import Path, PyTree
-from .arguments import join_arguments
-from .donation import NOTHING, Donated
+from .arguments import NOTHING, Donated, join_arguments
 from .shardings import Shardings
 
 __all__ = ["Cache", "Compiled", "Kept", "NewTrace", "Options", "Program", "Signature"]

@@ -26,8 +26,8 @@ from ..pipeline.splitting import Split, trace
 from ..texts import path_text, types_text
 from ..typing import Filter, PyTree
 from .arguments import parameter_names
-from .branches import Slots
-from .derivative import derivative, positive
+from .branching import Slots
+from .differentiating import derivative, positive
 
 __all__ = ["Operands", "Ruled", "WithRule", "by_number", "pair", "split_held", "with_defaults"]
 
