@@ -194,7 +194,7 @@ class Split:
         Returns:
             One pytree for each output group, and the results of effects.
         """
-        return self._made(Prologue(self, self.leaves(operands)), None, form)
+        return self._computed(Prologue(self, self.leaves(operands)), None, form)
 
     def batched_prologue(
         self,
@@ -223,7 +223,7 @@ class Split:
         along = [axis for axis, part in pairs for _ in jax.tree.leaves(part)]
         axes = [group_axes[part] for part in self.parts]
         try:
-            return self._made(Prologue(self, self.leaves(operands), along, batch), axes, form)
+            return self._computed(Prologue(self, self.leaves(operands), along, batch), axes, form)
         except ValueError as error:
             # The bits of all that differs between elements: leaves of the operands, and initial values.
             differs = _bits([*[None for _ in self.consts], *along, *axes])
@@ -233,7 +233,7 @@ class Split:
                 raise not_shared(self.body, names) from error
             raise
 
-    def _made(
+    def _computed(
         self, prologue: Prologue, axes: Sequence[Any] | None, form: Callable[[int, Any], Any] | None
     ) -> list[PyTree]:
         prologue.make(None, axes, form)

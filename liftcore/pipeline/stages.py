@@ -38,6 +38,7 @@ from .effects import Changes
 __all__ = ["Layout", "dedupe", "filter_", "group_streams", "inner_streams", "is_scope", "reconstruct", "repack"]
 
 _ALIAS = "params of rule "
+_ONE_SCOPE = jax.tree.structure(0)
 
 
 class Layout(NamedTuple):
@@ -74,6 +75,9 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
         The outermost distinct scopes; the given scopes as a list; for each given scope, the index of its outermost
         scope and the route from there; and the pytree structure of the given scopes.
     """
+    if isinstance(scopes, Scope):  # the most common case
+        scopes.check_valid()
+        return [scopes], [scopes], ((0, ()),), _ONE_SCOPE
     given, structure = jax.tree.flatten(scopes, is_leaf=is_scope)
     if not all(map(is_scope, given)):
         given, structure = jax.tree.flatten(jax.tree.map(_opened, scopes, is_leaf=is_scoped), is_leaf=is_scope)
@@ -85,9 +89,6 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
                 "Pass the scope whose variables are lifted; modules have lifts of their own, with the same names.",
             )
         scope.check_valid()
-    if len(given) == 1:  # the most common case
-        return given, given, ((0, ()),), structure
-
     outers: list[Scope] = []
     routes: list[tuple[int, Path]] = []
     for scope in given:
