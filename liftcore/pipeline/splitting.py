@@ -398,8 +398,9 @@ class Prologue:
 
     def _variables(self, number: int) -> list[Any]:
         """Return the variables of the jaxpr that have an initial value: its own, and its previews."""
+        own = self.split.outvars[number]
         previews = [var for var, of in self.split.previews.items() if of == number]
-        return variables_of([self.split.outvars[number], *previews])
+        return previews if isinstance(own, jex.Literal) else [own, *previews]
 
     def make(
         self,
@@ -464,7 +465,7 @@ class Prologue:
         effects = split.results_of_effects(steps) if split.jaxpr.effects else []
         out_axes = [None if axes is None else axes[number] for number in numbers]
         along = [None if self._batch is None else 0 for _ in effects]
-        read = variables_of(outvars)
+        read = [var for var in outvars if not isinstance(var, jex.Literal)]
         # Dicts, not sets: they keep the order of the equations, so equal bodies give equal programs.
         reads = dict.fromkeys([var for step in steps for var in step.reads] + read)
         inputs = [var for var in reads if var in self._known]

@@ -119,12 +119,8 @@ def filter_(
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
     keys = [group_streams(outer.tree, rng_filters) for outer in outers]
     left = tuple([tuple(flat(rest)) if rest else () for _, rest in parts])
-    return _transposed([taken for taken, _ in parts], in_filters), _transposed(keys, rng_filters), left
-
-
-def _transposed(each: Sequence[Sequence[Any]], filters: Sequence[Any]) -> tuple[PyTree, ...]:
-    """Return one group for each filter, from one list for each scope; a group is empty if there is no scope."""
-    return tuple([tuple([trees[index] for trees in each]) for index in range(len(filters))])
+    variable_groups = tuple([tuple([taken[i] for taken, _ in parts]) for i in range(len(in_filters))])
+    return variable_groups, tuple([tuple([each[i] for each in keys]) for i in range(len(rng_filters))]), left
 
 
 def reconstruct(
@@ -177,8 +173,10 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
         tree = root.tree
         values.append(_classed(layout, root, {path: root.value_at(path) for path in tree.written}))
         created.append(_classed(layout, root, tree.created))
-    out = layout.lift.out
-    groups: list[Any] = list(map(Changes, _transposed(values, out), _transposed(created, out)))
+    groups: list[Any] = [
+        Changes(tuple([trees[i] for trees in values]), tuple([trees[i] for trees in created]))
+        for i in range(len(layout.lift.out))
+    ]
     if layout.lift.captures:
         groups.append(tuple([value for _, value in root.tree.sown] for root in roots))
     return tuple(groups), tuple(tuple(sown for sown, _ in root.tree.sown) for root in roots)
