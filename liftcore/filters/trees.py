@@ -16,7 +16,7 @@ from ..errors import LiftArgumentError, UnmatchedFilterError, shown
 from ..texts import path_text
 from ..typing import Filter, Path, Predicate, PyTree, Variables
 from ..values import Whole, unwrapped, wrapped
-from .predicates import decide, short_form, to_predicate
+from .predicates import SubtreePredicate, short_form, to_predicate
 
 __all__ = [
     "Place",
@@ -76,7 +76,7 @@ def partition(
             f"expected {{collection: {{name: … array}}}}, given {shown(variables)}.",
             "To get the variables of a pytree, write `liftcore.Blueprint.of(tree).variables(tree)`.",
         )
-    predicates = list(enumerate(map(to_predicate, filters)))
+    predicates = [(i, one if isinstance(one, SubtreePredicate) else to_predicate(one)) for i, one in enumerate(filters)]
     trees: list[dict[str, typing.Any]] = [{} for _ in range(len(predicates) + 1)]
     for collection, tree in variables.items():
         for index, part in _assign(tree, (collection, *prefix), predicates, len(predicates), empty):
@@ -91,7 +91,7 @@ def _assign(
     """Return the parts of `tree`, each with the index of the predicate that takes it, or `rest` if none does."""
     undecided: list[tuple[int, Predicate]] = []
     for index, predicate in predicates:
-        answer = decide(predicate, path)
+        answer = predicate.decide(path) if isinstance(predicate, SubtreePredicate) else None
         if answer:
             rest = index  # takes whatever the undecided predicates before it leave over
             break

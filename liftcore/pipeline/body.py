@@ -226,7 +226,7 @@ class Body:
         rng_groups: Any,
         mutable: Filter = True,
         *,
-        fold_in_data: Callable[[int], Any] | None = None,
+        fold_in_data_of: Callable[[int], Any] | None = None,
         restarted: frozenset[str] = frozenset(),
     ) -> PyTree:
         """Create scopes from groups, in the structure of the scopes that the lifted function received.
@@ -235,7 +235,7 @@ class Body:
             variable_groups: the groups of variables.
             rng_groups: the groups of RNG streams.
             mutable: a filter for the variables that may be written, among those that an output group takes.
-            fold_in_data: maps the index of an outermost scope to the function that makes the fold-in data of its draws.
+            fold_in_data_of: maps the index of an outermost scope to the function that makes the data of its draws.
             restarted: the names of streams that start again: their keys depend only on the path and the count below
                 each outermost scope, and their draws do not count outside.
         """
@@ -254,8 +254,8 @@ class Body:
         watch = None if self.observer is None else self.observer.body()
         for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
             root.tree.watch = watch
-            if fold_in_data is not None:
-                root.tree.fold_in_data = fold_in_data(index)
+            if fold_in_data_of is not None:
+                root.tree.fold_in_data = fold_in_data_of(index)
             root.tree.redrawn = (outer.tree.redrawn - outer.tree.made_again - self._declared) | self._redrawn
             root.tree.casts = {**outer.tree.casts, **self._casts} if self._casts else outer.tree.casts
             if self._sight is not None:

@@ -194,7 +194,7 @@ class Split:
         Returns:
             One pytree for each output group, and the results of effects.
         """
-        return self._made(Prologue(self, self.leaves(operands)), None, form)
+        return self._computed(Prologue(self, self.leaves(operands)), None, form)
 
     def batched_prologue(
         self,
@@ -223,7 +223,7 @@ class Split:
         along = [axis for axis, part in pairs for _ in jax.tree.leaves(part)]
         axes = [group_axes[part] for part in self.parts]
         try:
-            return self._made(Prologue(self, self.leaves(operands), along, batch), axes, form)
+            return self._computed(Prologue(self, self.leaves(operands), along, batch), axes, form)
         except ValueError as error:
             # The bits of all that differs between elements: leaves of the operands, and initial values.
             differs = _bits([*[None for _ in self.consts], *along, *axes])
@@ -233,7 +233,7 @@ class Split:
                 raise not_shared(self.body, names) from error
             raise
 
-    def _made(
+    def _computed(
         self, prologue: Prologue, axes: Sequence[Any] | None, form: Callable[[int, Any], Any] | None
     ) -> list[PyTree]:
         prologue.make(None, axes, form)
@@ -398,8 +398,9 @@ class Prologue:
 
     def _variables(self, number: int) -> list[Any]:
         """Return the variables of the jaxpr that have an initial value: its own, and its previews."""
+        own = self.split.outvars[number]
         previews = [var for var, of in self.split.previews.items() if of == number]
-        return variables_of([self.split.outvars[number], *previews])
+        return previews if isinstance(own, jex.Literal) else [own, *previews]
 
     def make(
         self,
@@ -464,7 +465,7 @@ class Prologue:
         effects = split.results_of_effects(steps) if split.jaxpr.effects else []
         out_axes = [None if axes is None else axes[number] for number in numbers]
         along = [None if self._batch is None else 0 for _ in effects]
-        read = variables_of(outvars)
+        read = [var for var in outvars if not isinstance(var, jex.Literal)]
         # Dicts, not sets: they keep the order of the equations, so equal bodies give equal programs.
         reads = dict.fromkeys([var for step in steps for var in step.reads] + read)
         inputs = [var for var in reads if var in self._known]

@@ -38,6 +38,7 @@ from .effects import Changes
 __all__ = ["Layout", "dedupe", "filter_", "group_streams", "inner_streams", "is_scope", "reconstruct", "repack"]
 
 _ALIAS = "params of rule "
+_ONE_SCOPE = jax.tree.structure(0)
 
 
 class Layout(NamedTuple):
@@ -74,6 +75,9 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
         The outermost distinct scopes; the given scopes as a list; for each given scope, the index of its outermost
         scope and the route from there; and the pytree structure of the given scopes.
     """
+    if isinstance(scopes, Scope):  # the most common case
+        scopes.check_valid()
+        return [scopes], [scopes], ((0, ()),), _ONE_SCOPE
     given, structure = jax.tree.flatten(scopes, is_leaf=is_scope)
     if not all(map(is_scope, given)):
         given, structure = jax.tree.flatten(jax.tree.map(_opened, scopes, is_leaf=is_scoped), is_leaf=is_scope)
@@ -85,9 +89,6 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
                 "Pass the scope whose variables are lifted; modules have lifts of their own, with the same names.",
             )
         scope.check_valid()
-    if len(given) == 1:  # the most common case
-        return given, given, ((0, ()),), structure
-
     outers: list[Scope] = []
     routes: list[tuple[int, Path]] = []
     for scope in given:
@@ -118,12 +119,8 @@ def filter_(
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
     keys = [group_streams(outer.tree, rng_filters) for outer in outers]
     left = tuple([tuple(flat(rest)) if rest else () for _, rest in parts])
-    return _transposed([taken for taken, _ in parts], in_filters), _transposed(keys, rng_filters), left
-
-
-def _transposed(each: Sequence[Sequence[Any]], filters: Sequence[Any]) -> tuple[PyTree, ...]:
-    """Return one group for each filter, from one list for each scope; a group is empty if there is no scope."""
-    return tuple([tuple([trees[index] for trees in each]) for index in range(len(filters))])
+    variable_groups = tuple([tuple([taken[i] for taken, _ in parts]) for i in range(len(in_filters))])
+    return variable_groups, tuple([tuple([each[i] for each in keys]) for i in range(len(rng_filters))]), left
 
 
 def reconstruct(
@@ -176,8 +173,10 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
         tree = root.tree
         values.append(_classed(layout, root, {path: root.value_at(path) for path in tree.written}))
         created.append(_classed(layout, root, tree.created))
-    out = layout.lift.out
-    groups: list[Any] = list(map(Changes, _transposed(values, out), _transposed(created, out)))
+    groups: list[Any] = [
+        Changes(tuple([trees[i] for trees in values]), tuple([trees[i] for trees in created]))
+        for i in range(len(layout.lift.out))
+    ]
     if layout.lift.captures:
         groups.append(tuple([value for _, value in root.tree.sown] for root in roots))
     return tuple(groups), tuple(tuple(sown for sown, _ in root.tree.sown) for root in roots)

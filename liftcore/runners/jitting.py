@@ -202,7 +202,7 @@ class Program:
         source = FoldInData(fold_in_data, body)
         variable_groups = gone.joined(variable_groups)
         # Always marked: one trace serves calls inside other lifts, which split it, and calls outside any lift.
-        scopes = body.tagging().scope_fn(variable_groups, rng_groups, fold_in_data=source.to)
+        scopes = body.tagging().scope_fn(variable_groups, rng_groups, fold_in_data_of=source.to)
         gone.write(body, scopes)
         result = body.run(self.fn, scopes, args, kwargs)
         groups = body.repacked(scopes)

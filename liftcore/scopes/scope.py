@@ -389,7 +389,7 @@ class Scope(Declaring, Sharing):
             if value is None or isinstance(value, FunctionType):
                 raise problems.made_no_value(self, name, init_fn, value)
             self.create_variable("params", name, value)
-            value = unwrapped(self.dicts("params")[name])
+            value = unwrapped(self.node.dicts["params"][name])
             return meta.unbox(value) if unbox else value
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
