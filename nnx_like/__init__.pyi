@@ -140,7 +140,6 @@ from .transforms.remat_scan import remat_scan
 from .transforms.scan import Carry
 from .transforms.uniform import named_call
 from .transforms.vmap import StateAxes
-from .variablelib.defaults import A, M, VarDefaults, var_defaults
 from .variablelib.kinds import (
     BatchStat,
     Cache,
@@ -152,9 +151,11 @@ from .variablelib.kinds import (
     RngKey,
     RngState,
     VariableState,
+    register_variable_name,
+    variable_name_from_type,
+    variable_type_from_name,
 )
-from .variablelib.metadata import VariableMetadata, with_metadata, with_partitioning
-from .variablelib.registry import register_variable_name, variable_name_from_type, variable_type_from_name
+from .variablelib.metadata import A, M, VarDefaults, VariableMetadata, var_defaults, with_metadata, with_partitioning
 from .variablelib.variable import Variable
 
 __all__ = [

@@ -23,8 +23,7 @@ from ..graph.differences import difference
 from ..graph.walk import is_object
 from ..transforms.decorating import checked, named
 from ..transforms.guarding import check_brings_none
-from ..variablelib.collection import collection_of
-from ..variablelib.kinds import RngKey, RngState
+from ..variablelib.kinds import RngKey, RngState, collection_of
 from ..variablelib.variable import Variable
 from .streams import NoKey, with_states
 from .variables import to_linen_var, to_nnx_var

@@ -34,7 +34,7 @@ from liftcore.statics import Undescribed, snapshot, warn_not_shared
 
 from ..errors import StructureError
 from ..objects.natives import hidden_error, hidden_in
-from ..variablelib.by_reference import is_object
+from ..variablelib.variable import is_object
 
 __all__ = [
     "AGAIN",

@@ -16,10 +16,8 @@ from ..errors import AliasError
 from ..objects.flattening import marks_of
 from ..objects.natives import children_with_path, contains_itself, is_dict, is_native
 from ..objects.pytree import Pytree, attributes_of
-from ..variablelib.by_reference import is_object
-from ..variablelib.collection import CONSTANTS
-from ..variablelib.registry import variable_type_from_name
-from ..variablelib.variable import Variable
+from ..variablelib.kinds import CONSTANTS, variable_type_from_name
+from ..variablelib.variable import Variable, is_object
 from .aliasing import alias_error
 from .definition import (
     AGAIN,

@@ -13,8 +13,7 @@ from liftcore import static_key, trace_state
 from liftcore.cycles import checks_itself, entering
 from liftcore.statics import Undescribed, snapshot
 
-from ..variablelib.by_reference import is_object
-from ..variablelib.variable import Variable
+from ..variablelib.variable import Variable, is_object
 from .markers import has_data, is_data
 from .natives import hidden_error, hidden_in
 

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from ..errors import StructureError
 from ..filterlib import to_predicate
-from ..variablelib.kinds import Perturbation
-from ..variablelib.registry import variable_type_from_name
+from ..variablelib.kinds import Perturbation, variable_type_from_name
 from ..variablelib.variable import Variable
 from .pytree import Pytree
 from .sharing import check_unshared

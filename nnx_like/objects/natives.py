@@ -21,7 +21,7 @@ from liftcore import is_array
 
 from ..errors import StructureError
 from ..statelib.nested import sorted_keys
-from ..variablelib.by_reference import is_object
+from ..variablelib.variable import is_object
 
 __all__ = [
     "children_with_path",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..variablelib.kinds import RngState
-from ..variablelib.printing import size_of, size_text
+from ..variablelib.values import size_of, size_text
 from ..variablelib.variable import Variable
 from .markers import has_data, is_data
 from .natives import is_dict, is_native

@@ -17,9 +17,8 @@ from liftcore.errors import check_keywords
 from liftcore.owners import Style, collections_of
 
 from ..errors import StructureError, TraceContextError
-from ..variablelib.by_reference import ByReference
-from ..variablelib.collection import CONSTANTS
-from ..variablelib.variable import Variable
+from ..variablelib.kinds import CONSTANTS
+from ..variablelib.variable import ByReference, Variable
 from . import flattening, printing
 from .markers import MARK, annotation_mark, has_data, is_marked, register_data_type, unmarked
 

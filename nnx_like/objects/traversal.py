@@ -15,8 +15,7 @@ from liftcore.errors import shown
 
 from ..errors import StructureError
 from ..filterlib import to_predicate
-from ..variablelib.by_reference import is_object
-from ..variablelib.variable import Variable
+from ..variablelib.variable import Variable, is_object
 from .markers import is_data
 from .natives import children_with_path, hidden_error, hidden_in, is_native, items_of
 from .pytree import Pytree, attributes_of, renewed

@@ -12,7 +12,7 @@ from liftcore.errors import LiftArgumentError
 
 from ..objects.natives import parts_in
 from ..objects.pytree import Pytree
-from ..variablelib.by_reference import is_object
+from ..variablelib.variable import is_object
 
 __all__ = ["check_brings_none", "method_of"]
 
