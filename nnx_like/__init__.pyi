@@ -100,15 +100,16 @@ from .modes import (
     with_rngs,
 )
 from .objects.containers import Dict, List, Sequential
-from .objects.displaying import display
 from .objects.markers import Data, Static, data, dataclass, has_data, is_data, register_data_type, static
 from .objects.module import Module
+from .objects.printing import display
 from .objects.pytree import Object, Pytree, check_pytree
 from .objects.traversal import find_duplicates
 from .rnglib.splitting import restore_rngs
 from .rnglib.streams import Rngs, RngStream
 from .spmd import get_named_sharding, get_partition_spec, logical_axis_rules
 from .statelib.functions import (
+    GraphState,
     filter_state,
     from_flat_state,
     map_state,
@@ -119,8 +120,7 @@ from .statelib.functions import (
     to_flat_state,
     to_pure_dict,
 )
-from .statelib.graph_state import GraphState
-from .statelib.pure import as_pure, pure
+from .statelib.nested import as_pure, pure
 from .statelib.state import FlatState, State
 from .summary.tabulation import tabulate
 from .training import metrics, optimizer

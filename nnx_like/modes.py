@@ -20,7 +20,7 @@ from .errors import StructureError
 from .graph import flattening, functions
 from .objects import module, traversal, viewing
 from .objects.pytree import Pytree
-from .objects.sharing import check_not_returned, check_unshared
+from .objects.traversal import check_not_returned, check_unshared
 from .rnglib import copies, reseeding, splitting
 from .transforms import branches, loops, uniform
 from .transforms import custom_vjp as rules

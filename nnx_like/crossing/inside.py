@@ -27,7 +27,7 @@ from ..graph.definition import (
     static_value,
 )
 from ..graph.walk import Place, Walk, is_object, is_single
-from ..objects.natives import is_dict
+from ..objects.markers import is_dict
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
 from .contents import Contents

@@ -23,9 +23,9 @@ import numpy as np
 from ..graph.held import Held
 from ..graph.walk import Leaf, Walk, is_object, is_single
 from ..objects import flattening
-from ..objects.natives import is_dict, is_native
+from ..objects.markers import is_dict, is_native
 from ..objects.pytree import Pytree, walks_of
-from ..statelib.tree import StateTree
+from ..statelib.state import StateTree
 from ..variablelib.variable import Variable
 from .contents import Contents
 from .ref import Ref, Still

@@ -19,7 +19,7 @@ from ..graph.build import Builder, value_of
 from ..graph.definition import AGAIN, path_text, static
 from ..graph.differences import path_of
 from ..graph.walk import Walk
-from ..objects.natives import children_with_path, is_native
+from ..objects.markers import children_with_path, is_native
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
 from .groups import Groups, parts_of

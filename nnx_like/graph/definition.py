@@ -33,7 +33,7 @@ from liftcore import is_array, static_key
 from liftcore.statics import Undescribed, snapshot, warn_not_shared
 
 from ..errors import StructureError
-from ..objects.natives import hidden_error, hidden_in
+from ..objects.markers import hidden_error, hidden_in
 from ..variablelib.variable import is_object
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from ..filterlib import Filter
-from ..statelib.graph_state import GraphState
+from ..statelib.functions import GraphState
 from ..statelib.state import FlatState
 from .functions import GraphDef, listed, merge, split
 

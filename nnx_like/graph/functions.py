@@ -10,8 +10,8 @@ import jax
 from liftcore.errors import LiftArgumentError, boundary
 
 from ..filterlib import Filter, group
-from ..objects.sharing import check_unshared
-from ..statelib.graph_state import GraphState
+from ..objects.traversal import check_unshared
+from ..statelib.functions import GraphState
 from ..statelib.state import FlatState, State
 from ..variablelib.variable import Variable
 from .build import Builder

@@ -13,9 +13,8 @@ from liftcore.owners import is_owner
 from liftcore.statics import Undescribed
 
 from ..errors import AliasError
-from ..objects.flattening import marks_of
-from ..objects.natives import children_with_path, contains_itself, is_dict, is_native
-from ..objects.pytree import Pytree, attributes_of
+from ..objects.markers import children_with_path, contains_itself, is_dict, is_native
+from ..objects.pytree import Pytree, attributes_of, marks_of
 from ..variablelib.kinds import CONSTANTS, variable_type_from_name
 from ..variablelib.variable import Variable, is_object
 from .aliasing import alias_error

@@ -18,7 +18,7 @@ from ..graph.changing import update
 from ..graph.functions import state
 from ..graph.held import Held
 from ..objects.pytree import Pytree
-from ..objects.sharing import check_unshared
+from ..objects.traversal import check_unshared
 from ..statelib.state import State
 from ..variablelib.kinds import Param
 from ..variablelib.shardings import on_mesh

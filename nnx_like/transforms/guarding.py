@@ -10,7 +10,7 @@ from typing import Any
 
 from liftcore.errors import LiftArgumentError
 
-from ..objects.natives import parts_in
+from ..objects.markers import parts_in
 from ..objects.pytree import Pytree
 from ..variablelib.variable import is_object
 

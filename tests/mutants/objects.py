@@ -215,14 +215,14 @@ OF_OBJECTS = (
         RNGS,
     ),
     _of(
-        "rnglib/copies.py",
+        "rnglib/splitting.py",
         "        if which not in made:\n            made[which] = changes[which](value)\n        return made[which]\n",
         "        return changes[which](value)\n",
         "a stream in two places becomes two streams",
         RNGS,
     ),
     _of(
-        "rnglib/reseeding.py",
+        "rnglib/splitting.py",
         '    if policy == "scalars_only":\n        for path',
         "    if False:\n        for path",
         "streams of several keys are given one key",
