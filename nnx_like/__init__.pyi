@@ -1,12 +1,11 @@
 from . import bridge, errors, filterlib, graph, rnglib, spmd, statelib, traversals, variablelib
 from .bridge.adopting import object_in_scope
 from .bridge.lifting import lift
-from .crossing.metadata import PARTITION_NAME
+from .crossing.inside import PARTITION_NAME
 from .filterlib import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
 from .graph.capturing import capture
 from .graph.changing import pop, set_metadata, update
-from .graph.flattening import unflatten
-from .graph.functions import GraphDef, PureState, call, merge
+from .graph.functions import GraphDef, PureState, call, merge, unflatten
 from .layers import initializers
 from .layers.activations import (
     PReLU,
@@ -128,18 +127,15 @@ from .training.ema import EMA
 from .training.metrics import Metric, MultiMetric
 from .training.optimizer import ModelAndOptimizer, OptArray, Optimizer, OptState, OptVariable
 from .training.state import TrainState
-from .transforms.associative_scan import associative_scan
-from .transforms.batched_map import batched_map
-from .transforms.custom_jvp import custom_jvp
 from .transforms.custom_vmap import custom_vmap
+from .transforms.derivatives import linearize
 from .transforms.differentiation import DiffState
 from .transforms.jacobian import hessian, jacfwd, jacrev
 from .transforms.jit import StateSharding
-from .transforms.jvp import linearize
-from .transforms.remat_scan import remat_scan
-from .transforms.scan import Carry
-from .transforms.uniform import named_call
-from .transforms.vmap import StateAxes
+from .transforms.loops import Carry, remat_scan
+from .transforms.mapping import StateAxes, batched_map
+from .transforms.rules import custom_jvp
+from .transforms.uniform import associative_scan, named_call
 from .variablelib.kinds import (
     BatchStat,
     Cache,

@@ -12,17 +12,14 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
-from ..crossing.groups import Choose, Groups
+from ..crossing.groups import Choose, Groups, in_call
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
-from ..crossing.places import in_call
 from ..crossing.ref import Ref, is_ref
 from ..errors import StructureError
-from ..graph.definition import VARIABLE, entries, metadata_definition, metadata_of, static
-from ..graph.differences import difference
+from ..graph.definition import VARIABLE, difference, entries, metadata_definition, metadata_of, static
 from ..graph.walk import is_object
-from ..transforms.decorating import checked, named
-from ..transforms.guarding import check_brings_none
+from ..transforms.base import check_brings_none, checked, named
 from ..variablelib.kinds import RngKey, RngState, collection_of
 from ..variablelib.variable import Variable
 from .streams import NoKey, with_states

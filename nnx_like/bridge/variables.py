@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from liftcore import AxisMetadata, unbox
 from liftcore.meta import constrain
 
-from ..crossing.metadata import AxisNames
+from ..crossing.inside import AxisNames
 from ..spmd import get_partition_spec
 from ..variablelib.kinds import variable_type_from_name
 from ..variablelib.metadata import StaticMetadata

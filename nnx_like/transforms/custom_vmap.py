@@ -17,10 +17,9 @@ from ..crossing.inside import Inside, stay
 from ..crossing.ref import Ref, is_ref
 from ..graph.definition import entries
 from ..statelib.state import State
-from .decorating import MISSING, named
-from .differentiation import REST
+from .base import MISSING, named
+from .differentiation import REST, with_states
 from .rules import RuledFunction, checked_pair
-from .tangents import with_states
 
 __all__ = ["CustomVmap", "custom_vmap"]
 

@@ -13,9 +13,8 @@ import liftcore
 from ..crossing.ref import Ref, is_ref
 from ..graph.definition import VARIABLE, Definition
 from ..statelib.state import State
-from .decorating import MISSING, checked
-from .differentiation import DIFFERENTIATED, ChosenArguments, DiffState, differentiated
-from .tangents import state_of
+from .base import MISSING, checked
+from .differentiation import DIFFERENTIATED, ChosenArguments, DiffState, differentiated, state_of
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
 

@@ -14,13 +14,11 @@ import liftcore
 from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 from liftcore.leaves import is_array_like
 
-from ..crossing.groups import ByFilter, Groups, alike, is_spec
+from ..crossing.groups import ByFilter, Groups, PositionNames, alike, is_spec
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
-from ..crossing.places import PositionNames
 from ..graph.walk import is_object
-from .decorating import MISSING, checked, named, numbered, title
-from .guarding import check_brings_none
+from .base import MISSING, check_brings_none, checked, named, numbered, title
 
 __all__ = ["CompiledFunction", "JitFunction", "LoweredFunction", "StateSharding", "jit"]
 
