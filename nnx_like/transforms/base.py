@@ -7,7 +7,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from liftcore.errors import LiftArgumentError, bind_user, check_function
 
@@ -18,6 +18,7 @@ from ..variablelib.variable import is_object
 __all__ = [
     "MISSING",
     "Plain",
+    "also_decorator",
     "check_axes",
     "check_brings_none",
     "checked",
@@ -27,6 +28,8 @@ __all__ = [
     "positional",
     "title",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 # --- objects that a function brings along -----------------------------------------------------------------------------
@@ -159,6 +162,28 @@ class _Missing:
 
 MISSING: Any = _Missing()
 """The default for the function: a transformation without a function is a decorator."""
+
+
+def also_decorator(transformation: F) -> F:
+    """Make a transformation a decorator too: a call without the function returns one with the same options.
+
+    Args:
+        transformation: its first argument is the function.
+    """
+    signature = inspect.signature(transformation)
+    first = next(iter(signature.parameters))
+
+    @functools.wraps(transformation)
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        if args or first in kwargs:
+            return transformation(*args, **kwargs)
+        try:
+            signature.bind_partial(**kwargs)
+        except TypeError as error:
+            raise TypeError(f"{transformation.__name__}() {error}") from None
+        return functools.partial(transformed, **kwargs)
+
+    return cast(F, transformed)
 
 
 class Plain(str):

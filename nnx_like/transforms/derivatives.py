@@ -14,7 +14,7 @@ from liftcore.errors import LiftArgumentError, boundary, call_user
 from ..crossing.inside import Inside, stay
 from ..crossing.outside import Outside
 from ..crossing.ref import is_ref
-from .base import MISSING, checked, named, positional, title
+from .base import MISSING, also_decorator, checked, named, positional, title
 from .differentiation import (
     DIFFERENTIATED,
     EVERYTHING,
@@ -37,6 +37,7 @@ __all__ = ["DiffState", "differentiable", "grad", "jvp", "linearize", "value_and
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
+@also_decorator
 def grad(
     f: Callable[..., Any] = MISSING,
     *,
@@ -85,15 +86,7 @@ def grad(
         AliasError: when called, if a variable is differentiated in one argument, and not in another.
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
-    options: dict[str, Any] = {
-        "has_aux": has_aux,
-        "holomorphic": holomorphic,
-        "allow_int": allow_int,
-        "reduce_axes": reduce_axes,
-    }
-    if f is MISSING:
-        return functools.partial(grad, argnums=argnums, **options)
-    both = _gradient("grad", f, argnums, **options)
+    both = _gradient("grad", f, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
     @functools.wraps(f)
     @boundary
@@ -104,6 +97,7 @@ def grad(
     return wrapped
 
 
+@also_decorator
 def value_and_grad(
     f: Callable[..., Any] = MISSING,
     *,
@@ -142,15 +136,7 @@ def value_and_grad(
         AliasError: when called, if a variable is differentiated in one argument, and not in another.
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
-    options: dict[str, Any] = {
-        "has_aux": has_aux,
-        "holomorphic": holomorphic,
-        "allow_int": allow_int,
-        "reduce_axes": reduce_axes,
-    }
-    if f is MISSING:
-        return functools.partial(value_and_grad, argnums=argnums, **options)
-    return _gradient("value_and_grad", f, argnums, **options)
+    return _gradient("value_and_grad", f, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
 
 def _gradient(
@@ -198,6 +184,7 @@ def _gradient(
 # --- pullbacks --------------------------------------------------------------------------------------------------------
 
 
+@also_decorator
 @boundary
 def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """`jax.vjp` for functions of objects: with respect to all floating values in the arguments.
@@ -232,8 +219,6 @@ def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, r
     """
     if reduce_axes:
         raise LiftArgumentError("vjp", "JAX no longer supports `reduce_axes`.", "Reduce with `jax.lax.psum`.")
-    if f is MISSING:
-        return functools.partial(vjp, has_aux=has_aux)
     start = differentiable("vjp", liftcore.vjp, f, has_aux)
 
     @functools.wraps(f)
@@ -290,6 +275,7 @@ def differentiable(
 # --- tangents ---------------------------------------------------------------------------------------------------------
 
 
+@also_decorator
 @boundary
 def jvp(
     f: Callable[..., Any] = MISSING,
@@ -327,8 +313,6 @@ def jvp(
         LiftArgumentError: if `f` is a bound method, tangents do not fit, or a differentiated result holds an object.
         TraceContextError: if the function returns or changes an object that is not an argument.
     """
-    if f is MISSING:
-        return functools.partial(jvp, has_aux=has_aux)
     start = differentiable("jvp", liftcore.jvp, f, has_aux)
 
     @functools.wraps(f)
@@ -344,6 +328,7 @@ def jvp(
     return wrapped if primals is MISSING else wrapped(primals, tangents)
 
 
+@also_decorator
 @boundary
 def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False) -> Any:
     """`jax.linearize` for functions of objects: the derivative at some arguments, as a function of tangents.
@@ -374,8 +359,6 @@ def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = Fa
         LiftArgumentError: if `f` is a bound method, or a differentiated result holds an object.
         TraceContextError: if the function returns or changes an object that is not an argument.
     """
-    if f is MISSING:
-        return functools.partial(linearize, has_aux=has_aux)
     start = differentiable("linearize", liftcore.linearize, f, has_aux)
 
     @functools.wraps(f)

@@ -20,7 +20,7 @@ from ..filterlib import All, Everything
 from ..graph.definition import difference, renumbered
 from ..graph.walk import is_object
 from ..variablelib.kinds import RngState
-from .base import MISSING, Plain, check_axes, checked, named, positional
+from .base import MISSING, Plain, also_decorator, check_axes, checked, named, positional
 from .mapping import differing
 from .uniform import remat
 
@@ -133,6 +133,7 @@ class Carry(metaclass=_Name):
     """
 
 
+@also_decorator
 def scan(
     f: Callable[..., Any] = MISSING,
     *,
@@ -189,10 +190,6 @@ def scan(
         "unroll": unroll,
         "_split_transpose": _split_transpose,
     }
-    if f is MISSING:
-        return functools.partial(
-            scan, in_axes=in_axes, out_axes=out_axes, transform_metadata=transform_metadata, **options
-        )
     where = checked("scan", f)
     taken, given_back = _places_of_carry(where, in_axes, out_axes)
     groups = Groups(where, "axis", in_axis_words)
@@ -360,6 +357,7 @@ def _check_no_new(where: str, groups: Groups, home: Mapping[str, Any]) -> None:
 # --- nested loops that keep few activations ---------------------------------------------------------------------------
 
 
+@also_decorator
 def remat_scan(
     f: Callable[..., Any] = MISSING,
     *,
@@ -397,10 +395,6 @@ def remat_scan(
     Raises:
         LiftArgumentError: if `lengths` is empty.
     """
-    if f is MISSING:
-        return functools.partial(
-            remat_scan, lengths=lengths, in_axes=in_axes, policy=policy, transform_metadata=transform_metadata
-        )
     where = checked("remat_scan", f)
     if not lengths:
         raise LiftArgumentError(where, "`lengths` is empty.", "Give the length of each loop: `lengths=(4, 5)`.")

@@ -15,7 +15,7 @@ from liftcore.errors import LiftArgumentError, LoopInvarianceError, boundary, ca
 from ..crossing.groups import ByFilter, Groups, in_axis_words, is_spec, parts_of
 from ..crossing.inside import AxisNames, Inside, holds_objects
 from ..crossing.outside import Outside, still
-from .base import MISSING, check_axes, check_brings_none, checked, named, numbered, positional, title
+from .base import MISSING, also_decorator, check_axes, check_brings_none, checked, named, numbered, positional, title
 
 __all__ = ["StateAxes", "batched_map", "differing", "mapped", "pmap", "shard_map", "vmap"]
 
@@ -42,6 +42,7 @@ class StateAxes(ByFilter):
         return self.specs
 
 
+@also_decorator
 def vmap(
     f: Callable[..., Any] = MISSING,
     *,
@@ -90,10 +91,6 @@ def vmap(
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
     options = {"axis_name": axis_name, "axis_size": axis_size, "spmd_axis_name": spmd_axis_name}
-    if f is MISSING:
-        return functools.partial(
-            vmap, in_axes=in_axes, out_axes=out_axes, transform_metadata=transform_metadata, **options
-        )
     return mapped("vmap", liftcore.vmap, f, in_axes, out_axes, transform_metadata, options)
 
 
@@ -187,6 +184,7 @@ def _each(spec: Any) -> tuple[Any, ...]:
 # --- one batch at a time ----------------------------------------------------------------------------------------------
 
 
+@also_decorator
 def batched_map(
     f: Callable[..., Any] = MISSING,
     *,
@@ -215,12 +213,7 @@ def batched_map(
     Returns:
         The function, mapped. The errors are those of `vmap`.
     """
-    if f is MISSING:
-        return functools.partial(
-            batched_map, in_axes=in_axes, batch_size=batch_size, transform_metadata=transform_metadata
-        )
-    options = {"batch_size": batch_size}
-    return mapped("batched_map", _lift, f, in_axes, 0, transform_metadata, options)
+    return mapped("batched_map", _lift, f, in_axes, 0, transform_metadata, {"batch_size": batch_size})
 
 
 def _lift(body: Callable[..., Any], in_axes: Any, out_axes: Any, **options: Any) -> Callable[..., Any]:
@@ -235,6 +228,7 @@ def _lift(body: Callable[..., Any], in_axes: Any, out_axes: Any, **options: Any)
 # --- one element per device -------------------------------------------------------------------------------------------
 
 
+@also_decorator
 def pmap(
     f: Callable[..., Any] = MISSING,
     *,
@@ -275,16 +269,6 @@ def pmap(
         The function, mapped. The errors are those of `vmap`.
     """
     options: dict[str, Any] = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
-    if f is MISSING:
-        return functools.partial(
-            pmap,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            static_broadcasted_argnums=static_broadcasted_argnums,
-            donate_argnums=donate_argnums,
-            transform_metadata=transform_metadata,
-            **options,
-        )
     check_brings_none("pmap(", checked("pmap", f), f)
     static, _ = numbered(title("pmap", f), f, static_broadcasted_argnums, ())
     donated, _ = numbered(title("pmap", f), f, donate_argnums, ())
@@ -297,6 +281,7 @@ def pmap(
 _EVERYWHERE = jax.sharding.PartitionSpec()
 
 
+@also_decorator
 def shard_map(
     f: Callable[..., Any] = MISSING,
     *,
@@ -338,8 +323,6 @@ def shard_map(
         AliasError: when called, if one variable is given with two specs.
     """
     options = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
-    if f is MISSING:
-        return functools.partial(shard_map, in_specs=in_specs, out_specs=out_specs, **options)
     groups = Groups(checked("shard_map", f), "spec")
     if not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         raise LiftArgumentError(

@@ -25,7 +25,7 @@ from ..crossing.ref import Ref, Still, is_ref
 from ..graph.build import Builder
 from ..graph.definition import static, static_value
 from ..graph.walk import Walk, is_object
-from .base import MISSING, named
+from .base import MISSING, also_decorator, named
 from .differentiation import (
     DIFFERENTIATED,
     EVERYTHING,
@@ -273,6 +273,7 @@ def zero(kind: Any) -> Any:
 # --- custom_jvp -------------------------------------------------------------------------------------------------------
 
 
+@also_decorator
 def custom_jvp(fun: Callable[..., Any] = MISSING, nondiff_argnums: Iterable[int | DiffState] = ()) -> Any:
     """`jax.custom_jvp` for functions of objects: a function with a custom derivative.
 
@@ -306,8 +307,6 @@ def custom_jvp(fun: Callable[..., Any] = MISSING, nondiff_argnums: Iterable[int 
         LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.
         AliasError: when called, if a variable is differentiated in one argument, and not in another.
     """
-    if fun is MISSING:
-        return functools.partial(custom_jvp, nondiff_argnums=nondiff_argnums)
     return CustomJvp(fun, nondiff_argnums)
 
 
@@ -405,6 +404,7 @@ def _tangents(where: str, result: Any, home: Any, change: Any, given: Any) -> An
 # --- custom_vjp -------------------------------------------------------------------------------------------------------
 
 
+@also_decorator
 def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[int | DiffState] = ()) -> Any:
     """`jax.custom_vjp` for functions of objects: a function with a custom pullback.
 
@@ -441,8 +441,6 @@ def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[i
         LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.
         AliasError: when called, if a variable is differentiated in one argument, and not in another.
     """
-    if fun is MISSING:
-        return functools.partial(custom_vjp, nondiff_argnums=nondiff_argnums)
     return CustomVjp(fun, nondiff_argnums)
 
 

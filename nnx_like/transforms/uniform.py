@@ -18,7 +18,7 @@ from ..crossing.groups import Groups, in_call
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
 from ..errors import StructureError
-from .base import MISSING, checked, named, numbered, title
+from .base import MISSING, also_decorator, checked, named, numbered, title
 
 __all__ = ["associative_scan", "checkify", "checkpoint", "eval_shape", "make_jaxpr", "named_call", "remat"]
 
@@ -69,6 +69,7 @@ class _Uniform:
         return wrapped
 
 
+@also_decorator
 def remat(
     f: Callable[..., Any] = MISSING,
     *,
@@ -100,8 +101,6 @@ def remat(
     Returns:
         The function.
     """
-    if f is MISSING:
-        return functools.partial(remat, prevent_cse=prevent_cse, static_argnums=static_argnums, policy=policy)
     uniform = _Uniform("remat", f, numbered(title("remat", f), f, static_argnums, ()))
     return uniform.lifted(liftcore.remat(uniform.body, prevent_cse=prevent_cse, policy=policy), f)
 
@@ -147,6 +146,7 @@ def checkify(
     return wrapped
 
 
+@also_decorator
 def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> Any:
     """`jax.named_call` for functions of objects: their operations appear under a name in profiles.
 
@@ -164,8 +164,6 @@ def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> A
     Returns:
         The function.
     """
-    if f is MISSING:
-        return functools.partial(named_call, name=name)
     uniform = _Uniform("named_call", f)
     return uniform.lifted(liftcore.named_call(uniform.body, name), f)
 
@@ -197,6 +195,7 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return outside.abstract(*liftcore.eval_shape(uniform.body)(scope, *args, **kwargs))
 
 
+@also_decorator
 def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterable[int] = ()) -> Any:
     """`jax.make_jaxpr` for functions of objects: returns the program as a jaxpr.
 
@@ -215,8 +214,6 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
         A function of the same arguments. Its inputs are the values of variables, then the arguments; its outputs are
         the result, and the values that the function wrote.
     """
-    if f is MISSING:
-        return functools.partial(make_jaxpr, static_argnums=static_argnums)
     uniform = _Uniform("make_jaxpr", f, numbered(title("make_jaxpr", f), f, static_argnums, ()))
 
     @functools.wraps(f)
@@ -238,6 +235,7 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
 _READ = "read"
 
 
+@also_decorator
 def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, axis: int = 0) -> Any:
     """`jax.lax.associative_scan` for an operator that reads objects.
 
@@ -264,8 +262,6 @@ def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, 
     Raises:
         StructureError: when called, if `f` changes an object.
     """
-    if f is MISSING:
-        return functools.partial(associative_scan, reverse=reverse, axis=axis)
     groups = Groups(checked("associative_scan", f), "group")
 
     @functools.wraps(f)
