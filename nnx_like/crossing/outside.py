@@ -33,9 +33,9 @@ from ..variablelib.variable import Variable
 from .groups import Groups, Name, parts_of
 from .inside import as_it_is, encode_part, holds_objects
 from .kept import Used, find, keep
-from .ref import Change, Ref, Still, packed
+from .ref import Change, Ref, Still, is_ref, packed, refs_in
 
-__all__ = ["Outside", "in_terms_of", "still"]
+__all__ = ["Outside", "crossed", "decoded", "still"]
 
 
 # --- errors of the core, in terms of objects --------------------------------------------------------------------------
@@ -224,13 +224,13 @@ class Outside:
                 return result
             nodes, builder = self.walk.nodes, Builder(read)
             builder.table = {index: nodes[place] for index, place in enumerate(change.was) if place is not None}
-            return _decoded(builder, result)
+            return decoded(builder, result)
         nodes = self.walk.nodes
         existing = [None if place is None else nodes[place] for place in change.was]
         rebuilder = Rebuilder(read, existing, self._other_trace)
         for definition in change.definitions:
             rebuilder.build(definition)
-        result = _decoded(rebuilder, result)
+        result = decoded(rebuilder, result)
         rebuilder.commit()
         return result
 
@@ -247,10 +247,9 @@ class Outside:
             return jax.tree.map(_shape, found)
 
         builder = Builder(read)
-        refs = [leaf for leaf in jax.tree.leaves(self.args, is_leaf=_is_ref) if type(leaf) is Ref]
-        for definition in change.definitions or [ref.definition for ref in refs]:
+        for definition in change.definitions or [ref.definition for ref in refs_in(self.args)]:
             builder.build(definition)
-        return _decoded(builder, result)
+        return decoded(builder, result)
 
     def finish(self, scope: Scope, carry: Any) -> Any:
         """`leave` for a lift that changes no structure and whose values all passed through the scope.
@@ -271,7 +270,7 @@ class Outside:
             definition = leaf.definition
             return self.walk.nodes[definition[1 if definition[0] == AGAIN else 2]]
 
-        return jax.tree.map(one, carry, is_leaf=_is_ref)
+        return jax.tree.map(one, carry, is_leaf=is_ref)
 
     def place(self, shardings: Mapping[str, Any]) -> None:
         """Move arrays to the shardings that the lift expects; `leave` stores them in variables that were not written.
@@ -317,8 +316,7 @@ class Outside:
     def _other_trace(self, owner: Pytree | Variable) -> TraceContextError:
         """Return the error for an object, or a variable, of another trace that would have to change."""
         number = next((number for number, node in enumerate(self.walk.nodes) if node is owner), -1)
-        refs = [leaf for leaf in jax.tree.leaves(self.args, is_leaf=_is_ref) if type(leaf) is Ref]
-        paths = [path_of(ref.definition, number, (ref.base.removesuffix("."),)) for ref in refs]
+        paths = [path_of(ref.definition, number, (ref.base.removesuffix("."),)) for ref in refs_in(self.args)]
         place = next((f"the {type(owner).__name__} at {path_text(path)}" for path in paths if path), None)
         return TraceContextError(
             place or f"a {type(owner).__name__}",
@@ -452,18 +450,22 @@ def _shape(leaf: Any) -> Any:
     return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.eval_shape(lambda: leaf)
 
 
-def _decoded(builder: Builder, result: Any) -> Any:
+def decoded(builder: Builder, result: Any) -> Any:
+    """Return a pytree with an object in place of each `Ref`, and with the static values in it.
+
+    Args:
+        builder: makes the objects.
+        result: the pytree.
+    """
+
     def one(leaf: Any) -> Any:
-        return builder.build(leaf.definition) if type(leaf) is Ref else leaf
+        return builder.build(leaf.definition) if is_ref(leaf) else leaf
 
-    return jax.tree.map(one, result, is_leaf=_is_ref)
-
-
-_is_ref: Callable[[Any], bool] = Ref.__instancecheck__  # runs in C for each leaf
+    return jax.tree.map(one, result, is_leaf=is_ref)
 
 
 def _holds_ref(tree: Any) -> bool:
-    return any(map(_is_ref, jax.tree.leaves(tree, is_leaf=_is_ref)))
+    return any(map(is_ref, jax.tree.leaves(tree, is_leaf=is_ref)))
 
 
 def still(value: Any, where: str) -> Still:

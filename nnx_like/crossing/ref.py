@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,11 +10,11 @@ from jax.tree_util import DictKey
 
 from ..graph.definition import Definition, described
 
-__all__ = ["Change", "Ref", "Still", "Values", "is_ref", "packed"]
+__all__ = ["Change", "Plain", "Ref", "Still", "Values", "is_ref", "packed", "refs_in"]
 
 
-class _Text(str):
-    """A string that prints without quotes."""
+class Plain(str):
+    """A string that prints without quotes, also in place of a leaf of a pytree."""
 
     __slots__ = ()
 
@@ -22,8 +22,8 @@ class _Text(str):
         return str(self)
 
 
-def _facts(definition: Definition) -> dict[str, _Text]:
-    return {path: _Text(text) for path, text in described(definition)}
+def _facts(definition: Definition) -> dict[str, Plain]:
+    return {path: Plain(text) for path, text in described(definition)}
 
 
 class _Leafless:
@@ -61,7 +61,7 @@ class Ref(_Leafless):
     prefix = property(lambda self: self.held[1])
     base = property(lambda self: self.held[2])
 
-    def trace_facts(self) -> dict[str, _Text]:
+    def trace_facts(self) -> dict[str, Plain]:
         """Return the static parts of the object by path, from which `liftcore.retraces` reports what changed."""
         return _facts(self.definition)
 
@@ -78,7 +78,7 @@ class Still(_Leafless):
 
     definition = property(lambda self: self.held[0])
 
-    def trace_facts(self) -> dict[str, _Text]:
+    def trace_facts(self) -> dict[str, Plain]:
         """Return the value, for `liftcore.retraces`."""
         return _facts(self.definition)
 
@@ -100,9 +100,13 @@ class Change(_Leafless):
     was = property(lambda self: self.held[1])
 
 
-def is_ref(value: Any) -> bool:
-    """Return whether a value in a pytree is a reference to an object or a static argument."""
-    return type(value) is Ref or type(value) is Still
+is_ref: Callable[[Any], bool] = _Leafless.__instancecheck__
+"""Returns whether a part of a pytree is a reference to an object or a static value. JAX calls it on each leaf, in C."""
+
+
+def refs_in(tree: Any) -> list[Ref]:
+    """Return the references to objects in a pytree."""
+    return [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_ref) if type(leaf) is Ref]
 
 
 # --- the values of a group --------------------------------------------------------------------------------------------

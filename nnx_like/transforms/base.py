@@ -17,7 +17,6 @@ from ..variablelib.variable import is_object
 
 __all__ = [
     "MISSING",
-    "Plain",
     "also_decorator",
     "check_axes",
     "check_brings_none",
@@ -184,15 +183,6 @@ def also_decorator(transformation: F) -> F:
         return functools.partial(transformed, **kwargs)
 
     return cast(F, transformed)
-
-
-class Plain(str):
-    """A string that is shown without quotes in place of a leaf of a pytree."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def title(name: str, f: Any) -> str:

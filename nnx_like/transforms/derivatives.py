@@ -9,29 +9,23 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, call_user
+from liftcore.errors import LiftArgumentError, boundary
 
-from ..crossing.inside import Inside, stay
-from ..crossing.outside import Outside
 from ..crossing.ref import is_ref
-from .base import MISSING, also_decorator, checked, named, positional, title
+from .base import MISSING, also_decorator, checked, positional, title
 from .differentiation import (
     DIFFERENTIATED,
     EVERYTHING,
-    REST,
     ChosenArguments,
+    Derivative,
     DiffState,
     differentiated,
-    in_two_groups,
     outline,
-    plain_result,
     tangents_in,
-    unveiled,
-    veiled,
     with_states,
 )
 
-__all__ = ["DiffState", "differentiable", "grad", "jvp", "linearize", "value_and_grad", "vjp"]
+__all__ = ["DiffState", "grad", "jvp", "linearize", "value_and_grad", "vjp"]
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -160,7 +154,7 @@ def _gradient(
 
         def run(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
             (value, rest), grads = lifted(scope, *args, **kwargs)
-            return value, rest, grads
+            return value, grads, rest
 
         return run
 
@@ -219,57 +213,29 @@ def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, r
     """
     if reduce_axes:
         raise LiftArgumentError("vjp", "JAX no longer supports `reduce_axes`.", "Reduce with `jax.lax.psum`.")
-    start = differentiable("vjp", liftcore.vjp, f, has_aux)
+    derivative = Derivative("vjp", f, has_aux)
+    lifted = _of_all(liftcore.vjp, derivative)
 
     @functools.wraps(f)
     @boundary
     def wrapped(*primals: Any, **kwargs: Any) -> Any:
-        _, y, back, aux = start(*positional("vjp", f, primals, kwargs))
+        primals = positional("vjp", f, primals, kwargs)
+        _, _, y, back, aux = derivative.run(primals, {}, EVERYTHING, "primals", lifted)
         pull_back = jax.tree_util.Partial(_pulled_back, back)
         return (y, pull_back, aux) if has_aux else (y, pull_back)
 
     return wrapped(*primals) if primals else wrapped
 
 
+def _of_all(lift: Callable[..., Any], derivative: Derivative) -> Callable[..., Any]:
+    """Return a derivative of the core with respect to all floating values, as `Derivative.run` calls it."""
+    lifted = lift(derivative.body, has_aux=True, wrt=DIFFERENTIATED)
+    return lambda scope, args, *_: lifted(scope, *args)
+
+
 def _pulled_back(back: Callable[..., Any], cotangent: Any) -> Any:
     variables, *cotangents = back(cotangent)
     return with_states(tuple(cotangents), lambda group, key: variables[group][key])
-
-
-def differentiable(
-    name: str, lift: Callable[..., Any], f: Callable[..., Any], has_aux: bool
-) -> Callable[..., tuple[Any, Any, Any, Any]]:
-    """Return a function of objects under a derivative with respect to all floating values.
-
-    Args:
-        name: what errors call the transformation.
-        lift: `liftcore.vjp` or a similar lift: it returns a result, its derivative, and the rest.
-        f: the function.
-        has_aux: whether the function returns a pair, of which only the first is differentiated.
-
-    Returns:
-        `start(*primals)`, which returns the primals with refs, the result, the lift's derivative, and the rest of the
-        function's result. More arguments of the lifted function come from its option `more`, which is called with the
-        primals.
-    """
-    groups = in_two_groups(name, f)
-
-    @named(f)
-    def body(scope: liftcore.Scope, *args: Any) -> Any:
-        inside = Inside(scope, groups)
-        y, aux = plain_result(groups.where, call_user(groups.where, f, *inside.decode(args)), has_aux)
-        return y, inside.encode(veiled(aux), REST, stays=stay)
-
-    lifted = lift(body, has_aux=True, wrt=DIFFERENTIATED)
-
-    def start(*primals: Any, more: Callable[..., Any] | None = None) -> tuple[Any, Any, Any, Any]:
-        outside = Outside(groups, primals, EVERYTHING, "primals", cached=False)
-        with outside.scope() as scope:
-            given = outside.args if more is None else more(groups.where, outside.args)
-            y, derivative, home = lifted(scope, *given)
-            return outside.args, y, derivative, unveiled(outside.leave(scope, *home))
-
-    return start
 
 
 # --- tangents ---------------------------------------------------------------------------------------------------------
@@ -313,16 +279,17 @@ def jvp(
         LiftArgumentError: if `f` is a bound method, tangents do not fit, or a differentiated result holds an object.
         TraceContextError: if the function returns or changes an object that is not an argument.
     """
-    start = differentiable("jvp", liftcore.jvp, f, has_aux)
+    derivative = Derivative("jvp", f, has_aux)
+    lifted = liftcore.jvp(derivative.body, has_aux=True, wrt=DIFFERENTIATED)
 
     @functools.wraps(f)
     @boundary
     def wrapped(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        def more(where: str, given: Any) -> Any:
-            along, moved = _along(where, given, tuple(tangents))
-            return given, moved, along
+        def run(scope: liftcore.Scope, given: Any, *_: Any) -> Any:
+            along, moved = _along(derivative.groups.where, given, tuple(tangents))
+            return lifted(scope, given, moved, along)
 
-        _, *found, aux = start(*primals, more=more)
+        _, _, *found, aux = derivative.run(tuple(primals), {}, EVERYTHING, "primals", run)
         return (*found, aux) if has_aux else tuple(found)
 
     return wrapped if primals is MISSING else wrapped(primals, tangents)
@@ -359,12 +326,14 @@ def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = Fa
         LiftArgumentError: if `f` is a bound method, or a differentiated result holds an object.
         TraceContextError: if the function returns or changes an object that is not an argument.
     """
-    start = differentiable("linearize", liftcore.linearize, f, has_aux)
+    derivative = Derivative("linearize", f, has_aux)
+    lifted = _of_all(liftcore.linearize, derivative)
 
     @functools.wraps(f)
     @boundary
     def wrapped(*primals: Any, **kwargs: Any) -> Any:
-        given, y, linear, aux = start(*positional("jvp", f, primals, kwargs))
+        primals = positional("jvp", f, primals, kwargs)
+        given, _, y, linear, aux = derivative.run(primals, {}, EVERYTHING, "primals", lifted)
         move = functools.partial(_moved_along, title("linearize", f), outline(given))
         along = jax.tree_util.Partial(move, linear)
         return (y, along, aux) if has_aux else (y, along)

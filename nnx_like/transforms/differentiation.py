@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ from ..crossing.outside import Outside
 from ..crossing.ref import Ref, Still, is_ref
 from ..filterlib import Everything, Filter, OfType, to_predicate
 from ..graph.build import value_of
-from ..graph.definition import VARIABLE, Definition, entries, metadata_of, path_text, static, static_value
+from ..graph.definition import VARIABLE, Definition, entries, metadata_of, path_text, static
 from ..graph.functions import flatten, listed
 from ..graph.walk import is_object, value_parts
 from ..objects.pytree import Pytree
@@ -42,6 +42,7 @@ __all__ = [
     "EVERYTHING",
     "REST",
     "ChosenArguments",
+    "Derivative",
     "DiffState",
     "bound",
     "check_diff_states",
@@ -53,7 +54,6 @@ __all__ = [
     "plain_result",
     "state_of",
     "tangents_in",
-    "unveiled",
     "variable_of",
     "veiled",
     "with_states",
@@ -276,26 +276,66 @@ def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     return result, aux
 
 
-def veiled(tree: Any) -> Any:
+def veiled(tree: Any, is_kept: Callable[[Any], bool] = is_array_like) -> Any:
     """Make all leaves of a pytree acceptable to JAX: a leaf that is not an object, array or number becomes static.
 
     Args:
         tree: a pytree that may hold objects.
+        is_kept: which leaves stay, beside objects.
     """
 
     def still(leaf: Any) -> Any:
-        return leaf if is_object(leaf) or is_array_like(leaf) else Still(static(leaf, ()))
+        return leaf if is_object(leaf) or is_kept(leaf) else Still(static(leaf, ()))
 
     return jax.tree.map(still, tree, is_leaf=is_object)
 
 
-def unveiled(tree: Any) -> Any:
-    """Return the inverse of `veiled`."""
+class Derivative:
+    """A function of objects as a derivative of the core needs it, and how its arguments cross.
 
-    def plain(leaf: Any) -> Any:
-        return static_value(leaf.definition) if type(leaf) is Still else leaf
+    Args:
+        name: the name of the transformation in errors.
+        f: the function.
+        has_aux: whether the function returns a pair, of which only the first is differentiated.
 
-    return jax.tree.map(plain, tree, is_leaf=lambda leaf: type(leaf) is Still or is_object(leaf))
+    Attributes:
+        body: the function for the core, with `has_aux`; the first argument is the scope.
+    """
+
+    def __init__(self, name: str, f: Callable[..., Any], has_aux: bool) -> None:
+        self.groups = groups = in_two_groups(name, f)
+
+        @named(f)
+        def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
+            inside = Inside(scope, groups)
+            args, kwargs = inside.decode((args, kwargs))
+            result, aux = plain_result(groups.where, call_user(groups.where, f, *args, **kwargs), has_aux)
+            return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, stays=stay))
+
+        self.body = body
+
+    def run(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], prefix: Any, what: str, lifted: Callable[..., Any]
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """Run the derivative for some arguments.
+
+        Args:
+            args: the arguments.
+            kwargs: the keyword arguments.
+            prefix: the groups of `args`.
+            what: the name of the prefix in errors.
+            lifted: called as `lifted(scope, args, kwargs, groups)`, with refs and the names of the groups that have
+                values; returns the result, the derivative, and the second part of the result of `body`.
+
+        Returns:
+            The arguments with refs, a pytree with the structure of the result, the result, the derivative, and the
+            second part of the function's result.
+        """
+        prefixes = prefix, dict.fromkeys(kwargs, REST)
+        outside = Outside(self.groups, (args, kwargs), prefixes, what, cached=False, name=in_call)
+        with outside.scope() as scope:
+            result, derivative, (like, home) = lifted(scope, *outside.args, outside.values)
+            return outside.args[0], like, result, derivative, outside.leave(scope, *home)
 
 
 def differentiated(
@@ -306,7 +346,7 @@ def differentiated(
     lift: Callable[..., Any],
     finish: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Return the derivative of a function, with objects in any argument.
+    """Return the derivative of a function with respect to some of its arguments, with objects in any argument.
 
     Args:
         name: the name of the transformation in errors.
@@ -314,36 +354,26 @@ def differentiated(
         arguments: which arguments are differentiated.
         has_aux: whether the function returns a pair, of which only the first is differentiated.
         lift: called as `lift(body, argnums)`, where the body returns a result and the rest; returns a function that
-            returns a result or None, the rest, and the derivatives for `argnums`.
+            returns a result or None, the derivatives for `argnums`, and the rest.
         finish: called as `finish(args, like, result, derivatives)`; returns the final result. `args` are the
             differentiated arguments with refs, and `like` is a pytree with the structure of the result. The first of
             the derivatives is with respect to variables, unless none is differentiated.
     """
-    groups = in_two_groups(name, f)
-
-    @named(f)
-    def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
-        inside = Inside(scope, groups)
-        args, kwargs = inside.decode((args, kwargs))
-        result, aux = plain_result(groups.where, call_user(groups.where, f, *args, **kwargs), has_aux)
-        return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, stays=stay))
-
+    derivative = Derivative(name, f, has_aux)
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
-    lifted = {True: lift(body, (0, *numbers)), False: lift(body, numbers)}
+    lifted = {True: lift(derivative.body, (0, *numbers)), False: lift(derivative.body, numbers)}
 
     @functools.wraps(f)
     @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def run(scope: liftcore.Scope, args: Any, kwargs: Any, groups: Collection[str]) -> Any:
+            return lifted[DIFFERENTIATED in groups](scope, *args, **kwargs)
+
         args, kwargs = bound(f, args, kwargs)
-        prefix = arguments.prefix(len(args)), dict.fromkeys(kwargs, REST)
-        outside = Outside(groups, (args, kwargs), prefix, "argnums", cached=False, name=in_call)
-        given, named = outside.args
-        check_diff_states(groups.where, arguments.by_filter, args)
-        with outside.scope() as scope:
-            run = lifted[DIFFERENTIATED in outside.walk.values]
-            result, (like, home), derivatives = run(scope, *given, **named)
-            aux = unveiled(outside.leave(scope, *home))
-        found = finish([given[number] for number in arguments.numbers], like, result, derivatives)
+        prefix = arguments.prefix(len(args))
+        check_diff_states(derivative.groups.where, arguments.by_filter, args)
+        given, *results, aux = derivative.run(args, kwargs, prefix, "argnums", run)
+        found = finish([given[number] for number in arguments.numbers], *results)
         return (found, aux) if has_aux else found
 
     return wrapped

@@ -153,7 +153,7 @@ def _jacobian(lift_of: Any, fun: Callable[..., Any], argnums: Any, has_aux: bool
 
         def run(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
             jacobian, rest = lifted(scope, *args, **kwargs)
-            return None, rest, jacobian
+            return None, jacobian, rest
 
         return run
 

@@ -14,13 +14,13 @@ from liftcore.errors import CarryTypeError, LiftArgumentError, LoopInvarianceErr
 from ..crossing.groups import Choose, Groups, Name, PositionNames, in_axis_words, parts_of
 from ..crossing.inside import AxisNames, Inside
 from ..crossing.outside import Outside
-from ..crossing.ref import Change, Ref
+from ..crossing.ref import Change, Plain, is_ref, refs_in
 from ..errors import StructureError
 from ..filterlib import All, Everything
 from ..graph.definition import difference, renumbered
 from ..graph.walk import is_object
 from ..variablelib.kinds import RngState
-from .base import MISSING, Plain, also_decorator, check_axes, checked, named, positional
+from .base import MISSING, also_decorator, check_axes, checked, named, positional
 from .mapping import differing
 from .uniform import remat
 
@@ -45,7 +45,7 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
     """
     before = jax.tree.leaves(given, is_leaf=is_object)
     shape: Any = jax.tree.structure(given, is_leaf=is_object)
-    refs = jax.tree.leaves(encoded, is_leaf=lambda one: type(one) is Ref)
+    refs = jax.tree.leaves(encoded, is_leaf=is_ref)
     pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
     if not any(map(is_object, before)) and not any(is_object(leaf) for _, leaf in pairs):
         return value
@@ -97,7 +97,7 @@ def check_same_structure(where: str, inside: Inside, change: Change, carry: Any)
     """
     if change.definitions is None:
         return
-    kept = {id(leaf) for leaf in jax.tree.leaves(carry, is_leaf=lambda one: type(one) is Ref) if type(leaf) is Ref}
+    kept = set(map(id, refs_in(carry)))
     for (ref, _), now in zip(inside.given, change.definitions, strict=False):
         if id(ref) in kept:
             now = renumbered(now, change.was)  # additions elsewhere shifted the numbers

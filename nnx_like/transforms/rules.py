@@ -20,11 +20,10 @@ from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside, encode, stay
-from ..crossing.outside import Outside
-from ..crossing.ref import Ref, Still, is_ref
+from ..crossing.outside import Outside, decoded
+from ..crossing.ref import Ref, Still, is_ref, refs_in
 from ..graph.build import Builder
-from ..graph.definition import static, static_value
-from ..graph.walk import Walk, is_object
+from ..graph.walk import Walk
 from .base import MISSING, also_decorator, named
 from .differentiation import (
     DIFFERENTIATED,
@@ -49,7 +48,6 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "from_values",
-    "held",
     "zero",
 ]
 
@@ -110,7 +108,7 @@ class RuledFunction:
             raise LiftArgumentError(self.where, "it has no rule yet.", f"Define one first: `{self._missing}`.")
         args = _positional(self.where, self._fun, args, kwargs, self._held)
         numbers = self.held_numbers(len(args))
-        args = tuple([held(arg) if number in numbers else arg for number, arg in enumerate(args)])
+        args = tuple([veiled(arg, is_array) if number in numbers else arg for number, arg in enumerate(args)])
         prefix: list[Any] = [EVERYTHING] * len(args)
         for number in numbers:
             prefix[number] = REST
@@ -173,15 +171,6 @@ def _at_home(home: Any) -> list[str]:
     written = [key for _, some in home.values() for key in some]
     new = sum(len(fresh) for fresh, _ in home.values())
     return [*written, f"{new} new values"] if new else written
-
-
-def held(arg: Any) -> Any:
-    """Prepare an argument that is not differentiated: arrays and objects are kept, other values become static."""
-
-    def still(leaf: Any) -> Any:
-        return leaf if is_object(leaf) or is_array(leaf) else Still(static(leaf, ()))
-
-    return jax.tree.map(still, arg, is_leaf=is_object)
 
 
 def _positional(
@@ -249,14 +238,7 @@ def by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
 
 def from_values(tree: Any, values: Any) -> Any:
     """Return the inverse of `by_value`."""
-    builder = Builder(lambda group, key: values[group][key])
-
-    def decoded(leaf: Any) -> Any:
-        if type(leaf) is Ref:
-            return builder.build(leaf.definition)
-        return static_value(leaf.definition) if type(leaf) is Still else leaf
-
-    return jax.tree.map(decoded, tree, is_leaf=is_ref)
+    return decoded(Builder(lambda group, key: values[group][key]), tree)
 
 
 def zero(kind: Any) -> Any:
@@ -504,7 +486,7 @@ class CustomVjp(RuledFunction):
             )
             home = inside.encode(result, REST, stays=stay)
             self.check_alike(fwd, expected, home)
-            kept = tuple([held(given[number]) for number in self.held_numbers(len(args))]), residuals
+            kept = tuple([veiled(given[number], is_array) for number in self.held_numbers(len(args))]), residuals
             return home, _Residuals(*by_value(self._groups, kept), outline(args), _kinds(inside.values))
 
         @named(bwd)
@@ -578,8 +560,7 @@ def _cotangents(residuals: _Residuals, result: Any, home: Any, change: Any) -> t
         written = home[group][1]
         return written[key] if key in written else jax.tree.map(zero, kinds[group, key])
 
-    refs = [leaf for leaf in jax.tree.leaves(residuals.args, is_leaf=is_ref) if type(leaf) is Ref]
-    now = iter(change.definitions or [ref.definition for ref in refs])
+    now = iter(change.definitions or [ref.definition for ref in refs_in(residuals.args)])
 
     def update(leaf: Any) -> Any:
         return Ref(next(now), leaf.prefix, leaf.base) if type(leaf) is Ref else None
