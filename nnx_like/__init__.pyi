@@ -1,12 +1,11 @@
 from . import bridge, errors, filterlib, graph, rnglib, spmd, statelib, traversals, variablelib
 from .bridge.adopting import object_in_scope
 from .bridge.lifting import lift
-from .crossing.metadata import PARTITION_NAME
+from .crossing.inside import PARTITION_NAME
 from .filterlib import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
 from .graph.capturing import capture
 from .graph.changing import pop, set_metadata, update
-from .graph.flattening import unflatten
-from .graph.functions import GraphDef, PureState, call, merge
+from .graph.functions import GraphDef, PureState, call, merge, unflatten
 from .layers import initializers
 from .layers.activations import (
     PReLU,
@@ -100,15 +99,16 @@ from .modes import (
     with_rngs,
 )
 from .objects.containers import Dict, List, Sequential
-from .objects.displaying import display
 from .objects.markers import Data, Static, data, dataclass, has_data, is_data, register_data_type, static
 from .objects.module import Module
+from .objects.printing import display
 from .objects.pytree import Object, Pytree, check_pytree
 from .objects.traversal import find_duplicates
 from .rnglib.splitting import restore_rngs
 from .rnglib.streams import Rngs, RngStream
 from .spmd import get_named_sharding, get_partition_spec, logical_axis_rules
 from .statelib.functions import (
+    GraphState,
     filter_state,
     from_flat_state,
     map_state,
@@ -119,8 +119,7 @@ from .statelib.functions import (
     to_flat_state,
     to_pure_dict,
 )
-from .statelib.graph_state import GraphState
-from .statelib.pure import as_pure, pure
+from .statelib.nested import as_pure, pure
 from .statelib.state import FlatState, State
 from .summary.tabulation import tabulate
 from .training import metrics, optimizer
@@ -128,19 +127,15 @@ from .training.ema import EMA
 from .training.metrics import Metric, MultiMetric
 from .training.optimizer import ModelAndOptimizer, OptArray, Optimizer, OptState, OptVariable
 from .training.state import TrainState
-from .transforms.associative_scan import associative_scan
-from .transforms.batched_map import batched_map
-from .transforms.custom_jvp import custom_jvp
 from .transforms.custom_vmap import custom_vmap
+from .transforms.derivatives import linearize
 from .transforms.differentiation import DiffState
 from .transforms.jacobian import hessian, jacfwd, jacrev
 from .transforms.jit import StateSharding
-from .transforms.jvp import linearize
-from .transforms.remat_scan import remat_scan
-from .transforms.scan import Carry
-from .transforms.uniform import named_call
-from .transforms.vmap import StateAxes
-from .variablelib.defaults import A, M, VarDefaults, var_defaults
+from .transforms.loops import Carry, remat_scan
+from .transforms.mapping import StateAxes, batched_map
+from .transforms.rules import custom_jvp
+from .transforms.uniform import associative_scan, named_call
 from .variablelib.kinds import (
     BatchStat,
     Cache,
@@ -152,9 +147,11 @@ from .variablelib.kinds import (
     RngKey,
     RngState,
     VariableState,
+    register_variable_name,
+    variable_name_from_type,
+    variable_type_from_name,
 )
-from .variablelib.metadata import VariableMetadata, with_metadata, with_partitioning
-from .variablelib.registry import register_variable_name, variable_name_from_type, variable_type_from_name
+from .variablelib.metadata import A, M, VarDefaults, VariableMetadata, var_defaults, with_metadata, with_partitioning
 from .variablelib.variable import Variable
 
 __all__ = [

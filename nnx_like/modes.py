@@ -17,22 +17,14 @@ from liftcore.errors import boundary
 
 from . import spmd
 from .errors import StructureError
-from .graph import flattening, functions
-from .objects import module, traversal, viewing
+from .graph import functions
+from .objects import module, traversal
 from .objects.pytree import Pytree
-from .objects.sharing import check_not_returned, check_unshared
-from .rnglib import copies, reseeding, splitting
-from .transforms import branches, loops, uniform
-from .transforms import custom_vjp as rules
-from .transforms import grad as gradients
+from .objects.traversal import check_not_returned, check_unshared
+from .rnglib import splitting
+from .transforms import branches, derivatives, loops, mapping, rules, uniform
 from .transforms import jit as compiled
-from .transforms import jvp as forward
-from .transforms import pmap as devices
-from .transforms import scan as scanning
-from .transforms import shard_map as shards
-from .transforms import vjp as backward
-from .transforms import vmap as mapping
-from .transforms.decorating import MISSING
+from .transforms.base import MISSING
 
 __all__ = [
     "as_abstract",
@@ -193,7 +185,7 @@ def _guarded(name: str, body: Any, tree: bool) -> Any:
 
 as_abstract = _tree(spmd.as_abstract)
 clone = _tree(functions.clone)
-flatten = _tree(flattening.flatten)
+flatten = _tree(functions.flatten)
 get_abstract_model = _tree(spmd.get_abstract_model)
 graphdef = _tree(functions.graphdef)
 iter_children = _tree(traversal.iter_children)
@@ -202,14 +194,14 @@ iter_module_children = _tree(module.iter_module_children)
 iter_modules = _tree(module.iter_modules)
 map = _tree(functions.map)
 recursive_map = _tree(traversal.recursive_map)
-reseed = _tree(reseeding.reseed)
+reseed = _tree(splitting.reseed)
 split = _tree(functions.split)
 state = _tree(functions.state)
 variables = state
-unpack = _tree(flattening.unpack)
-view = _tree(viewing.view)
-view_info = _tree(viewing.view_info)
-with_attributes = _tree(viewing.with_attributes)
+unpack = _tree(functions.unpack)
+view = _tree(module.view)
+view_info = _tree(module.view_info)
+with_attributes = _tree(module.with_attributes)
 
 # --- transformations --------------------------------------------------------------------------------------------------
 
@@ -219,22 +211,22 @@ custom_vjp = _transformation(rules.custom_vjp)
 eval_shape = _transformation(uniform.eval_shape)
 fori_loop = _transformation(loops.fori_loop)
 fork_rngs = _transformation(splitting.fork_rngs)
-grad = _transformation(gradients.grad)
+grad = _transformation(derivatives.grad)
 jit = _transformation(compiled.jit)
-jvp = _transformation(forward.jvp)
+jvp = _transformation(derivatives.jvp)
 make_jaxpr = _transformation(uniform.make_jaxpr)
-pmap = _transformation(devices.pmap)
+pmap = _transformation(mapping.pmap)
 remat = _transformation(uniform.remat)
 checkpoint = remat
-scan = _transformation(scanning.scan)
-shard_map = _transformation(shards.shard_map)
+scan = _transformation(loops.scan)
+shard_map = _transformation(mapping.shard_map)
 split_rngs = _transformation(splitting.split_rngs)
 switch = _transformation(branches.switch)
-value_and_grad = _transformation(gradients.value_and_grad)
-vjp = _transformation(backward.vjp)
+value_and_grad = _transformation(derivatives.value_and_grad)
+vjp = _transformation(derivatives.vjp)
 vmap = _transformation(mapping.vmap)
 while_loop = _transformation(loops.while_loop)
-with_rngs = _transformation(copies.with_rngs)
+with_rngs = _transformation(splitting.with_rngs)
 
 
 def cached_partial(

@@ -14,7 +14,7 @@ from liftcore.errors import boundary
 from liftcore.mesh_specs import LogicalRules
 from liftcore.struct import field
 
-from .crossing.metadata import PARTITION_NAME
+from .crossing.inside import PARTITION_NAME
 from .graph.functions import split
 from .transforms.uniform import eval_shape
 from .variablelib.shardings import axis_names, axis_rules, is_variable, mesh_of

@@ -12,19 +12,15 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
-from ..crossing.groups import Choose, Groups
+from ..crossing.groups import Choose, Groups, in_call
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
-from ..crossing.places import in_call
-from ..crossing.ref import Ref, is_ref
+from ..crossing.ref import Ref, refs_in
 from ..errors import StructureError
-from ..graph.definition import VARIABLE, entries, metadata_definition, metadata_of, static
-from ..graph.differences import difference
+from ..graph.definition import VARIABLE, difference, entries, metadata_definition, metadata_of, static
 from ..graph.walk import is_object
-from ..transforms.decorating import checked, named
-from ..transforms.guarding import check_brings_none
-from ..variablelib.collection import collection_of
-from ..variablelib.kinds import RngKey, RngState
+from ..transforms.base import check_brings_none, checked, named
+from ..variablelib.kinds import RngKey, RngState, collection_of
 from ..variablelib.variable import Variable
 from .streams import NoKey, with_states
 from .variables import to_linen_var, to_nnx_var
@@ -118,7 +114,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
         args, kwargs = outside.args
         with liftcore.bind(variables, rngs, mutable=True, creates=False).temporary() as scope:
             result = lifted(scope, *args, **kwargs)
-            keyed: Any = _Keyed(scope, _refs(outside.args))
+            keyed: Any = _Keyed(scope, refs_in(outside.args))
             return outside.finish(keyed, result)
 
     return call
@@ -135,7 +131,7 @@ def _each(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
 def _body(groups: Groups, fn: Callable[..., Any]) -> Callable[..., Any]:
     @named(fn)
     def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
-        keyed: Any = _Keyed(scope, _refs((args, kwargs)))
+        keyed: Any = _Keyed(scope, refs_in((args, kwargs)))
         inside = Inside(keyed, groups)
         keyed.reseed(inside.values)
         inside.builder.read = functools.partial(keyed.read, inside.values)
@@ -155,13 +151,9 @@ _Slot = tuple[str, str]
 """The group and the key of a value, as a walk gives them."""
 
 
-def _refs(tree: Any) -> list[Ref]:
-    return [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_ref) if type(leaf) is Ref]
-
-
 def _entering(outside: Outside) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the variables of the objects at their paths, and a key for each RNG stream."""
-    refs, holders, variables = _refs(outside.args), outside.walk.holders, dict[str, Any]()
+    refs, holders, variables = refs_in(outside.args), outside.walk.holders, dict[str, Any]()
     for (group, key), names in _places(refs).items():
         _set(variables, (group, *names), _boxed(holders[group][key][0], outside.values[group][key]))
     streams = {tag: [outside.values[group][key] for group, key in slots] for tag, slots in _streams(refs).items()}

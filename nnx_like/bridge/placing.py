@@ -9,8 +9,7 @@ from liftcore.errors import LiftArgumentError
 
 from ..graph.definition import Definition, path_text
 from ..graph.walk import Place, Walk
-from ..variablelib.collection import collection_of
-from ..variablelib.kinds import RngCount, RngState
+from ..variablelib.kinds import RngCount, RngState, collection_of
 from ..variablelib.variable import Variable
 
 __all__ = ["RANDOM", "Names", "Placed", "Random"]

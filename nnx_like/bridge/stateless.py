@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..graph.calling import Caller
-from ..graph.functions import GraphDef, graphdef, merge, split, state
+from ..graph.functions import Caller, GraphDef, graphdef, merge, split, state
 from ..transforms.uniform import eval_shape
 
 __all__ = ["Functional", "functional"]

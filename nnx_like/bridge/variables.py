@@ -12,10 +12,10 @@ from jax.sharding import PartitionSpec
 from liftcore import AxisMetadata, unbox
 from liftcore.meta import constrain
 
-from ..crossing.metadata import AxisNames
+from ..crossing.inside import AxisNames
 from ..spmd import get_partition_spec
-from ..variablelib.registry import variable_type_from_name
-from ..variablelib.static import StaticMetadata
+from ..variablelib.kinds import variable_type_from_name
+from ..variablelib.metadata import StaticMetadata
 from ..variablelib.variable import Variable
 from .holding import hold, leaves_of
 from .placing import Placed

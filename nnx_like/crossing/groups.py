@@ -6,12 +6,13 @@ common, in the words of errors: `on axis 0`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from liftcore import is_array
+from liftcore.caches import bounded
 from liftcore.errors import LiftArgumentError, UnmatchedFilterError
 
 from ..filterlib import PathIn, filters_to_predicates, to_predicate
@@ -19,9 +20,82 @@ from ..graph.definition import path_text
 from ..graph.walk import is_object
 from ..statelib.state import State
 from ..variablelib.variable import Variable
-from .places import Name, names_of
 
-__all__ = ["ByFilter", "Choose", "Groups", "alike", "in_axis_words", "is_spec", "parts_of"]
+__all__ = [
+    "ByFilter",
+    "Choose",
+    "Groups",
+    "Name",
+    "PositionNames",
+    "alike",
+    "in_axis_words",
+    "in_call",
+    "is_spec",
+    "named_by",
+    "names_of",
+    "parts_of",
+]
+
+
+# --- names of the parts of a call -------------------------------------------------------------------------------------
+
+Name = str | Callable[[tuple[Any, ...]], str]
+"""The name of a pytree in errors, or a function from the JAX path of a part to the name of the part."""
+
+
+def named_by(name: Name, path: tuple[Any, ...]) -> str:
+    """Return the name of a part of a pytree, for errors.
+
+    Args:
+        name: the name of the pytree, or a function that names its parts.
+        path: the JAX path of the part.
+    """
+    return name + jax.tree_util.keystr(path) if isinstance(name, str) else name(path)
+
+
+@bounded(512)
+def names_of(structure: Any, name: Name) -> tuple[str, ...]:
+    """Return the name of each leaf of a pytree, for errors.
+
+    Args:
+        structure: the structure of the pytree.
+        name: see `named_by`.
+    """
+    numbered = jax.tree.unflatten(structure, range(structure.num_leaves))
+    return tuple([named_by(name, path) for path, _ in jax.tree_util.tree_leaves_with_path(numbered)])
+
+
+def in_call(path: tuple[Any, ...]) -> str:
+    """Names a part of a pair of `args` and `kwargs`: `[0]` is the first argument, `model` a keyword argument."""
+    if len(path) < 2:
+        return ""
+    return jax.tree_util.keystr(path[1:]) if path[0].idx == 0 else path[1].key + jax.tree_util.keystr(path[2:])
+
+
+class PositionNames:
+    """Names the parts of a tuple.
+
+    Args:
+        names: the name of each item, in order.
+    """
+
+    __slots__ = ("_names",)
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+
+    def __call__(self, path: tuple[Any, ...]) -> str:
+        """Return the name of a part."""
+        return self._names[path[0].idx] + jax.tree_util.keystr(path[1:]) if path else ""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is PositionNames and self._names == other._names
+
+    def __hash__(self) -> int:
+        return hash(self._names)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
 
 
 class ByFilter(Mapping[Any, Any]):

@@ -1,10 +1,17 @@
-"""The caller's side of the crossing: objects become refs, and the body's changes are applied to them afterwards."""
+"""The caller's side of the crossing: objects become refs, and the body's changes are applied to them afterwards.
+
+The core speaks of collections, which are groups here, and of its own options. While a transformation runs, its errors
+name paths, axes and `StateAxes` instead. Only the names of groups and options are replaced, so the sentences of the
+core may change.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,24 +20,111 @@ import jax
 import liftcore
 from liftcore import Scope, trace_state
 from liftcore.cycles import check_finite
+from liftcore.errors import AxisSizeError, LiftError, rewords
 
 from ..errors import StructureError, TraceContextError
 from ..graph.build import Builder, value_of
-from ..graph.definition import AGAIN, path_text, static
-from ..graph.differences import path_of
+from ..graph.definition import AGAIN, path_of, path_text, static
 from ..graph.walk import Walk
-from ..objects.natives import children_with_path, is_native
+from ..objects.markers import children_with_path, is_native
 from ..objects.pytree import Pytree
+from ..variablelib.kinds import RngState
 from ..variablelib.variable import Variable
-from .groups import Groups, parts_of
+from .groups import Groups, Name, parts_of
 from .inside import as_it_is, encode_part, holds_objects
 from .kept import Used, find, keep
-from .places import Name
-from .ref import Change, Ref, Still
-from .values import packed
-from .wording import in_terms_of
+from .ref import Change, Ref, Still, is_ref, packed, refs_in
 
-__all__ = ["Outside", "still"]
+__all__ = ["Outside", "crossed", "decoded", "still"]
+
+
+# --- errors of the core, in terms of objects --------------------------------------------------------------------------
+
+_running: contextvars.ContextVar[tuple[Groups, Any] | None] = contextvars.ContextVar("running", default=None)
+
+_OPTION = re.compile(r"`variable_(axes|carry|broadcast)=[^`]*`")
+_ASIDE = re.compile(r"\s*\(variable_\w+\)|\bcarried variable (?=\S*\.)| The first argument is the carry;[^.]*\.")
+"""Parts to drop, since they do not apply here: the option behind a group, and the position of the core's carry."""
+
+
+_SPLIT = (
+    "Give each element keys of its own: pass `rngs.split(…)`, or split during the call, "
+    "`nnx.split_rngs(splits=…)(nnx.{}(…))`."
+)
+"""The fix for streams that are mapped over without having been split."""
+
+
+@contextlib.contextmanager
+def in_terms_of(groups: Groups, walk: Any) -> Iterator[None]:
+    """Reword errors of the core in terms of objects while the block runs.
+
+    Args:
+        groups: the groups of the transformation.
+        walk: the walk over the arguments; its `holders` are the variables by group and key.
+    """
+    before = _running.set((groups, walk))
+    try:
+        yield
+    finally:
+        _running.reset(before)
+
+
+@rewords
+def _reword(error: LiftError) -> None:
+    running = _running.get()
+    if running is None or not running[0].specs:
+        return
+    named = _Named(*running)
+    error.where, error.what = named.said(error.where).removesuffix(" at /"), named.said(error.what)
+    error.what = _ASIDE.sub("", error.what).replace("`broadcast`", "None")
+    error.fix = _OPTION.sub(named.option, _ASIDE.sub("", error.fix)).replace("(scope, …)", "(…)")
+    if isinstance(error, AxisSizeError) and named.has_streams:
+        error.fix = _SPLIT.format(running[0].where.partition("(")[0])
+
+
+class _Named:
+    """Replaces names of variables in texts of the core, and remembers their kinds."""
+
+    def __init__(self, groups: Groups, walk: Any) -> None:
+        names = "|".join(map(re.escape, sorted(groups.specs, key=len, reverse=True)))
+        key = rf"""["']({names})/([^"']*)["']"""
+        self._patterns = [
+            re.compile(rf"""(?:variables)?(?:\[\d+\])?\[["']({names})["']\]\[(?:"([^"]*)"|'([^']*)')\]"""),
+            re.compile(key),
+        ]
+        self._lists = re.compile(rf"\[((?:{key})(?:, (?:{key}))*)\]")
+        self._walk = walk
+        self._kinds: dict[str, None] = {}
+        self.has_streams = False
+
+    def said(self, text: str) -> str:
+        """Return a text with paths in place of groups and keys; a list of them loses its brackets."""
+        places, keys = self._patterns
+        return keys.sub(self._path, self._lists.sub(r"\1", places.sub(self._path, text)))
+
+    def _path(self, found: re.Match[str]) -> str:
+        """Return the path for a key. The key of a variable that is itself an argument ends with a dot."""
+        group, *keys = found.groups()
+        key: str = next(filter(None, keys), "")
+        holders: Mapping[str, Mapping[Any, Any]] = self._walk.holders
+        holder = holders.get(group, {}).get(key, (None,))[0]
+        if isinstance(holder, Variable):
+            self.has_streams = self.has_streams or isinstance(holder, RngState)
+            ours = type(holder).__module__.startswith("nnx_like.")
+            self._kinds[f"{'nnx.' * ours}{type(holder).__name__}"] = None
+        return key.removesuffix(".")
+
+    def option(self, found: re.Match[str]) -> str:
+        """Return the line to write here in place of an option of the core, for the variables that were named."""
+        kinds = ", ".join(self._kinds)
+        kinds = f"({kinds})" if len(self._kinds) > 1 else kinds
+        spec = {"axes": "0", "carry": "nnx.Carry", "broadcast": "None"}[found[1]]
+        spec = "None" if ": None, " in found[0] else spec  # it shares a part, and gives the rest an axis
+        rest = ", ...: None" if spec != "None" else ", ...: 0"
+        return f"`nnx.StateAxes({{{kinds}: {spec}{rest}}})`" if kinds else f"`nnx.StateAxes({{...: {spec}}})`"
+
+
+# --- the caller's side ------------------------------------------------------------------------------------------------
 
 
 class Outside:
@@ -130,13 +224,13 @@ class Outside:
                 return result
             nodes, builder = self.walk.nodes, Builder(read)
             builder.table = {index: nodes[place] for index, place in enumerate(change.was) if place is not None}
-            return _decoded(builder, result)
+            return decoded(builder, result)
         nodes = self.walk.nodes
         existing = [None if place is None else nodes[place] for place in change.was]
         rebuilder = Rebuilder(read, existing, self._other_trace)
         for definition in change.definitions:
             rebuilder.build(definition)
-        result = _decoded(rebuilder, result)
+        result = decoded(rebuilder, result)
         rebuilder.commit()
         return result
 
@@ -153,10 +247,9 @@ class Outside:
             return jax.tree.map(_shape, found)
 
         builder = Builder(read)
-        refs = [leaf for leaf in jax.tree.leaves(self.args, is_leaf=_is_ref) if type(leaf) is Ref]
-        for definition in change.definitions or [ref.definition for ref in refs]:
+        for definition in change.definitions or [ref.definition for ref in refs_in(self.args)]:
             builder.build(definition)
-        return _decoded(builder, result)
+        return decoded(builder, result)
 
     def finish(self, scope: Scope, carry: Any) -> Any:
         """`leave` for a lift that changes no structure and whose values all passed through the scope.
@@ -177,7 +270,7 @@ class Outside:
             definition = leaf.definition
             return self.walk.nodes[definition[1 if definition[0] == AGAIN else 2]]
 
-        return jax.tree.map(one, carry, is_leaf=_is_ref)
+        return jax.tree.map(one, carry, is_leaf=is_ref)
 
     def place(self, shardings: Mapping[str, Any]) -> None:
         """Move arrays to the shardings that the lift expects; `leave` stores them in variables that were not written.
@@ -223,8 +316,7 @@ class Outside:
     def _other_trace(self, owner: Pytree | Variable) -> TraceContextError:
         """Return the error for an object, or a variable, of another trace that would have to change."""
         number = next((number for number, node in enumerate(self.walk.nodes) if node is owner), -1)
-        refs = [leaf for leaf in jax.tree.leaves(self.args, is_leaf=_is_ref) if type(leaf) is Ref]
-        paths = [path_of(ref.definition, number, (ref.base.removesuffix("."),)) for ref in refs]
+        paths = [path_of(ref.definition, number, (ref.base.removesuffix("."),)) for ref in refs_in(self.args)]
         place = next((f"the {type(owner).__name__} at {path_text(path)}" for path in paths if path), None)
         return TraceContextError(
             place or f"a {type(owner).__name__}",
@@ -358,18 +450,22 @@ def _shape(leaf: Any) -> Any:
     return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.eval_shape(lambda: leaf)
 
 
-def _decoded(builder: Builder, result: Any) -> Any:
+def decoded(builder: Builder, result: Any) -> Any:
+    """Return a pytree with an object in place of each `Ref`, and with the static values in it.
+
+    Args:
+        builder: makes the objects.
+        result: the pytree.
+    """
+
     def one(leaf: Any) -> Any:
-        return builder.build(leaf.definition) if type(leaf) is Ref else leaf
+        return builder.build(leaf.definition) if is_ref(leaf) else leaf
 
-    return jax.tree.map(one, result, is_leaf=_is_ref)
-
-
-_is_ref: Callable[[Any], bool] = Ref.__instancecheck__  # runs in C for each leaf
+    return jax.tree.map(one, result, is_leaf=is_ref)
 
 
 def _holds_ref(tree: Any) -> bool:
-    return any(map(_is_ref, jax.tree.leaves(tree, is_leaf=_is_ref)))
+    return any(map(is_ref, jax.tree.leaves(tree, is_leaf=is_ref)))
 
 
 def still(value: Any, where: str) -> Still:

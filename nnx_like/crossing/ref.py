@@ -1,19 +1,20 @@
-"""Leafless pytree nodes: they carry the static part of an object, or of a call, through JAX in the structure."""
+"""What crosses: references to objects, static arguments and changes, all without leaves; and the values of a group."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.tree_util import DictKey
 
-from ..graph.definition import Definition
-from ..graph.differences import described
+from ..graph.definition import Definition, described
 
-__all__ = ["Change", "Ref", "Still", "is_ref"]
+__all__ = ["Change", "Plain", "Ref", "Still", "Values", "is_ref", "packed", "refs_in"]
 
 
-class _Text(str):
-    """A string that prints without quotes."""
+class Plain(str):
+    """A string that prints without quotes, also in place of a leaf of a pytree."""
 
     __slots__ = ()
 
@@ -21,8 +22,8 @@ class _Text(str):
         return str(self)
 
 
-def _facts(definition: Definition) -> dict[str, _Text]:
-    return {path: _Text(text) for path, text in described(definition)}
+def _facts(definition: Definition) -> dict[str, Plain]:
+    return {path: Plain(text) for path, text in described(definition)}
 
 
 class _Leafless:
@@ -60,7 +61,7 @@ class Ref(_Leafless):
     prefix = property(lambda self: self.held[1])
     base = property(lambda self: self.held[2])
 
-    def trace_facts(self) -> dict[str, _Text]:
+    def trace_facts(self) -> dict[str, Plain]:
         """Return the static parts of the object by path, from which `liftcore.retraces` reports what changed."""
         return _facts(self.definition)
 
@@ -77,7 +78,7 @@ class Still(_Leafless):
 
     definition = property(lambda self: self.held[0])
 
-    def trace_facts(self) -> dict[str, _Text]:
+    def trace_facts(self) -> dict[str, Plain]:
         """Return the value, for `liftcore.retraces`."""
         return _facts(self.definition)
 
@@ -99,6 +100,55 @@ class Change(_Leafless):
     was = property(lambda self: self.held[1])
 
 
-def is_ref(value: Any) -> bool:
-    """Return whether a value in a pytree is a reference to an object or a static argument."""
-    return type(value) is Ref or type(value) is Still
+is_ref: Callable[[Any], bool] = _Leafless.__instancecheck__
+"""Returns whether a part of a pytree is a reference to an object or a static value. JAX calls it on each leaf, in C."""
+
+
+def refs_in(tree: Any) -> list[Ref]:
+    """Return the references to objects in a pytree."""
+    return [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_ref) if type(leaf) is Ref]
+
+
+# --- the values of a group --------------------------------------------------------------------------------------------
+
+
+class Values(Mapping[str, Any]):
+    """An immutable mapping that JAX sees as a list. The names are in the structure; a dict would be sorted each time.
+
+    Args:
+        names: the names, as a static node.
+        held: the values, in the same order.
+    """
+
+    __slots__ = ("_by_name", "held", "names")
+
+    def __init__(self, names: Still, held: Sequence[Any]) -> None:
+        self.names, self.held = names, held
+        self._by_name: dict[str, Any] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        if self._by_name is None:
+            self._by_name = dict(zip(self.names.definition, self.held, strict=True))
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names.definition)
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+def packed(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Values]:
+    """Return the values by group and key, each group as `Values`."""
+    return {group: Values(Still(tuple(found)), list(found.values())) for group, found in values.items()}
+
+
+def _with_keys(values: Values) -> Any:
+    return [*zip(map(DictKey, values.names.definition), values.held, strict=True)], values.names
+
+
+def _made(names: Still, held: Iterable[Any]) -> Values:
+    return Values(names, list(held))
+
+
+jax.tree_util.register_pytree_with_keys(Values, _with_keys, _made, lambda values: (values.held, values.names))

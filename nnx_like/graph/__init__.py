@@ -1,6 +1,6 @@
 """Graphs of objects: their definitions, their values, and functions over both."""
 
 from ..filterlib import Key
-from .flattening import flatten, unflatten
+from .functions import flatten, unflatten
 
 __all__ = ["Key", "flatten", "unflatten"]

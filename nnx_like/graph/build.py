@@ -8,8 +8,7 @@ from typing import Any
 
 from liftcore import trace_state
 
-from ..objects.flattening import NO_MARKS, mark
-from ..objects.pytree import Pytree
+from ..objects.pytree import NO_MARKS, Pytree, mark
 from .definition import (
     AGAIN,
     ARRAY,

@@ -11,7 +11,7 @@ from liftcore.errors import LiftArgumentError
 from liftcore.owners import is_owner
 
 from ..filterlib import Filter
-from ..objects.natives import is_native, items_of
+from ..objects.markers import is_native, items_of
 from ..objects.pytree import Pytree, attributes_of, check_live
 from ..statelib.state import State
 from ..variablelib.variable import Variable

@@ -10,23 +10,35 @@ import jax
 from liftcore.errors import LiftArgumentError, boundary
 
 from ..filterlib import Filter, group
-from ..objects.sharing import check_unshared
-from ..statelib.graph_state import GraphState
+from ..objects.traversal import check_unshared
+from ..statelib.functions import GraphState
 from ..statelib.state import FlatState, State
 from ..variablelib.variable import Variable
 from .build import Builder
-from .calling import Caller
-from .definition import ARRAY, MAPPING, OBJECT, SEQUENCE, TREE, VARIABLE, Definition, from_pickle, path_text, to_pickle
-from .differences import described
+from .definition import (
+    ARRAY,
+    MAPPING,
+    OBJECT,
+    SEQUENCE,
+    TREE,
+    VARIABLE,
+    Definition,
+    described,
+    from_pickle,
+    path_text,
+    to_pickle,
+)
 from .walk import Place, Walk
 
 __all__ = [
+    "Caller",
     "GraphDef",
     "Path",
     "PureState",
     "at_known_paths",
     "call",
     "clone",
+    "flatten",
     "graphdef",
     "grouped",
     "listed",
@@ -35,8 +47,59 @@ __all__ = [
     "pairs_of_states",
     "split",
     "state",
+    "unflatten",
+    "unpack",
     "variables",
 ]
+
+
+class Caller:
+    """A proxy for an object, or a part of it, that is made at each call. Attributes and items select parts.
+
+    Example:
+        >>> class Line:
+        ...     slope = 2.0
+        ...     def at(self, x):
+        ...         return self.slope * x
+        >>> Caller(Line, lambda line: line.slope).at(3.0)
+        (6.0, 2.0)
+
+    Args:
+        make: makes the object.
+        after: called with the object after each method call; its result is returned together with the method's.
+        steps: the attributes and items that lead from the object to this part.
+    """
+
+    __slots__ = ("_after", "_make", "_steps")
+
+    def __init__(
+        self, make: Callable[[], Any], after: Callable[[Any], Any], steps: tuple[Callable[[Any], Any], ...] = ()
+    ) -> None:
+        self._make, self._after, self._steps = make, after, steps
+
+    def __getattr__(self, name: str) -> Caller:
+        if name[:2] == "__":  # Python's protocols look these up on this object
+            raise AttributeError(name)
+        return Caller(self._make, self._after, (*self._steps, lambda value: getattr(value, name)))
+
+    def __getitem__(self, key: Any) -> Caller:
+        return Caller(self._make, self._after, (*self._steps, lambda value: value[key]))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Make the object, and call it or the selected part.
+
+        Args:
+            *args: the arguments of the method.
+            **kwargs: the keyword arguments.
+
+        Returns:
+            The result of the method, and of `after`.
+        """
+        made = method = self._make()
+        for step in self._steps:
+            method = step(method)
+        return method(*args, **kwargs), self._after(made)
+
 
 Node = TypeVar("Node")
 Path = tuple[Any, ...]
@@ -462,3 +525,72 @@ def _caller(graphdef: GraphDef[Any], states: tuple[Any, ...]) -> Caller:
 
 def _copied(leaf: Any) -> Any:
     return leaf.copy() if hasattr(leaf, "copy") else leaf
+
+
+# --- flat, and as one mapping -----------------------------------------------------------------------------------------
+
+Node = TypeVar("Node")
+
+
+def flatten(node: Any, /, *, with_paths: bool = True) -> tuple[GraphDef[Any], Any]:
+    """Return the definition of a graph, and its variables and arrays by path.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> definition, flat = nnx.flatten(nnx.Dict(w=nnx.Param(2.0)))
+        >>> [(path, leaf.get_value()) for path, leaf in flat]
+        [(('w',), 2.0)]
+
+    Args:
+        node: an object, or a pytree that holds objects.
+        with_paths: whether to return paths; if False, the variables and arrays are returned in a list.
+    """
+    definition, pairs = listed(node)
+    return GraphDef(definition), FlatState(pairs) if with_paths else [leaf for _, leaf in pairs]
+
+
+def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
+    """Make a graph from its definition and its values: the inverse of `flatten`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> graphdef, flat = nnx.graph.flatten(nnx.Dict(w=nnx.Param(2.0)))
+        >>> nnx.graph.unflatten(graphdef, flat).w.value
+        2.0
+
+    Args:
+        graphdef: the static part of the graph, as `flatten` returns it.
+        state: a `FlatState`, a `State`, or the values in a list, in the order of `flatten`.
+
+    Returns:
+        New objects, as the definition describes them.
+
+    Raises:
+        LiftArgumentError: if a value is missing, or the graph has no such path.
+    """
+    if isinstance(state, Sequence) and not isinstance(state, FlatState):
+        return merge(graphdef, FlatState(list(zip(graphdef.paths, state, strict=True))))
+    return merge(graphdef, state)
+
+
+def unpack(node: Any, *filters: Filter) -> Any:
+    """Split a graph like `split`, but returns each state together with the definition in one pytree, a `GraphState`.
+
+    Example:
+        >>> import jax
+        >>> import nnx_like as nnx
+        >>> packed = nnx.unpack(nnx.Dict(w=nnx.Param(2.0)))
+        >>> nnx.merge(jax.tree.map(lambda leaf: 10 * leaf, packed)).w.get_value()
+        20.0
+
+    Args:
+        node: an object, or a pytree that holds objects.
+        filters: one filter for each `GraphState`; a variable goes to the first one that matches it. Without filters,
+            there is one `GraphState`.
+
+    Returns:
+        A `GraphState`; for several filters a tuple of them.
+    """
+    graphdef, *states = split(node, *filters)
+    packed = [GraphState(graphdef, state) for state in states]
+    return packed[0] if len(packed) == 1 else tuple(packed)

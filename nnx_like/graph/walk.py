@@ -13,14 +13,10 @@ from liftcore.owners import is_owner
 from liftcore.statics import Undescribed
 
 from ..errors import AliasError
-from ..objects.flattening import marks_of
-from ..objects.natives import children_with_path, contains_itself, is_dict, is_native
-from ..objects.pytree import Pytree, attributes_of
-from ..variablelib.by_reference import is_object
-from ..variablelib.collection import CONSTANTS
-from ..variablelib.registry import variable_type_from_name
-from ..variablelib.variable import Variable
-from .aliasing import alias_error
+from ..objects.markers import children_with_path, contains_itself, is_dict, is_native
+from ..objects.pytree import Pytree, attributes_of, marks_of
+from ..variablelib.kinds import CONSTANTS, variable_type_from_name
+from ..variablelib.variable import Variable, is_object
 from .definition import (
     AGAIN,
     ARRAY,
@@ -39,7 +35,29 @@ from .definition import (
     step_of,
 )
 
-__all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "is_single", "value_parts"]
+__all__ = ["Leaf", "Place", "Prefix", "Walk", "alias_error", "is_object", "is_single", "value_parts"]
+
+
+def alias_error(value: Any, place: str, leaves: Iterable[tuple[Any, ...]], before: str, now: str) -> AliasError:
+    """Return the error for one variable in two groups.
+
+    Args:
+        value: the variable, or the array.
+        place: the second place where it was found, such as `[1].w`.
+        leaves: the values found before, in the form of `Walk.leaves`.
+        before: its group at the first place, in words that follow "is", such as `on axis 0`.
+        now: its group at the second place.
+    """
+    # A copy by `nnx.clone` shares the arrays, so both copies would be donated.
+    copy = "jax.tree.map(jnp.copy, …)" if any(one.startswith("donated") for one in (before, now)) else "nnx.clone"
+    found = (key for _, key, holder, parts, *_ in leaves if holder is value or parts is value)
+    first = next(found, "in an earlier place").removesuffix(".")
+    return AliasError(
+        f"the {type(value).__name__} at {place}",
+        f"it is also {first}, which is {before}; here it is {now}.",
+        f"Treat both places the same way, or pass a copy in one of them: `{copy}`.",
+    )
+
 
 Prefix = str | Callable[[tuple[Any, ...], Any], str]
 """The group of all variables below an object, or a function that returns each one's group: `prefix(path, variable)`."""

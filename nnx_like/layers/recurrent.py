@@ -22,8 +22,8 @@ from ..graph.functions import state
 from ..objects.module import Module
 from ..rnglib.splitting import split_rngs
 from ..rnglib.streams import Rngs, RngStream
-from ..transforms.scan import Carry, scan
-from ..transforms.vmap import StateAxes
+from ..transforms.loops import Carry, scan
+from ..transforms.mapping import StateAxes
 from ..variablelib.kinds import RngState
 from .cell_base import carry_stream
 

@@ -5,15 +5,30 @@ Plain lists and dicts can hold layers too. These containers also have the method
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSequence
 from typing import Any, ClassVar, TypeVar
 
 from ..errors import StructureError
-from .calling import takes
 from .module import Module
 
-__all__ = ["Dict", "List", "Sequential"]
+__all__ = ["Dict", "List", "Sequential", "takes"]
+
+
+def takes(fn: Callable[..., Any], name: str) -> bool:
+    """Return whether a function, or the `__call__` of an object, has a parameter of a given name.
+
+    Args:
+        fn: anything that can be called.
+        name: the name of a parameter; `**kwargs` alone does not count.
+    """
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # functions written in C may have no signature
+        return False
+    return name in parameters
+
 
 Item = TypeVar("Item")
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import reprlib
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..variablelib.kinds import RngState
-from ..variablelib.printing import size_of, size_text
+from ..variablelib.values import size_of, size_text
 from ..variablelib.variable import Variable
-from .markers import has_data, is_data
-from .natives import is_dict, is_native
+from .markers import has_data, is_data, is_dict, is_native
 
-__all__ = ["kind_name", "object_text", "sizes_by_kind", "sizes_text", "treescope_of", "value_text"]
+__all__ = ["display", "kind_name", "object_text", "sizes_by_kind", "sizes_text", "treescope_of", "value_text"]
+
 
 _INDENT = "  "
 
@@ -186,3 +188,34 @@ def treescope_of(node: Any, path: str | None, subtree_renderer: Any) -> Any:
     return importlib.import_module("treescope.repr_lib").render_object_constructor(
         object_type=type(node), attributes=attributes, path=path, subtree_renderer=subtree_renderer
     )
+
+
+# --- notebooks --------------------------------------------------------------------------------------------------------
+
+
+def display(*args: Any) -> None:
+    """Show objects and other values: with `treescope` in a notebook, otherwise printed.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx.display(nnx.Dict(rate=0.5))
+        Dict(
+          rate=0.5,
+        )
+
+    Args:
+        *args: the values to show.
+    """
+    if _is_notebook() and importlib.util.find_spec("treescope") is not None:
+        treescope = importlib.import_module("treescope")
+        for arg in args:
+            treescope.display(arg, ignore_exceptions=True, autovisualize=True)
+    else:
+        for arg in args:
+            print(arg)
+
+
+def _is_notebook() -> bool:
+    """Return whether the program runs under IPython, which then is imported already."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None

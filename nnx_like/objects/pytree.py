@@ -1,4 +1,7 @@
-"""`Pytree`: an object with attributes by reference, which remembers the trace in which it may be changed."""
+"""`Pytree`: an object with attributes by reference, which remembers the trace in which it may be changed.
+
+As a JAX pytree, it has the data in the leaves, sorted by name, and everything else in the structure.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +10,256 @@ import dataclasses
 import functools
 import inspect
 import weakref
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 import jax
+from jax.tree_util import GetAttrKey, SequenceKey
 
-from liftcore import trace_state
+from liftcore import static_key, trace_state
+from liftcore.cycles import checks_itself, entering
 from liftcore.errors import check_keywords
 from liftcore.owners import Style, collections_of
+from liftcore.statics import Undescribed, snapshot
 
 from ..errors import StructureError, TraceContextError
-from ..variablelib.by_reference import ByReference
-from ..variablelib.collection import CONSTANTS
-from ..variablelib.variable import Variable
-from . import flattening, printing
-from .markers import MARK, annotation_mark, has_data, is_marked, register_data_type, unmarked
+from ..variablelib.kinds import CONSTANTS
+from ..variablelib.variable import ByReference, Variable, is_object
+from .markers import (
+    MARK,
+    annotation_mark,
+    has_data,
+    hidden_error,
+    hidden_in,
+    is_data,
+    is_marked,
+    register_data_type,
+    unmarked,
+)
+from .printing import object_text, treescope_of
 
 __all__ = [
+    "NO_MARKS",
     "Object",
     "Pytree",
     "PytreeMeta",
+    "Statics",
     "attributes_of",
     "check_live",
     "check_pytree",
     "forget_walks",
+    "is_marked_static",
+    "mark",
+    "marks_made",
+    "marks_of",
+    "own_marks",
+    "register",
     "renewed",
+    "slot_of",
     "walks_of",
 ]
+
+
+# --- objects as JAX pytrees -------------------------------------------------------------------------------------------
+
+_BY_REFERENCE = (
+    "Use the functions of nnx_like, such as `nnx.jit`, `nnx.state` and `nnx.clone`, in place of `jax.jit` and "
+    "`jax.tree`: they know objects by identity."
+)
+
+NO_MARKS: Mapping[str, bool] = {}
+"""The marks of an object without marked attributes."""
+
+
+@jax.tree_util.register_static
+class Statics:
+    """Static values in the structure of a pytree, compared by type and value.
+
+    A value without a key, such as an object that could change unnoticed, is compared by `==`.
+
+    Attributes:
+        value: the values, with copies of their mutable parts.
+    """
+
+    __slots__ = ("_key", "value")
+
+    def __init__(self, value: tuple[Any, ...]) -> None:
+        self.value = tuple(map(snapshot, value))
+        self._key = tuple(map(_key, self.value))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Statics) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __reduce__(self) -> Any:
+        return Statics, (self.value,)
+
+
+class _Alike:
+    """The key of a value that has no other: equal if the types are the same and `==` returns True."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Alike) or type(self.value) is not type(other.value):
+            return False
+        if self.value is other.value:
+            return True
+        try:
+            return bool(self.value == other.value)
+        except Exception:  # such as comparing arrays, which has no truth value
+            return False
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+
+def _key(value: Any) -> Hashable:
+    try:
+        return static_key(value)
+    except Undescribed:
+        found = hidden_in(value)
+        if found is not None and is_object(found[1]):
+            raise hidden_error(f"a {type(value).__name__}{found[0]}", found[1], value) from None
+        return _Alike(value)
+
+
+def own_marks(node: Any) -> Mapping[str, bool]:
+    """Return the marks of an object itself, without those of its class."""
+    found: Mapping[str, bool] = slot_of(node, "_marks", NO_MARKS)
+    return found
+
+
+def slot_of(node: Any, name: str, default: Any) -> Any:
+    """Read a slot without calling a `__getattr__` of the user's, which may forward every name."""
+    try:
+        return object.__getattribute__(node, name)
+    except AttributeError:
+        return default
+
+
+def marks_of(node: Any) -> Mapping[str, bool]:
+    """Return the marks of an object: for each marked attribute, whether it is static."""
+    own = own_marks(node)
+    of_class = type(node)._field_marks
+    return {**of_class, **own} if own and of_class else own or of_class
+
+
+_made = 0
+
+
+def marks_made() -> int:
+    """Return how many marks were set so far, in all objects; caches that depend on marks compare it."""
+    return _made
+
+
+def mark(node: Any, marks: Mapping[str, bool]) -> None:
+    """Mark attributes of one object."""
+    global _made
+    _made += 1
+    object.__setattr__(node, "_marks", {**own_marks(node), **marks})
+
+
+def is_marked_static(node: Any, name: str) -> bool:
+    """Return whether an attribute is marked static."""
+    own = own_marks(node)
+    of_class = type(node)._field_marks
+    return bool((own or of_class) and marks_of(node).get(name))
+
+
+def register(cls: type) -> None:
+    """Register a class of objects with JAX."""
+    checks_itself(cls, _held)
+    jax.tree_util.register_pytree_with_keys(
+        cls,
+        _flatten_with_keys,
+        functools.partial(_unflatten, cls),
+        lambda node: _flatten(node)[1:],
+    )
+
+
+def _held(node: Any) -> list[Any]:
+    """Return the attributes, with the values of variables in their place."""
+    return [value._value if isinstance(value, Variable) else value for value in vars(node).values()]
+
+
+def _flatten_with_keys(node: Any) -> tuple[Iterable[Any], Statics]:
+    names, children, statics = _flatten(node)
+    return [(_path_key(node, name), child) for name, child in zip(names, children, strict=True)], statics
+
+
+def _path_key(node: Any, name: str) -> Any:
+    return SequenceKey(int(name)) if type(node)._numbered and name.isdigit() else GetAttrKey(name)
+
+
+def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
+    """Return the names of the data, its values, and everything else."""
+    entering(node, _BY_REFERENCE)
+    marks = marks_of(node)
+    names, veiled, children, rest = [], [], [], []
+    for name, value in _sorted(node):
+        if not is_data(value) and not (marks and marks.get(name) is False):
+            if not has_data(value):
+                rest += [name, value]
+                continue
+            value, hidden = _veiled(value)
+            if hidden:
+                veiled.append(name)
+        names.append(name)
+        children.append(value)
+    return tuple(names), children, Statics((tuple(names), tuple(veiled), dict(own_marks(node)), *rest))
+
+
+def _sorted(node: Any) -> list[tuple[str, Any]]:
+    """Return the attributes sorted by name; names that are numbers are sorted by value."""
+    attributes = sorted(vars(node).items())  # names are unique, so values are never compared
+    if type(node)._numbered:
+        attributes.sort(key=lambda item: (0, int(item[0])) if item[0].isdigit() else (1, 0))
+    return attributes
+
+
+def _veiled(value: Any) -> tuple[Any, bool]:
+    """Move static leaves of a pytree with data into its structure; also returns whether there were any."""
+    structure: Any
+    leaves, structure = jax.tree.flatten(value, is_leaf=is_data)
+    hidden = [leaf if is_data(leaf) else Statics((leaf,)) for leaf in leaves]
+    if all(map(is_data, leaves)):
+        return value, False
+    return structure.unflatten(hidden), True
+
+
+def _unveiled(value: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: snapshot(leaf.value[0]) if type(leaf) is Statics else leaf,
+        value,
+        is_leaf=lambda leaf: type(leaf) is Statics or is_data(leaf),
+    )
+
+
+def _unflatten(cls: type, statics: Statics, children: Iterable[Any]) -> Any:
+    names, veiled, marks, *rest = statics.value
+    made: Any = object.__new__(cls)
+    object.__setattr__(made, "_trace", trace_state())
+    attributes = vars(made)
+    for name, value in zip(rest[::2], rest[1::2], strict=True):
+        attributes[name] = snapshot(value)
+    for name, child in zip(names, children, strict=True):
+        attributes[name] = _unveiled(child) if name in veiled else child
+        if not is_data(child) and not has_data(child):  # the leaves were replaced by other values: they stay leaves
+            marks = {**marks, name: False}
+    object.__setattr__(made, "_marks", marks)
+    return made
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
 
 
 class PytreeMeta(abc.ABCMeta):
@@ -94,7 +320,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
         _check_slots(cls)
         cls._field_marks = {**cls._field_marks, **_marks_in(cls)}
         if pytree:
-            flattening.register(cls)
+            register(cls)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make an object without attributes."""
@@ -103,7 +329,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
         check_keywords(cls, kwargs)
         made = super().__new__(cls)
         object.__setattr__(made, "_trace", trace_state())
-        object.__setattr__(made, "_marks", flattening.NO_MARKS)
+        object.__setattr__(made, "_marks", NO_MARKS)
         return made
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -112,8 +338,8 @@ class Pytree(ByReference, metaclass=PytreeMeta):
             forget_walks()
         if is_marked(value):
             value, is_static = unmarked(type(self).__name__, name, value)
-            flattening.mark(self, {name: is_static})
-        if flattening.is_marked_static(self, name) and has_data(value):
+            mark(self, {name: is_static})
+        if is_marked_static(self, name) and has_data(value):
             raise _static_data(self, name, value)
         object.__setattr__(self, name, value)
 
@@ -127,10 +353,10 @@ class Pytree(ByReference, metaclass=PytreeMeta):
         return collections_of(children, lambda leaf: CONSTANTS)
 
     def __repr__(self) -> str:
-        return printing.object_text(self)
+        return object_text(self)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        return printing.treescope_of(self, path, subtree_renderer)
+        return treescope_of(self, path, subtree_renderer)
 
     @property
     def __orig_class__(self) -> Any:
@@ -142,14 +368,14 @@ class Pytree(ByReference, metaclass=PytreeMeta):
 
     def __getstate__(self) -> Any:
         """Return the state for pickle and copy: the attributes, without the trace."""
-        return dict(vars(self)), dict(flattening.own_marks(self))
+        return dict(vars(self)), dict(own_marks(self))
 
     def __setstate__(self, state: Any) -> None:
         attributes, marks = state
         object.__setattr__(self, "_trace", trace_state())
         vars(self).update(attributes)
         if marks:
-            flattening.mark(self, marks)
+            mark(self, marks)
 
 
 _with_walks: dict[int, weakref.ref[Pytree]] = {}
@@ -158,7 +384,7 @@ _with_walks: dict[int, weakref.ref[Pytree]] = {}
 
 def walks_of(root: Pytree) -> dict[Any, Any]:
     """Return the cache of walks that began at an object. It lives as long as the object, or until `forget_walks`."""
-    walks: dict[Any, Any] | None = flattening.slot_of(root, "_walks", None)
+    walks: dict[Any, Any] | None = slot_of(root, "_walks", None)
     if walks is None:
         walks = {}
         object.__setattr__(root, "_walks", walks)
@@ -209,7 +435,7 @@ def _annotations(cls: type) -> Mapping[str, Any]:
 
 
 register_data_type(Pytree)
-flattening.register(Pytree)
+register(Pytree)
 
 Object = Pytree
 """An older name of `Pytree`."""
@@ -268,7 +494,7 @@ def check_pytree(pytree: Any, /) -> None:
         if id(node) not in seen:
             seen.add(id(node))
             for name, value in vars(node).items():
-                if flattening.is_marked_static(node, name) and has_data(value):
+                if is_marked_static(node, name) and has_data(value):
                     raise _static_data(node, name, value)
             left += [one for one in has_data(list(vars(node).values())) if isinstance(one, Pytree)]
 
@@ -281,7 +507,7 @@ def renewed(node: Pytree) -> Any:
     """
     made = object.__new__(type(node))
     object.__setattr__(made, "_trace", trace_state())
-    object.__setattr__(made, "_marks", flattening.own_marks(node))
+    object.__setattr__(made, "_marks", own_marks(node))
     return made
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from .copies import with_rngs
-from .reseeding import reseed
-from .splitting import fork_rngs, restore_rngs, split_rngs
+from .splitting import fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
 from .streams import Rngs, RngStream
 
 __all__ = ["RngStream", "Rngs", "fork_rngs", "reseed", "restore_rngs", "split_rngs", "with_rngs"]

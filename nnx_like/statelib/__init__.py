@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .functions import (
+    GraphState,
     create_path_filters,
     diff,
     filter_state,
@@ -15,8 +16,7 @@ from .functions import (
     to_flat_state,
     to_pure_dict,
 )
-from .graph_state import GraphState
-from .pure import as_pure
+from .nested import as_pure
 from .state import FlatState, State, state_over
 
 __all__ = [

@@ -1,18 +1,22 @@
-"""Functions over states; each also accepts plain nested dicts and flat states."""
+"""Functions over states, which also accept plain nested dicts and flat states; and states with their definition."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
+
+import jax
+from jax.tree_util import DictKey
 
 from liftcore.errors import LiftArgumentError, boundary, shown
 from liftcore.traverse_util import flatten_dict
 
 from ..filterlib import Filter, PathIn, PathParts
-from .nested import joined, nest
+from .nested import joined, nest, sorted_keys
 from .state import FlatState, State
 
 __all__ = [
+    "GraphState",
     "create_path_filters",
     "diff",
     "filter_state",
@@ -25,6 +29,7 @@ __all__ = [
     "to_flat_state",
     "to_pure_dict",
 ]
+
 
 States = State | FlatState | Mapping[Any, Any]
 """The type of arguments that are states."""
@@ -258,3 +263,73 @@ def _restored(key: Any) -> Any:
         return int(key) if isinstance(key, str) else key
     except ValueError:
         return key
+
+
+# --- a state with its definition --------------------------------------------------------------------------------------
+
+
+class GraphState(MutableMapping[Any, Any]):
+    """A definition and its state. As a mapping and as a pytree it is the state; the definition is static.
+
+    Example:
+        >>> pair = GraphState("definition", State({"kernel": 1.0}))
+        >>> pair.kernel, jax.tree.leaves(pair)
+        (1.0, [1.0])
+
+    Args:
+        graphdef: the definition.
+        state: the state.
+    """
+
+    __slots__ = ("__weakref__", "_graphdef", "_state")
+    _graphdef: Any
+    _state: State
+
+    def __init__(self, _graphdef: Any, _state: State) -> None:
+        object.__setattr__(self, "_graphdef", _graphdef)
+        object.__setattr__(self, "_state", _state)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._state[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._state[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._state[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_state"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._state[name] = value
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, GraphState) and self._graphdef == other._graphdef
+        return same and self._state == other._state  # type: ignore[attr-defined]
+
+    __hash__ = None  # type: ignore[assignment]  # it is mutable
+
+    def __reduce__(self) -> Any:
+        return type(self), (self._graphdef, self._state)
+
+    def __repr__(self) -> str:
+        parts = (f"  _graphdef={self._graphdef!r},", f"  _state={self._state!r}")
+        return "GraphState(\n{}\n)".format("\n".join(part.replace("\n", "\n  ") for part in parts))
+
+
+def _flatten(pair: GraphState) -> tuple[list[tuple[Any, Any]], tuple[Any, tuple[Any, ...]]]:
+    mapping = pair._state.raw_mapping
+    keys = tuple(sorted_keys(mapping))
+    return [(DictKey(key), mapping[key]) for key in keys], (pair._graphdef, keys)
+
+
+jax.tree_util.register_pytree_with_keys(
+    GraphState, _flatten, lambda aux, children: GraphState(aux[0], State(zip(aux[1], children, strict=True)))
+)

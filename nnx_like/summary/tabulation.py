@@ -14,7 +14,7 @@ from ..objects.printing import kind_name, sizes_by_kind, value_text
 from ..objects.pytree import Pytree
 from ..objects.traversal import children_of, iter_graph
 from ..rnglib.streams import RngStream
-from ..variablelib.printing import size_text
+from ..variablelib.values import size_text
 from ..variablelib.variable import Variable
 from . import cost
 from .recording import RecordedCall, record

@@ -17,7 +17,7 @@ from ..filterlib import Filter
 from ..graph.definition import path_text
 from ..graph.functions import merge, split, state
 from ..objects.pytree import Pytree
-from ..objects.sharing import check_unshared
+from ..objects.traversal import check_unshared
 from ..statelib.state import State
 from ..variablelib.variable import Variable
 

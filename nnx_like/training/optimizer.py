@@ -15,10 +15,10 @@ from liftcore.training import apply_updates, part_of
 from ..errors import OptimizerArgumentError
 from ..filterlib import Filter, to_predicate
 from ..graph.changing import update
+from ..graph.definition import Held
 from ..graph.functions import state
-from ..graph.held import Held
 from ..objects.pytree import Pytree
-from ..objects.sharing import check_unshared
+from ..objects.traversal import check_unshared
 from ..statelib.state import State
 from ..variablelib.kinds import Param
 from ..variablelib.shardings import on_mesh

@@ -12,8 +12,7 @@ from liftcore.pickling import opened, portable
 from liftcore.struct import PyTreeNode, check_fields, field
 from liftcore.training import apply_updates
 
-from ..graph.calling import Caller
-from ..graph.functions import GraphDef, merge, split
+from ..graph.functions import Caller, GraphDef, merge, split
 from ..statelib.state import State
 
 __all__ = ["TrainState"]

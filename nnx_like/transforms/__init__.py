@@ -1,1 +1,1 @@
-"""The lifted transformations of liftcore for objects, one in each file."""
+"""The lifted transformations of liftcore for objects, one family in each file."""

@@ -15,11 +15,10 @@ from liftcore.leaves import is_array_like
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
-from ..crossing.ref import Change, Ref
+from ..crossing.ref import Change, Plain, Ref
 from ..errors import StructureError
-from ..graph.definition import AGAIN, Definition, path_text
-from ..graph.differences import difference, path_of
-from .decorating import Plain, checked, named, title
+from ..graph.definition import AGAIN, Definition, difference, path_of, path_text
+from .base import checked, named, title
 
 __all__ = ["cond", "switch"]
 

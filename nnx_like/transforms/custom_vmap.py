@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,14 +16,14 @@ from ..crossing.inside import Inside, stay
 from ..crossing.ref import Ref, is_ref
 from ..graph.definition import entries
 from ..statelib.state import State
-from .decorating import MISSING, named
-from .differentiation import REST
+from .base import MISSING, also_decorator, named
+from .differentiation import REST, with_states
 from .rules import RuledFunction, checked_pair
-from .tangents import with_states
 
 __all__ = ["CustomVmap", "custom_vmap"]
 
 
+@also_decorator
 def custom_vmap(fun: Callable[..., Any] = MISSING) -> Any:
     """`jax.custom_batching.custom_vmap` for functions of objects: a function with a custom rule for `vmap`.
 
@@ -55,7 +54,7 @@ def custom_vmap(fun: Callable[..., Any] = MISSING) -> Any:
     Raises:
         LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.
     """
-    return functools.partial(custom_vmap) if fun is MISSING else CustomVmap(fun)
+    return CustomVmap(fun)
 
 
 class CustomVmap(RuledFunction):

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,24 +22,27 @@ from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
 
-from ..crossing.groups import Choose, Groups
+from ..crossing.groups import Choose, Groups, in_call
 from ..crossing.inside import Inside, stay
 from ..crossing.outside import Outside
-from ..crossing.places import in_call
-from ..crossing.ref import Still
+from ..crossing.ref import Ref, Still, is_ref
 from ..filterlib import Everything, Filter, OfType, to_predicate
-from ..graph.definition import static, static_value
-from ..graph.functions import listed
-from ..graph.walk import is_object
+from ..graph.build import value_of
+from ..graph.definition import VARIABLE, Definition, entries, metadata_of, path_text, static
+from ..graph.functions import flatten, listed
+from ..graph.walk import is_object, value_parts
+from ..objects.pytree import Pytree
+from ..statelib.state import FlatState, State
 from ..variablelib.kinds import Param
 from ..variablelib.variable import Variable
-from .decorating import checked, named
+from .base import checked, named
 
 __all__ = [
     "DIFFERENTIATED",
     "EVERYTHING",
     "REST",
     "ChosenArguments",
+    "Derivative",
     "DiffState",
     "bound",
     "check_diff_states",
@@ -47,10 +50,15 @@ __all__ = [
     "group_by_filter",
     "in_two_groups",
     "moves",
+    "outline",
     "plain_result",
-    "unveiled",
+    "state_of",
+    "tangents_in",
+    "variable_of",
     "veiled",
+    "with_states",
 ]
+
 
 DIFFERENTIATED, REST = "differentiated", "not differentiated"
 
@@ -268,26 +276,66 @@ def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     return result, aux
 
 
-def veiled(tree: Any) -> Any:
+def veiled(tree: Any, is_kept: Callable[[Any], bool] = is_array_like) -> Any:
     """Make all leaves of a pytree acceptable to JAX: a leaf that is not an object, array or number becomes static.
 
     Args:
         tree: a pytree that may hold objects.
+        is_kept: which leaves stay, beside objects.
     """
 
     def still(leaf: Any) -> Any:
-        return leaf if is_object(leaf) or is_array_like(leaf) else Still(static(leaf, ()))
+        return leaf if is_object(leaf) or is_kept(leaf) else Still(static(leaf, ()))
 
     return jax.tree.map(still, tree, is_leaf=is_object)
 
 
-def unveiled(tree: Any) -> Any:
-    """Return the inverse of `veiled`."""
+class Derivative:
+    """A function of objects as a derivative of the core needs it, and how its arguments cross.
 
-    def plain(leaf: Any) -> Any:
-        return static_value(leaf.definition) if type(leaf) is Still else leaf
+    Args:
+        name: the name of the transformation in errors.
+        f: the function.
+        has_aux: whether the function returns a pair, of which only the first is differentiated.
 
-    return jax.tree.map(plain, tree, is_leaf=lambda leaf: type(leaf) is Still or is_object(leaf))
+    Attributes:
+        body: the function for the core, with `has_aux`; the first argument is the scope.
+    """
+
+    def __init__(self, name: str, f: Callable[..., Any], has_aux: bool) -> None:
+        self.groups = groups = in_two_groups(name, f)
+
+        @named(f)
+        def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
+            inside = Inside(scope, groups)
+            args, kwargs = inside.decode((args, kwargs))
+            result, aux = plain_result(groups.where, call_user(groups.where, f, *args, **kwargs), has_aux)
+            return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, stays=stay))
+
+        self.body = body
+
+    def run(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], prefix: Any, what: str, lifted: Callable[..., Any]
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """Run the derivative for some arguments.
+
+        Args:
+            args: the arguments.
+            kwargs: the keyword arguments.
+            prefix: the groups of `args`.
+            what: the name of the prefix in errors.
+            lifted: called as `lifted(scope, args, kwargs, groups)`, with refs and the names of the groups that have
+                values; returns the result, the derivative, and the second part of the result of `body`.
+
+        Returns:
+            The arguments with refs, a pytree with the structure of the result, the result, the derivative, and the
+            second part of the function's result.
+        """
+        prefixes = prefix, dict.fromkeys(kwargs, REST)
+        outside = Outside(self.groups, (args, kwargs), prefixes, what, cached=False, name=in_call)
+        with outside.scope() as scope:
+            result, derivative, (like, home) = lifted(scope, *outside.args, outside.values)
+            return outside.args[0], like, result, derivative, outside.leave(scope, *home)
 
 
 def differentiated(
@@ -298,7 +346,7 @@ def differentiated(
     lift: Callable[..., Any],
     finish: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Return the derivative of a function, with objects in any argument.
+    """Return the derivative of a function with respect to some of its arguments, with objects in any argument.
 
     Args:
         name: the name of the transformation in errors.
@@ -306,36 +354,152 @@ def differentiated(
         arguments: which arguments are differentiated.
         has_aux: whether the function returns a pair, of which only the first is differentiated.
         lift: called as `lift(body, argnums)`, where the body returns a result and the rest; returns a function that
-            returns a result or None, the rest, and the derivatives for `argnums`.
+            returns a result or None, the derivatives for `argnums`, and the rest.
         finish: called as `finish(args, like, result, derivatives)`; returns the final result. `args` are the
             differentiated arguments with refs, and `like` is a pytree with the structure of the result. The first of
             the derivatives is with respect to variables, unless none is differentiated.
     """
-    groups = in_two_groups(name, f)
-
-    @named(f)
-    def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
-        inside = Inside(scope, groups)
-        args, kwargs = inside.decode((args, kwargs))
-        result, aux = plain_result(groups.where, call_user(groups.where, f, *args, **kwargs), has_aux)
-        return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, stays=stay))
-
+    derivative = Derivative(name, f, has_aux)
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
-    lifted = {True: lift(body, (0, *numbers)), False: lift(body, numbers)}
+    lifted = {True: lift(derivative.body, (0, *numbers)), False: lift(derivative.body, numbers)}
 
     @functools.wraps(f)
     @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def run(scope: liftcore.Scope, args: Any, kwargs: Any, groups: Collection[str]) -> Any:
+            return lifted[DIFFERENTIATED in groups](scope, *args, **kwargs)
+
         args, kwargs = bound(f, args, kwargs)
-        prefix = arguments.prefix(len(args)), dict.fromkeys(kwargs, REST)
-        outside = Outside(groups, (args, kwargs), prefix, "argnums", cached=False, name=in_call)
-        given, named = outside.args
-        check_diff_states(groups.where, arguments.by_filter, args)
-        with outside.scope() as scope:
-            run = lifted[DIFFERENTIATED in outside.walk.values]
-            result, (like, home), derivatives = run(scope, *given, **named)
-            aux = unveiled(outside.leave(scope, *home))
-        found = finish([given[number] for number in arguments.numbers], like, result, derivatives)
+        prefix = arguments.prefix(len(args))
+        check_diff_states(derivative.groups.where, arguments.by_filter, args)
+        given, *results, aux = derivative.run(args, kwargs, prefix, "argnums", run)
+        found = finish([given[number] for number in arguments.numbers], *results)
         return (found, aux) if has_aux else found
 
     return wrapped
+
+
+# --- gradients and tangents as states ---------------------------------------------------------------------------------
+
+
+def variable_of(definition: Definition, value: Any) -> Any:
+    """Return a variable that a definition describes, with another value; for an array, the value itself."""
+    if definition[0] != VARIABLE:
+        return value
+    return definition[1].made(value, metadata_of(definition[3]), liftcore.trace_state())
+
+
+def state_of(
+    ref: Ref,
+    read: Callable[[str, Any], Any],
+    make: Callable[[Definition, Any], Any] = variable_of,
+    convert: Callable[[Any], Any] = lambda value: value,
+    only: str | None = DIFFERENTIATED,
+) -> Any:
+    """Return the state of an object, with each value once, at its first path. `make` makes its leaves.
+
+    Args:
+        ref: the reference to the object.
+        read: returns the traced value of a group and a key.
+        make: the leaf of the state for a definition and a value.
+        convert: applied to each array first.
+        only: the group whose values are in the state; None for all groups.
+    """
+    pairs = []
+    for path, one in entries(ref.definition):
+        group, key = one[-2:]
+        if group is not None and only in (None, group):
+            value, form = read(group, key), one[4] if one[0] == VARIABLE else None
+            value = convert(value) if form is None else value_of([convert(part) for part in value], form)
+            pairs.append((path, make(one, value)))
+    if pairs and not pairs[0][0]:  # a variable that is not an attribute
+        return pairs[0][1]
+    return State.from_flat_path(pairs)
+
+
+def with_states(tree: Any, read: Callable[[str, Any], Any], **options: Any) -> Any:
+    """Return a pytree with a state in place of each `Ref`.
+
+    Args:
+        tree: the pytree.
+        read: see `state_of`.
+        options: the other arguments of `state_of`.
+    """
+    return jax.tree.map(
+        lambda leaf: state_of(leaf, read, **options) if type(leaf) is Ref else leaf, tree, is_leaf=is_ref
+    )
+
+
+_PLACE = Still(())
+
+
+def outline(tree: Any) -> Any:
+    """Return a pytree with its refs, and with leafless placeholders in place of leaves."""
+    return jax.tree.map(lambda leaf: leaf if type(leaf) is Ref else _PLACE, tree, is_leaf=is_ref)
+
+
+def tangents_in(where: str, tree: Any, given: Any, what: str) -> tuple[dict[str, dict[Any, Any]], Any]:
+    """Split tangents into values for variables and the rest: the inverse of `with_states`.
+
+    Args:
+        where: the name of the transformation, for errors.
+        tree: a pytree with refs, or its outline.
+        given: the same pytree with tangents in place of leaves. For a ref: a state, an object of the same
+            structure, a variable or value (if it refers to one variable), or None for zero.
+        what: the name of the tangents in errors.
+
+    Returns:
+        The floating values by group and key; and the pytree with refs.
+
+    Raises:
+        LiftArgumentError: if the structures differ.
+    """
+    leaves = jax.tree.leaves(tree, is_leaf=is_ref)
+    structure: Any = jax.tree.structure(tree, is_leaf=is_ref)
+    try:
+        parts = structure.flatten_up_to(given)
+    except ValueError as error:
+        raise LiftArgumentError(
+            where, f"the {what} do not have the structure of the arguments: {error}.", "Give one for each."
+        ) from None
+    found: dict[Any, Any] = {}
+    for place, (leaf, part) in enumerate(zip(leaves, parts, strict=True)):
+        if type(leaf) is Ref:
+            for group, key, value in _values_in(where, leaf, part, what):
+                found.setdefault(group, {})[key] = value
+            parts[place] = leaf
+    return found, structure.unflatten(parts)
+
+
+def _values_in(where: str, ref: Ref, given: Any, what: str) -> Iterator[tuple[str, str, Any]]:
+    if given is None:
+        return
+    pairs = _pairs_in(where, ref, given, what)
+    known = dict(entries(ref.definition))
+    unknown = [path_text(path) for path in pairs if path not in known]
+    if unknown and not isinstance(given, Pytree):  # in a copy of an object, a shared variable may be two
+        raise LiftArgumentError(
+            where,
+            f"the {what} have unknown paths, {', '.join(unknown)}; {ref!r} has no such variables.",
+            "Use the paths of its variables; for a shared variable, the first path.",
+        )
+    for path, definition in known.items():
+        value = pairs.get(path)
+        value = value.get_raw_value() if isinstance(value, Variable) else value
+        group, key = definition[-2:]
+        if group is not None and moves(value):
+            yield group, key, value_parts(value)[0]
+
+
+def _pairs_in(where: str, ref: Ref, given: Any, what: str) -> dict[Any, Any]:
+    if ref.definition[0] == VARIABLE and not isinstance(given, Mapping | Pytree):
+        return {(): given}
+    if isinstance(given, Mapping):
+        return dict((given if isinstance(given, State) else State(given)).flat_state())
+    if isinstance(given, FlatState):
+        return dict(given)
+    if isinstance(given, Pytree):
+        return dict(flatten(given)[1])
+    raise LiftArgumentError(
+        where, f"the {what} of {ref!r} are of type {type(given).__name__}.", "Give a `State`, or None for zeros."
+    )

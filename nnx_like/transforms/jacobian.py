@@ -13,13 +13,13 @@ import liftcore
 from ..crossing.ref import Ref, is_ref
 from ..graph.definition import VARIABLE, Definition
 from ..statelib.state import State
-from .decorating import MISSING, checked
-from .differentiation import DIFFERENTIATED, ChosenArguments, DiffState, differentiated
-from .tangents import state_of
+from .base import MISSING, also_decorator, checked
+from .differentiation import DIFFERENTIATED, ChosenArguments, DiffState, differentiated, state_of
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
 
 
+@also_decorator
 def jacfwd(
     fun: Callable[..., Any] = MISSING,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
@@ -60,6 +60,7 @@ def jacfwd(
     return _jacobian(liftcore.jacfwd, fun, argnums, has_aux, holomorphic=holomorphic)
 
 
+@also_decorator
 def jacrev(
     fun: Callable[..., Any] = MISSING,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
@@ -100,6 +101,7 @@ def jacrev(
     return _jacobian(liftcore.jacrev, fun, argnums, has_aux, holomorphic=holomorphic, allow_int=allow_int)
 
 
+@also_decorator
 def hessian(
     fun: Callable[..., Any] = MISSING,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
@@ -142,8 +144,6 @@ def hessian(
 
 def _jacobian(lift_of: Any, fun: Callable[..., Any], argnums: Any, has_aux: bool, **options: Any) -> Any:
     """Apply a derivative of liftcore to functions of objects; without a function, return a decorator."""
-    if fun is MISSING:
-        return functools.partial(_jacobian, lift_of, argnums=argnums, has_aux=has_aux, **options)
     name = lift_of.__name__
     arguments = ChosenArguments(checked(name, fun), argnums, options.get("allow_int", False))
     second = lift_of is liftcore.hessian
@@ -153,7 +153,7 @@ def _jacobian(lift_of: Any, fun: Callable[..., Any], argnums: Any, has_aux: bool
 
         def run(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
             jacobian, rest = lifted(scope, *args, **kwargs)
-            return None, rest, jacobian
+            return None, jacobian, rest
 
         return run
 

@@ -14,13 +14,11 @@ import liftcore
 from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 from liftcore.leaves import is_array_like
 
-from ..crossing.groups import ByFilter, Groups, alike, is_spec
+from ..crossing.groups import ByFilter, Groups, PositionNames, alike, is_spec
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
-from ..crossing.places import PositionNames
 from ..graph.walk import is_object
-from .decorating import MISSING, checked, named, numbered, title
-from .guarding import check_brings_none
+from .base import MISSING, also_decorator, check_brings_none, checked, named, numbered, title
 
 __all__ = ["CompiledFunction", "JitFunction", "LoweredFunction", "StateSharding", "jit"]
 
@@ -49,6 +47,7 @@ class StateSharding(ByFilter):
         return self.specs
 
 
+@also_decorator
 def jit(
     fun: Callable[..., Any] = MISSING,
     *,
@@ -107,12 +106,6 @@ def jit(
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
     options: dict[str, Any] = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
-    static: dict[str, Any] = {"static_argnums": static_argnums, "static_argnames": static_argnames}
-    donated: dict[str, Any] = {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames}
-    if fun is MISSING:
-        return functools.partial(
-            jit, in_shardings=in_shardings, out_shardings=out_shardings, **static, **donated, **options
-        )
     where = title("jit", fun)
     return JitFunction(
         fun,

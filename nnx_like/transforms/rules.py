@@ -1,4 +1,4 @@
-"""The base of `custom_vjp`, `custom_jvp` and `custom_vmap`: functions of objects with a custom rule."""
+"""Functions of objects with a custom derivative: `custom_jvp` and `custom_vjp`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,49 @@ import functools
 import inspect
 import operator
 import types
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, call_user, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside, encode, stay
-from ..crossing.outside import Outside
-from ..crossing.ref import Ref, Still, is_ref
+from ..crossing.outside import Outside, decoded
+from ..crossing.ref import Ref, Still, is_ref, refs_in
 from ..graph.build import Builder
-from ..graph.definition import static, static_value
-from ..graph.walk import Walk, is_object
-from .decorating import named
-from .differentiation import EVERYTHING, REST, DiffState, check_diff_states, group_by_filter, in_two_groups, veiled
+from ..graph.walk import Walk
+from .base import MISSING, also_decorator, named
+from .differentiation import (
+    DIFFERENTIATED,
+    EVERYTHING,
+    REST,
+    DiffState,
+    check_diff_states,
+    group_by_filter,
+    in_two_groups,
+    outline,
+    tangents_in,
+    veiled,
+    with_states,
+)
 
-__all__ = ["RuledFunction", "by_value", "checked_pair", "from_values", "held", "zero"]
+__all__ = [
+    "CustomJvp",
+    "CustomVjp",
+    "RuledFunction",
+    "by_value",
+    "checked_pair",
+    "custom_jvp",
+    "custom_vjp",
+    "from_values",
+    "zero",
+]
 
 
 class RuledFunction:
@@ -87,7 +108,7 @@ class RuledFunction:
             raise LiftArgumentError(self.where, "it has no rule yet.", f"Define one first: `{self._missing}`.")
         args = _positional(self.where, self._fun, args, kwargs, self._held)
         numbers = self.held_numbers(len(args))
-        args = tuple([held(arg) if number in numbers else arg for number, arg in enumerate(args)])
+        args = tuple([veiled(arg, is_array) if number in numbers else arg for number, arg in enumerate(args)])
         prefix: list[Any] = [EVERYTHING] * len(args)
         for number in numbers:
             prefix[number] = REST
@@ -150,15 +171,6 @@ def _at_home(home: Any) -> list[str]:
     written = [key for _, some in home.values() for key in some]
     new = sum(len(fresh) for fresh, _ in home.values())
     return [*written, f"{new} new values"] if new else written
-
-
-def held(arg: Any) -> Any:
-    """Prepare an argument that is not differentiated: arrays and objects are kept, other values become static."""
-
-    def still(leaf: Any) -> Any:
-        return leaf if is_object(leaf) or is_array(leaf) else Still(static(leaf, ()))
-
-    return jax.tree.map(still, arg, is_leaf=is_object)
 
 
 def _positional(
@@ -226,14 +238,7 @@ def by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
 
 def from_values(tree: Any, values: Any) -> Any:
     """Return the inverse of `by_value`."""
-    builder = Builder(lambda group, key: values[group][key])
-
-    def decoded(leaf: Any) -> Any:
-        if type(leaf) is Ref:
-            return builder.build(leaf.definition)
-        return static_value(leaf.definition) if type(leaf) is Still else leaf
-
-    return jax.tree.map(decoded, tree, is_leaf=is_ref)
+    return decoded(Builder(lambda group, key: values[group][key]), tree)
 
 
 def zero(kind: Any) -> Any:
@@ -245,3 +250,320 @@ def zero(kind: Any) -> Any:
     if not jnp.issubdtype(kind.dtype, jnp.inexact):
         return np.zeros(kind.shape, jax.dtypes.float0)
     return jnp.zeros(kind.shape, kind.dtype)
+
+
+# --- custom_jvp -------------------------------------------------------------------------------------------------------
+
+
+@also_decorator
+def custom_jvp(fun: Callable[..., Any] = MISSING, nondiff_argnums: Iterable[int | DiffState] = ()) -> Any:
+    """`jax.custom_jvp` for functions of objects: a function with a custom derivative.
+
+    If the function changes an object, the caller's object changes; the rule must make the same changes. Values that the
+    function writes have no tangent.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> @nnx.custom_jvp
+        ... def rounded(model, x):
+        ...     return jnp.round(x * model.w)
+        >>> @rounded.defjvp
+        ... def rule(primals, tangents):
+        ...     (model, x), (model_tangent, dx) = primals, tangents
+        ...     return rounded(model, x), model.w * dx + x * model_tangent.w
+        >>> model = nnx.Dict(w=nnx.Param(3.0))
+        >>> float(nnx.grad(rounded)(model, 0.5).w[...])
+        0.5
+
+    Args:
+        fun: the function; without it the result is a decorator. Methods may be decorated.
+        nondiff_argnums: the numbers of arguments that are not differentiated. Python values in them stay Python values.
+            A `DiffState` here selects the variables of an argument that have tangents; by default, all floating
+            variables have.
+
+    Returns:
+        A `CustomJvp`, to be called as `fun` after `defjvp`.
+
+    Raises:
+        LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.
+        AliasError: when called, if a variable is differentiated in one argument, and not in another.
+    """
+    return CustomJvp(fun, nondiff_argnums)
+
+
+class CustomJvp(RuledFunction):
+    """A function of objects with a custom derivative.
+
+    Args:
+        fun: the function.
+        nondiff_argnums: see `custom_jvp`.
+    """
+
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Iterable[int | DiffState] = ()) -> None:
+        lift = functools.partial(liftcore.custom_jvp, wrt=DIFFERENTIATED)
+        super().__init__("custom_jvp", fun, nondiff_argnums, lift, "f.defjvp(rule)")
+
+    def defjvp(self, jvp: Callable[..., tuple[Any, Any]], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        """Define the rule.
+
+        Args:
+            jvp: called as `jvp(*nondiff_args, primals, tangents)`; returns the result and its tangent. A tangent of an
+                object is a `State` of its floating variables. A returned `State` may omit zero tangents, or be None.
+                The rule may call the function itself; inside the rule, that call does not use the rule.
+            symbolic_zeros: not supported; it must be False.
+
+        Returns:
+            The rule.
+        """
+        check_function(f"defjvp of {self.where}", jvp)
+        if symbolic_zeros:
+            raise LiftArgumentError(f"defjvp of {self.where}", "`symbolic_zeros=True` is not supported.", "Remove it.")
+
+        @named(jvp)
+        def rule(scope: liftcore.Scope, primals: Any, tangents: Any, moving: Any) -> Any:
+            inside, expected = Inside(scope, self._groups), self.expected()
+            given = inside.decode(primals)
+            tangents = with_states(tangents, lambda group, key: moving[group][key])
+            numbers = self.held_numbers(len(given))
+            seen = [[one for number, one in enumerate(each) if number not in numbers] for each in (given, tangents)]
+            both = call_user(
+                f"the rule of {self.where}", jvp, *[given[number] for number in numbers], *map(tuple, seen)
+            )
+            result, tangent = checked_pair(self.where, jvp, both, "result, tangent")
+            home = inside.encode(result, REST, stays=stay)
+            self.check_alike(jvp, expected, home)
+            return home, _tangents(self.where, *home, tangent)
+
+        self._lifted.defjvp(rule)
+        self._defined = True
+        return jvp
+
+    def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
+        """Define the rule as a sum over the arguments.
+
+        Args:
+            jvps: for each argument a function, `jvp(tangent, result, *args)`, that returns its part of the tangent of
+                the result, or None where that is zero.
+        """
+        if self._held:
+            raise LiftArgumentError(
+                f"defjvps of {self.where}", "`nondiff_argnums` names arguments.", "Use `defjvp` instead."
+            )
+
+        def rule(primals: Any, tangents: Any) -> Any:
+            result = self(*primals)
+            parts = [jvp(one, result, *primals) for jvp, one in zip(jvps, tangents, strict=True) if jvp is not None]
+            return result, jax.tree.map(lambda *some: sum(some), *parts) if parts else None
+
+        self.defjvp(rule)
+
+
+def _tangents(where: str, result: Any, home: Any, change: Any, given: Any) -> Any:
+    """Return the tangent of the whole result of a body, from the tangent of the user's result."""
+    if given is None:
+        given = jax.tree.map(lambda _: None, result, is_leaf=is_ref)
+    values, moved = tangents_in(where, result, given, "tangents")
+    new = values.get(REST, {})
+
+    def tangent(leaf: Any, one: Any) -> Any:
+        if type(leaf) is Ref:
+            return leaf
+        moves = one is not None and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+        return one if moves else zero(jax.typeof(leaf))
+
+    def zeros(value: Any) -> Any:
+        return jax.tree.map(lambda part: zero(jax.typeof(part)), value)
+
+    moved = jax.tree.map(tangent, result, moved, is_leaf=lambda leaf: leaf is None or is_ref(leaf))
+    at_home = {
+        group: ([new.get(number, zeros(value)) for number, value in enumerate(fresh)], zeros(written))
+        for group, (fresh, written) in home.items()
+    }
+    return moved, at_home, change
+
+
+# --- custom_vjp -------------------------------------------------------------------------------------------------------
+
+
+@also_decorator
+def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[int | DiffState] = ()) -> Any:
+    """`jax.custom_vjp` for functions of objects: a function with a custom pullback.
+
+    If the function changes an object, the caller's object changes; the rule must make the same changes. Values that the
+    function writes are results too: the pullback also gets their cotangents.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> @nnx.custom_vjp
+        ... def f(model):
+        ...     return jnp.sin(model.x) * model.y
+        >>> def forward(model):
+        ...     return f(model), (jnp.cos(model.x), model)  # here `f` is the function without the rule
+        >>> def backward(residuals, cotangents):
+        ...     cos_x, model = residuals
+        ...     (model_updates,), y = cotangents
+        ...     return (nnx.State({"x": 10 * cos_x * y * model.y, "y": 10 * jnp.sin(model.x) * y}),)
+        >>> f.defvjp(forward, backward)
+        >>> model = nnx.Dict(x=nnx.Param(0.0), y=nnx.Param(2.0))
+        >>> float(nnx.grad(f)(model).x[...])
+        20.0
+
+    Args:
+        fun: the function; without it the result is a decorator. Methods may be decorated.
+        nondiff_argnums: the numbers of arguments that are not differentiated. Python values in them stay Python values.
+            Despite the name, a `DiffState` here selects the variables of an argument that are differentiated; by
+            default, all floating variables are. No gradient flows through the other variables.
+
+    Returns:
+        A `CustomVjp`, to be called as `fun` after `defvjp`.
+
+    Raises:
+        LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.
+        AliasError: when called, if a variable is differentiated in one argument, and not in another.
+    """
+    return CustomVjp(fun, nondiff_argnums)
+
+
+class _Residuals(NamedTuple):
+    """The residuals that are kept for the pullback.
+
+    Attributes:
+        given: the arguments that are not differentiated, and the rule's residuals, with refs.
+        values: the values of the objects in `given`.
+        args: the outlines of the arguments.
+        kinds: the types of the values that came in.
+    """
+
+    given: Any
+    values: Any
+    args: Any
+    kinds: Still
+
+
+class CustomVjp(RuledFunction):
+    """A function of objects with a custom pullback.
+
+    Args:
+        fun: the function.
+        nondiff_argnums: see `custom_vjp`.
+    """
+
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Iterable[int | DiffState] = ()) -> None:
+        lift = functools.partial(liftcore.custom_vjp, wrt=DIFFERENTIATED)
+        super().__init__("custom_vjp", fun, nondiff_argnums, lift, "f.defvjp(fwd, bwd)")
+
+    def defvjp(
+        self,
+        fwd: Callable[..., tuple[Any, Any]],
+        bwd: Callable[..., tuple[Any, ...]],
+        symbolic_zeros: bool = False,
+    ) -> None:
+        """Define the rule.
+
+        Args:
+            fwd: called as `fwd(*args)`; returns the result and residuals, a pytree that may hold objects, by value. It
+                may call the function itself; inside the rule, that call does not use the rule.
+            bwd: called as `bwd(*nondiff_args, residuals, (updates, cotangent))`; returns a tuple with a cotangent for
+                each differentiated argument: for an object a `State`, in which a missing cotangent is zero, or None for
+                zero. `cotangent` is the cotangent of the result, with a `State` for each new object in it. `updates`
+                has the cotangents of the values that the objects hold after the call: a `State` for each argument, None
+                for arrays. The cotangent of a value that the function did not write is zero.
+            symbolic_zeros: not supported; it must be False.
+        """
+        for rule in (fwd, bwd):
+            check_function(f"defvjp of {self.where}", rule)
+        if symbolic_zeros:
+            raise LiftArgumentError(f"defvjp of {self.where}", "`symbolic_zeros=True` is not supported.", "Remove it.")
+
+        @named(fwd)
+        def forward(scope: liftcore.Scope, *args: Any) -> Any:
+            inside, expected = Inside(scope, self._groups), self.expected()
+            given = inside.decode(args)
+            result, residuals = checked_pair(
+                self.where, fwd, call_user(f"the rule of {self.where}", fwd, *given), "result, residuals"
+            )
+            home = inside.encode(result, REST, stays=stay)
+            self.check_alike(fwd, expected, home)
+            kept = tuple([veiled(given[number], is_array) for number in self.held_numbers(len(args))]), residuals
+            return home, _Residuals(*by_value(self._groups, kept), outline(args), _kinds(inside.values))
+
+        @named(bwd)
+        def backward(residuals: _Residuals, cotangents: Any) -> Any:
+            nondiff, kept = from_values(residuals.given, residuals.values)
+            numbers = self.held_numbers(len(residuals.args))
+            updates, cotangent = _cotangents(residuals, *cotangents)
+            updates = tuple([one for number, one in enumerate(updates) if number not in numbers])
+            given = call_user(f"the rule of {self.where}", bwd, *nondiff, kept, (updates, cotangent))
+            variables, found = self._given(bwd, residuals, numbers, given)
+            return variables, *found
+
+        self._lifted.defvjp(forward, backward)
+        self._defined = True
+
+    def _given(
+        self, bwd: Callable[..., Any], residuals: _Residuals, numbers: Sequence[int], given: Any
+    ) -> tuple[Any, list[Any]]:
+        """Convert the result of a pullback: values for variables, and a cotangent for each argument."""
+        where, count = f"{name_of(bwd)}, the rule of {self.where}", len(residuals.args) - len(numbers)
+        if not isinstance(given, tuple | list) or len(given) != count:
+            what = len(given) if isinstance(given, tuple | list) else type(given).__name__
+            raise LiftArgumentError(
+                where,
+                f"expected a tuple of {count}, one for each differentiated argument, given {what}.",
+                "Write `return (model_cotangent, …)`; None means zero.",
+            )
+        rest = iter(given)
+        full = [None if number in numbers else next(rest) for number in range(len(residuals.args))]
+        variables: dict[Any, Any] = {}
+        for number, one in enumerate(full):
+            if one is not None:
+                values, full[number] = tangents_in(where, residuals.args[number], one, "cotangents")
+                variables.update(values.get(DIFFERENTIATED, {}))
+                self._check_chosen(where, values.get(REST, {}))
+        _check_shapes(where, variables, dict(residuals.kinds.definition))
+        return {DIFFERENTIATED: variables} if variables else None, full
+
+    def _check_chosen(self, where: str, others: Mapping[Any, Any]) -> None:
+        if others:
+            raise LiftArgumentError(
+                where,
+                f"there are cotangents for {', '.join(others)}, which no `DiffState` in `nondiff_argnums` selects.",
+                "Leave them out: `del model_cotangent['name']`.",
+            )
+
+
+def _check_shapes(where: str, variables: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> None:
+    for key, value in variables.items():
+        expected = jax.tree.map(lambda kind: kind.shape, kinds[DIFFERENTIATED, key])
+        shape = jax.tree.map(jnp.shape, value)
+        if shape != expected:
+            raise LiftArgumentError(
+                where, f"the cotangent for {key} has shape {shape}, not {expected}.", "Give it the variable's shape."
+            )
+
+
+def _kinds(values: Mapping[str, Mapping[Any, Any]]) -> Still:
+    """Return the types of values by group and key, as a pytree without leaves."""
+    pairs = [((group, key), value) for group, some in values.items() for key, value in some.items()]
+    return Still(tuple([(place, jax.tree.map(jax.typeof, value)) for place, value in pairs]))
+
+
+def _cotangents(residuals: _Residuals, result: Any, home: Any, change: Any) -> tuple[Any, Any]:
+    """Return the cotangents of the values that objects hold after the call, for each argument, and of the result."""
+    kinds = dict(residuals.kinds.definition)
+
+    def read(group: str, key: Any) -> Any:
+        if type(key) is not str:
+            return home[group][0][key]
+        written = home[group][1]
+        return written[key] if key in written else jax.tree.map(zero, kinds[group, key])
+
+    now = iter(change.definitions or [ref.definition for ref in refs_in(residuals.args)])
+
+    def update(leaf: Any) -> Any:
+        return Ref(next(now), leaf.prefix, leaf.base) if type(leaf) is Ref else None
+
+    updates = jax.tree.map(update, residuals.args, is_leaf=is_ref)
+    return with_states(updates, read, only=None), with_states(result, read, only=None)

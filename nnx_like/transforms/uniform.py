@@ -1,4 +1,7 @@
-"""Lifts that treat all variables in the same way: `remat`, `checkify`, `named_call`, `eval_shape`, `make_jaxpr`."""
+"""Lifts that treat all variables in the same way.
+
+`remat`, `checkify`, `named_call`, `eval_shape`, `make_jaxpr` and `associative_scan`.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from jax.experimental import checkify as jax_checkify
 import liftcore
 from liftcore.errors import boundary, call_user
 
-from ..crossing.groups import Groups
+from ..crossing.groups import Groups, in_call
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
-from ..crossing.places import in_call
-from .decorating import MISSING, checked, named, numbered, title
+from ..errors import StructureError
+from .base import MISSING, also_decorator, checked, named, numbered, title
 
-__all__ = ["checkify", "checkpoint", "eval_shape", "make_jaxpr", "named_call", "remat"]
+__all__ = ["associative_scan", "checkify", "checkpoint", "eval_shape", "make_jaxpr", "named_call", "remat"]
+
 
 _ALL = "all"
 
@@ -65,6 +69,7 @@ class _Uniform:
         return wrapped
 
 
+@also_decorator
 def remat(
     f: Callable[..., Any] = MISSING,
     *,
@@ -96,8 +101,6 @@ def remat(
     Returns:
         The function.
     """
-    if f is MISSING:
-        return functools.partial(remat, prevent_cse=prevent_cse, static_argnums=static_argnums, policy=policy)
     uniform = _Uniform("remat", f, numbered(title("remat", f), f, static_argnums, ()))
     return uniform.lifted(liftcore.remat(uniform.body, prevent_cse=prevent_cse, policy=policy), f)
 
@@ -143,6 +146,7 @@ def checkify(
     return wrapped
 
 
+@also_decorator
 def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> Any:
     """`jax.named_call` for functions of objects: their operations appear under a name in profiles.
 
@@ -160,8 +164,6 @@ def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> A
     Returns:
         The function.
     """
-    if f is MISSING:
-        return functools.partial(named_call, name=name)
     uniform = _Uniform("named_call", f)
     return uniform.lifted(liftcore.named_call(uniform.body, name), f)
 
@@ -193,6 +195,7 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return outside.abstract(*liftcore.eval_shape(uniform.body)(scope, *args, **kwargs))
 
 
+@also_decorator
 def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterable[int] = ()) -> Any:
     """`jax.make_jaxpr` for functions of objects: returns the program as a jaxpr.
 
@@ -211,8 +214,6 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
         A function of the same arguments. Its inputs are the values of variables, then the arguments; its outputs are
         the result, and the values that the function wrote.
     """
-    if f is MISSING:
-        return functools.partial(make_jaxpr, static_argnums=static_argnums)
     uniform = _Uniform("make_jaxpr", f, numbered(title("make_jaxpr", f), f, static_argnums, ()))
 
     @functools.wraps(f)
@@ -227,3 +228,65 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
         return liftcore.jaxpr_of(pure, outside.walk.values, *outside.args)[0]
 
     return wrapped
+
+
+# --- associative_scan -------------------------------------------------------------------------------------------------
+
+_READ = "read"
+
+
+@also_decorator
+def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, axis: int = 0) -> Any:
+    """`jax.lax.associative_scan` for an operator that reads objects.
+
+    Unlike JAX's, it takes only the operator, and returns a function of the elements.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(scale=nnx.Param(jnp.array(2.0)))
+        >>> combine = nnx.associative_scan(lambda model, a, b: a + model.scale * b)
+        >>> print(combine(model, jnp.ones(3)))
+        [1. 3. 5.]
+
+    Args:
+        f: called as `f(*operands, a, b)` with two elements; returns an element. It is traced more than once, and on
+            batches of elements. It may read objects but not change them. Without `f`, the result is a decorator.
+        reverse: whether to start with the last element.
+        axis: the axis of the elements.
+
+    Returns:
+        A function `(*operands, elements)`, where `elements` is a pytree of arrays. It returns, for each element, the
+        combination of all elements up to it.
+
+    Raises:
+        StructureError: when called, if `f` changes an object.
+    """
+    groups = Groups(checked("associative_scan", f), "group")
+
+    @functools.wraps(f)
+    @boundary
+    def wrapped(*args: Any) -> Any:
+        *operands, elements = args
+        outside = Outside(groups, tuple(operands), groups.name(_READ))
+
+        @named(f)
+        def operator(scope: liftcore.Scope, a: Any, b: Any) -> Any:
+            inside = Inside(scope, groups)
+            element = call_user(groups.where, f, *inside.decode(outside.args), a, b)
+            _check_unchanged(groups.where, *inside.encode((), groups.name(_READ)))
+            return element
+
+        with outside.scope() as scope:
+            return liftcore.associative_scan(operator, reverse=reverse, axis=axis)(scope, elements)
+
+    return wrapped
+
+
+def _check_unchanged(where: str, result: Any, home: Any, change: Any) -> None:
+    if change.definitions is not None or any(new or written for new, written in home.values()):
+        raise StructureError(
+            where,
+            "the operator changed an object, but it runs in any order and on many elements at once.",
+            "Return the value as part of the element, and change the object afterwards.",
+        )

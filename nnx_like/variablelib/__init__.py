@@ -13,9 +13,11 @@ from .kinds import (
     RngKey,
     RngState,
     VariableState,
+    register_variable_name,
+    variable_name_from_type,
+    variable_type_from_name,
 )
 from .metadata import VariableMetadata, with_metadata, with_partitioning
-from .registry import register_variable_name, variable_name_from_type, variable_type_from_name
 from .variable import Variable
 
 __all__ = [

@@ -1,25 +1,37 @@
-"""Metadata of variables: hooks, names of mesh axes, and metadata that an initializer gives."""
+"""Metadata of variables: hooks, names of mesh axes, metadata that an initializer gives, and metadata as a key."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
 
 from liftcore.errors import LiftArgumentError
+from liftcore.leaves import is_numpy
 
 __all__ = [
     "AXIS_HOOKS",
     "HOOKS",
+    "A",
+    "M",
+    "StaticMetadata",
+    "VarDefaults",
     "VariableMetadata",
     "called",
     "merged",
+    "metadata_key",
     "named",
+    "static_key",
+    "var_defaults",
     "with_metadata",
     "with_partitioning",
     "without_models",
 ]
+
 
 AXIS_HOOKS = ("on_add_axis", "on_remove_axis")
 HOOKS = ("on_get_value", "on_set_value", "on_create_value", *AXIS_HOOKS)
@@ -214,3 +226,167 @@ def with_partitioning(
     if mesh is not None:
         metadata["mesh"] = mesh
     return with_metadata(initializer, out_sharding=sharding, **metadata)
+
+
+# --- static values as keys --------------------------------------------------------------------------------------------
+
+
+def static_key(value: Any) -> Any:
+    """Return a hashable key for a static value; keys of different types differ.
+
+    Example:
+        >>> static_key(1) == static_key(True), static_key([1, {"a": 2}]) == static_key([1, {"a": 2}])
+        (False, True)
+        >>> hash(static_key([1])) == hash(static_key([1]))
+        True
+
+    Args:
+        value: any value. Lists, dicts and sets are compared by their current contents. Other values that cannot be
+            hashed are compared by value, and hashed by type.
+    """
+    kind = type(value)
+    if kind is str:
+        return value
+    if kind is tuple or kind is list:
+        return kind, tuple([static_key(item) for item in value])
+    if kind is dict:
+        return kind, frozenset([(static_key(name), static_key(item)) for name, item in value.items()])
+    if kind is set or kind is frozenset:
+        return kind, frozenset([static_key(item) for item in value])
+    try:
+        hash(value)
+    except TypeError:
+        return kind, _Unhashable(value)
+    return kind, value
+
+
+def metadata_key(metadata: Mapping[str, Any]) -> Any:
+    """Return a hashable key for the metadata of a variable; the order of names does not matter.
+
+    Args:
+        metadata: names and values.
+    """
+    if not metadata:
+        return ()
+    return tuple([(name, static_key(metadata[name])) for name in sorted(metadata)])
+
+
+class _Unhashable:
+    """A value that cannot be hashed."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Unhashable):
+            return NotImplemented
+        if self.value is other.value:
+            return True
+        if type(self.value) is not type(other.value):
+            return False
+        return _equal(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+
+def _equal(first: Any, second: Any) -> bool:
+    """Return whether two values of one type are equal; arrays are compared element by element."""
+    if is_numpy(first):
+        return first.dtype == second.dtype and np.array_equal(first, second)
+    try:
+        return bool(first == second)
+    except Exception:  # such as for a tracer: compare by identity only
+        return False
+
+
+class StaticMetadata:
+    """The static part of a variable, which JAX stores in the tree definition.
+
+    Args:
+        metadata: the metadata of the variable, which is never changed in place.
+    """
+
+    __slots__ = ("key", "metadata")
+
+    def __init__(self, metadata: dict[str, Any]) -> None:
+        self.metadata, self.key = metadata, metadata_key(metadata)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is StaticMetadata and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return repr(self.metadata)
+
+    def __reduce__(self) -> Any:
+        return StaticMetadata, (self.metadata,)
+
+
+# --- defaults of variables in NNX: its other models of state, which do not exist here ---------------------------------
+
+A = TypeVar("A")
+M = TypeVar("M")
+
+
+@dataclasses.dataclass(frozen=True)
+class VarDefaults(Mapping[str, bool]):
+    """The models of state that variables use by default: neither of the two that NNX has besides its own.
+
+    Attributes:
+        hijax: whether variables are hijax values.
+        ref: whether variables hold JAX references.
+    """
+
+    hijax: bool = False
+    ref: bool = False
+
+    def __getitem__(self, key: str) -> bool:
+        return bool(dataclasses.asdict(self)[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dataclasses.asdict(self))
+
+    def __len__(self) -> int:
+        return len(dataclasses.fields(self))
+
+
+class _Defaults(contextlib.ContextDecorator):
+    """A `with` block, and a decorator, that changes nothing."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> Any:
+    """Return the models of state that variables use by default, or a `with` block or decorator that sets them.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx.var_defaults()
+        VarDefaults(hijax=False, ref=False)
+        >>> with nnx.var_defaults(hijax=False):
+        ...     variable = nnx.Param(1.0)
+
+    Args:
+        hijax: must not be True: transformations already change variables by reference.
+        ref: must not be True, for the same reason.
+
+    Raises:
+        LiftArgumentError: if one of them is True.
+    """
+    for name, chosen in (("hijax", hijax), ("ref", ref)):
+        if chosen:
+            raise LiftArgumentError(
+                f"var_defaults({name}=True)",
+                "this model of state is not supported.",
+                f"Write `{name}=False`, or leave it out: every transformation changes variables by reference.",
+            )
+    return VarDefaults() if hijax is None and ref is None else _Defaults()

@@ -149,14 +149,14 @@ OF_OBJECTS = (
         (*CROSSING, "nnx/test_misuse.py"),
     ),
     _of(
-        "transforms/scan.py",
+        "transforms/loops.py",
         "        check_same_structure(where, inside, change, carry)\n",
         "",
         "a carry that gains an attribute in a loop is not refused",
         ("nnx/test_misuse.py", *CROSSING),
     ),
     _of(
-        "transforms/scan.py",
+        "transforms/loops.py",
         "stays=lambda known, group: known == streams, name=places",
         "name=places",
         "RNG streams that all iterations share cannot be returned in what is stacked",
@@ -184,7 +184,7 @@ OF_OBJECTS = (
         ("nnx/test_custom_rules.py",),
     ),
     _of(
-        "transforms/carrying.py",
+        "transforms/loops.py",
         "            if leaf is not old:\n",
         "            if False:\n",
         "another object than the one that came in may be the next carry",
@@ -215,14 +215,14 @@ OF_OBJECTS = (
         RNGS,
     ),
     _of(
-        "rnglib/copies.py",
+        "rnglib/splitting.py",
         "        if which not in made:\n            made[which] = changes[which](value)\n        return made[which]\n",
         "        return changes[which](value)\n",
         "a stream in two places becomes two streams",
         RNGS,
     ),
     _of(
-        "rnglib/reseeding.py",
+        "rnglib/splitting.py",
         '    if policy == "scalars_only":\n        for path',
         "    if False:\n        for path",
         "streams of several keys are given one key",

@@ -20,7 +20,7 @@ import pytest
 import nnx_like as nnx
 from liftcore.errors import NotSharedWarning
 from nnx_like.errors import AliasError, StructureError, TraceContextError
-from nnx_like.objects.natives import items_of
+from nnx_like.objects.markers import items_of
 from tests.nnx.lifts import ONCE
 
 

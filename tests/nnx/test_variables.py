@@ -14,10 +14,19 @@ import pytest
 from liftcore import trace_state
 from liftcore.errors import LiftArgumentError
 from nnx_like.errors import AliasError, StructureError, TraceContextError
-from nnx_like.variablelib.kinds import BatchStat, Cache, Param, RngCount, RngKey, RngState, VariableState
-from nnx_like.variablelib.metadata import VariableMetadata, with_metadata, with_partitioning
-from nnx_like.variablelib.registry import register_variable_name, variable_name_from_type, variable_type_from_name
-from nnx_like.variablelib.static import static_key
+from nnx_like.variablelib.kinds import (
+    BatchStat,
+    Cache,
+    Param,
+    RngCount,
+    RngKey,
+    RngState,
+    VariableState,
+    register_variable_name,
+    variable_name_from_type,
+    variable_type_from_name,
+)
+from nnx_like.variablelib.metadata import VariableMetadata, static_key, with_metadata, with_partitioning
 from nnx_like.variablelib.variable import Variable
 
 

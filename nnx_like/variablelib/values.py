@@ -1,13 +1,24 @@
-"""The operators of variables: each applies the operator to the value."""
+"""What a variable does with its value: operators, copies with another item, its size, and how it is printed."""
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["Operators"]
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from liftcore.leaves import is_numpy
+
+__all__ = ["Operators", "block", "size_of", "size_text", "with_item", "without_item"]
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
 
 
 def _plain(value: Any) -> Any:
@@ -117,3 +128,106 @@ class Operators:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the value."""
         return self.get_value()(*args, **kwargs)
+
+
+# --- items ------------------------------------------------------------------------------------------------------------
+
+
+def with_item(value: Any, index: Any, item: Any) -> Any:
+    """Return a copy of a value with another item.
+
+    Example:
+        >>> with_item({"a": 1}, "b", 2), with_item(3, ..., 4)
+        ({'a': 1, 'b': 2}, 4)
+
+    Args:
+        value: the value: an array, a list, a dict.
+        index: the index of the item; `...` selects a whole array, or a value without items.
+        item: the new item. An array is broadcast and cast to the type of the value.
+
+    Returns:
+        A new value. If the item replaces the whole value and is an array of the same type, the item itself.
+    """
+    if isinstance(value, jax.Array):
+        if index is ... and isinstance(item, jax.Array) and jax.typeof(item) == jax.typeof(value):
+            return item
+        return value.at[index].set(item)
+    if is_numpy(value):
+        if isinstance(item, jax.core.Tracer):
+            return jnp.asarray(value).at[index].set(item)
+        value = np.array(value)
+    elif index is ...:
+        return item
+    else:
+        value = copy.copy(value)
+    value[index] = item
+    return value
+
+
+def without_item(value: Any, index: Any) -> Any:
+    """Return a copy of a value without an item.
+
+    Args:
+        value: the value: a list, a dict.
+        index: the index of the item.
+
+    Returns:
+        A new value.
+    """
+    value = copy.copy(value)
+    del value[index]
+    return value
+
+
+# --- size and text ----------------------------------------------------------------------------------------------------
+
+
+def size_of(value: Any) -> tuple[int, int]:
+    """Count the elements in the arrays of a pytree, and their bytes.
+
+    Args:
+        value: any pytree; `jax.ShapeDtypeStruct` counts as an array of its shape and dtype.
+    """
+    elements = size = 0
+    for leaf in jax.tree.leaves(value):
+        shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+        if isinstance(shape, tuple) and dtype is not None:
+            number = math.prod(shape)
+            elements += number
+            size += number * (dtype.itemsize if hasattr(dtype, "itemsize") else np.dtype(dtype).itemsize)
+    return elements, size
+
+
+def size_text(elements: int, size: int) -> str:
+    """Format a number of elements and bytes.
+
+    Example:
+        >>> size_text(10_000, 40_000), size_text(0, 0)
+        ('10,000 (40.0 KB)', '')
+    """
+    if not elements:
+        return ""
+    if size < 1000:
+        return f"{elements:,} ({size} B)"
+    power = min(int(math.log(size, 1000)), 5)
+    return f"{elements:,} ({size / 1000**power:.1f} {' KMGTP'[power]}B)"
+
+
+def block(name: str, comment: str, parts: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
+    """Format named parts, one a line.
+
+    Example:
+        >>> print(block("Param", "2 (8 B)", {"value": 3, "tag": "x"}))
+        Param( # 2 (8 B)
+          value=3,
+          tag='x'
+        )
+
+    Args:
+        name: the name of the whole.
+        comment: the comment after the name, or an empty string.
+        parts: the names and values of the parts.
+    """
+    items = parts.items() if isinstance(parts, Mapping) else parts
+    lines = ",\n".join(textwrap.indent(f"{key}={value!r}", "  ") for key, value in items)
+    return f"{name}({f' # {comment}' if comment else ''}\n{lines}\n)"

@@ -1,0 +1,355 @@
+"""Derivatives over objects: `grad`, `value_and_grad`, `vjp`, `jvp` and `linearize`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+import liftcore
+from liftcore.errors import LiftArgumentError, boundary
+
+from ..crossing.ref import is_ref
+from .base import MISSING, also_decorator, checked, positional, title
+from .differentiation import (
+    DIFFERENTIATED,
+    EVERYTHING,
+    ChosenArguments,
+    Derivative,
+    DiffState,
+    differentiated,
+    outline,
+    tangents_in,
+    with_states,
+)
+
+__all__ = ["DiffState", "grad", "jvp", "linearize", "value_and_grad", "vjp"]
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+@also_decorator
+def grad(
+    f: Callable[..., Any] = MISSING,
+    *,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+) -> Any:
+    """`jax.grad` for functions of objects: with respect to their `Param`s, or to variables that a filter selects.
+
+    If the function changes an object, or its structure, the caller's object changes. No gradient flows through values
+    that it writes.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> def loss(model, x):
+        ...     model.calls += 1
+        ...     return jnp.sum(model.w * x)
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones(2)), calls=nnx.Variable(0))
+        >>> nnx.grad(loss)(model, jnp.array([2.0, 3.0])).w[...]
+        Array([2., 3.], dtype=float32)
+        >>> int(model.calls[...])
+        1
+
+    Args:
+        f: the function; it returns a number, or with `has_aux` a number and something else. Without it the result is a
+            decorator. Methods may be decorated.
+        argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
+            In objects, the `Param`s are differentiated; to select other variables, give `DiffState(number, filter)`.
+            Variables that are not floating have no derivative.
+        has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
+        holomorphic: whether the function is holomorphic; complex inputs require True.
+        allow_int: whether to allow integer arguments; their gradient has dtype `float0`.
+        reduce_axes: no longer used; leave it empty.
+
+    Returns:
+        A function of the same arguments that returns the gradient, or with `has_aux` the gradient and the rest. The
+        gradient has the structure of the argument, with a `State` in place of each object. The variables of this state
+        have the same kinds and metadata, and hold the gradients. A shared variable appears once, at its first path. For
+        several arguments, the gradient is a tuple.
+
+    Raises:
+        LiftArgumentError: if `f` is a bound method, or `argnums` does not fit.
+        AliasError: when called, if a variable is differentiated in one argument, and not in another.
+        TraceContextError: when called, if the function returns or changes an object that is not an argument.
+    """
+    both = _gradient("grad", f, argnums, has_aux, holomorphic, allow_int, reduce_axes)
+
+    @functools.wraps(f)
+    @boundary
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, grads = both(*args, **kwargs)
+        return (grads, value[1]) if has_aux else grads
+
+    return wrapped
+
+
+@also_decorator
+def value_and_grad(
+    f: Callable[..., Any] = MISSING,
+    *,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+) -> Any:
+    """`jax.value_and_grad` for functions of objects; see `grad`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(3.0))
+        >>> value, grads = nnx.value_and_grad(lambda model: model.w**2)(model)
+        >>> float(value), float(grads.w[...])
+        (9.0, 6.0)
+
+    Args:
+        f: the function; it returns a number, or with `has_aux` a number and something else. Without it the result is a
+            decorator. Methods may be decorated.
+        argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
+            In objects, the `Param`s are differentiated; to select other variables, give `DiffState(number, filter)`.
+            Variables that are not floating have no derivative.
+        has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
+        holomorphic: whether the function is holomorphic; complex inputs require True.
+        allow_int: whether to allow integer arguments; their gradient has dtype `float0`.
+        reduce_axes: no longer used; leave it empty.
+
+    Returns:
+        A function of the same arguments. It returns the value and the gradient, which `grad` describes; with `has_aux`,
+        a pair of the value and the rest takes the place of the value.
+
+    Raises:
+        LiftArgumentError: if `f` is a bound method, or `argnums` does not fit.
+        AliasError: when called, if a variable is differentiated in one argument, and not in another.
+        TraceContextError: when called, if the function returns or changes an object that is not an argument.
+    """
+    return _gradient("value_and_grad", f, argnums, has_aux, holomorphic, allow_int, reduce_axes)
+
+
+def _gradient(
+    name: str,
+    f: Callable[..., Any],
+    argnums: Any,
+    has_aux: bool,
+    holomorphic: bool,
+    allow_int: bool,
+    reduce_axes: Sequence[Any],
+) -> Callable[..., Any]:
+    """Implement `grad` and `value_and_grad`, under the name that errors use."""
+    where = checked(name, f)
+    if reduce_axes:
+        raise LiftArgumentError(where, "JAX no longer supports `reduce_axes`.", "Reduce with `jax.lax.psum`.")
+    arguments = ChosenArguments(where, argnums, allow_int)
+
+    def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:
+        options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
+        lifted = liftcore.value_and_grad(body, argnums=numbers, has_aux=True, wrt=DIFFERENTIATED, **options)
+
+        def run(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
+            (value, rest), grads = lifted(scope, *args, **kwargs)
+            return value, grads, rest
+
+        return run
+
+    def finish(args: Sequence[Any], like: Any, value: Any, grads: Any) -> Any:
+        found = with_states(tuple(grads[-len(args) :]), lambda group, key: grads[0][group][key])
+        return value, found[0] if arguments.single else found
+
+    both = differentiated(name, f, arguments, has_aux, lift, finish)
+    if not has_aux:
+        return both
+
+    @functools.wraps(f)
+    @boundary
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        (value, grads), aux = both(*args, **kwargs)
+        return (value, aux), grads
+
+    return wrapped
+
+
+# --- pullbacks --------------------------------------------------------------------------------------------------------
+
+
+@also_decorator
+@boundary
+def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
+    """`jax.vjp` for functions of objects: with respect to all floating values in the arguments.
+
+    If the function changes an object, or its structure, the caller's object changes. No gradient flows through values
+    that it writes.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones(2)))
+        >>> y, pull_back = nnx.vjp(lambda model, x: model.w * x, model, jnp.array([2.0, 3.0]))
+        >>> grads, x_grad = pull_back(jnp.ones(2))
+        >>> grads.w[...], x_grad
+        (Array([2., 3.], dtype=float32), Array([1., 1.], dtype=float32))
+
+    Args:
+        f: the function; it returns arrays, or with `has_aux` arrays and something else. Without it and `primals`, the
+            result is a decorator. Methods may be decorated.
+        primals: the arguments; arrays, and objects of any kind. Without them the result is a function of them.
+        has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
+        reduce_axes: no longer used; leave it empty.
+
+    Returns:
+        The result and the pullback; with `has_aux`, the rest too. The pullback takes a cotangent of the result and
+        returns a cotangent for each argument, with a `State` in place of each object. The variables of this state have
+        the same kinds and metadata, and hold the cotangents. The pullback may be returned from a `jit`.
+
+    Raises:
+        LiftArgumentError: if `f` is a bound method, or a differentiated result holds an object.
+        TraceContextError: if the function returns or changes an object that is not an argument.
+    """
+    if reduce_axes:
+        raise LiftArgumentError("vjp", "JAX no longer supports `reduce_axes`.", "Reduce with `jax.lax.psum`.")
+    derivative = Derivative("vjp", f, has_aux)
+    lifted = _of_all(liftcore.vjp, derivative)
+
+    @functools.wraps(f)
+    @boundary
+    def wrapped(*primals: Any, **kwargs: Any) -> Any:
+        primals = positional("vjp", f, primals, kwargs)
+        _, _, y, back, aux = derivative.run(primals, {}, EVERYTHING, "primals", lifted)
+        pull_back = jax.tree_util.Partial(_pulled_back, back)
+        return (y, pull_back, aux) if has_aux else (y, pull_back)
+
+    return wrapped(*primals) if primals else wrapped
+
+
+def _of_all(lift: Callable[..., Any], derivative: Derivative) -> Callable[..., Any]:
+    """Return a derivative of the core with respect to all floating values, as `Derivative.run` calls it."""
+    lifted = lift(derivative.body, has_aux=True, wrt=DIFFERENTIATED)
+    return lambda scope, args, *_: lifted(scope, *args)
+
+
+def _pulled_back(back: Callable[..., Any], cotangent: Any) -> Any:
+    variables, *cotangents = back(cotangent)
+    return with_states(tuple(cotangents), lambda group, key: variables[group][key])
+
+
+# --- tangents ---------------------------------------------------------------------------------------------------------
+
+
+@also_decorator
+@boundary
+def jvp(
+    f: Callable[..., Any] = MISSING,
+    primals: Sequence[Any] = MISSING,
+    tangents: Sequence[Any] = MISSING,
+    *,
+    has_aux: bool = False,
+) -> Any:
+    """`jax.jvp` for functions of objects: the derivative along tangents of arrays and of floating variables.
+
+    If the function changes an object, or its structure, the caller's object changes. Values that it writes have no
+    tangent.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones(2)))
+        >>> f = lambda model, x: jnp.sum(model.w * x)
+        >>> y, dy = nnx.jvp(f, (model, jnp.array([2.0, 3.0])), (nnx.State({"w": jnp.ones(2)}), jnp.ones(2)))
+        >>> float(y), float(dy)
+        (5.0, 7.0)
+
+    Args:
+        f: the function; it returns arrays, or with `has_aux` arrays and something else. Without it the result is a
+            decorator for functions of `primals` and `tangents`. Methods may be decorated.
+        primals: the arguments; arrays, and objects of any kind.
+        tangents: one tangent for each argument. For an object, give a `State` with tangents of its floating variables
+            (a missing tangent is zero), an object of the same structure, or None for zero.
+        has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
+
+    Returns:
+        The result and its tangent; with `has_aux`, the rest too.
+
+    Raises:
+        LiftArgumentError: if `f` is a bound method, tangents do not fit, or a differentiated result holds an object.
+        TraceContextError: if the function returns or changes an object that is not an argument.
+    """
+    derivative = Derivative("jvp", f, has_aux)
+    lifted = liftcore.jvp(derivative.body, has_aux=True, wrt=DIFFERENTIATED)
+
+    @functools.wraps(f)
+    @boundary
+    def wrapped(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        def run(scope: liftcore.Scope, given: Any, *_: Any) -> Any:
+            along, moved = _along(derivative.groups.where, given, tuple(tangents))
+            return lifted(scope, given, moved, along)
+
+        _, _, *found, aux = derivative.run(tuple(primals), {}, EVERYTHING, "primals", run)
+        return (*found, aux) if has_aux else tuple(found)
+
+    return wrapped if primals is MISSING else wrapped(primals, tangents)
+
+
+@also_decorator
+@boundary
+def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False) -> Any:
+    """`jax.linearize` for functions of objects: the derivative at some arguments, as a function of tangents.
+
+    If the function changes an object, or its structure, the caller's object changes. Values that it writes have no
+    tangent.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones(2)))
+        >>> y, along = nnx.linearize(lambda model, x: jnp.sum(model.w * x), model, jnp.array([2.0, 3.0]))
+        >>> float(along(nnx.State({"w": jnp.ones(2)}), jnp.ones(2)))
+        7.0
+
+    Args:
+        f: the function; it returns arrays, or with `has_aux` arrays and something else. Without it and `primals`, the
+            result is a decorator. Methods may be decorated.
+        primals: the arguments; arrays, and objects of any kind. Without them the result is a function of them.
+        has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
+
+    Returns:
+        The result and a function of tangents; with `has_aux`, the rest too. The function takes one tangent for each
+        argument. For an object, give a `State` with tangents of its floating variables (a missing tangent is zero), an
+        object of the same structure, or None for zero.
+
+    Raises:
+        LiftArgumentError: if `f` is a bound method, or a differentiated result holds an object.
+        TraceContextError: if the function returns or changes an object that is not an argument.
+    """
+    derivative = Derivative("linearize", f, has_aux)
+    lifted = _of_all(liftcore.linearize, derivative)
+
+    @functools.wraps(f)
+    @boundary
+    def wrapped(*primals: Any, **kwargs: Any) -> Any:
+        primals = positional("jvp", f, primals, kwargs)
+        given, _, y, linear, aux = derivative.run(primals, {}, EVERYTHING, "primals", lifted)
+        move = functools.partial(_moved_along, title("linearize", f), outline(given))
+        along = jax.tree_util.Partial(move, linear)
+        return (y, along, aux) if has_aux else (y, along)
+
+    return wrapped(*primals) if primals else wrapped
+
+
+def _moved_along(where: str, given: Any, linear: Callable[..., Any], *tangents: Any) -> Any:
+    along, moved = _along(where, given, tangents)
+    return linear(along, *moved)
+
+
+def _along(where: str, given: Any, tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Split tangents into those of variables and those of arrays, which all need one."""
+    variables, moved = tangents_in(where, given, tangents, "tangents")
+    places: Any = jax.tree.structure(given, is_leaf=is_ref)
+    if any(one is None for one in places.flatten_up_to(moved)):
+        raise LiftArgumentError(where, "the tangent of an array is None.", "Give zeros; only an object can have None.")
+    return {DIFFERENTIATED: variables.get(DIFFERENTIATED, {})}, moved
