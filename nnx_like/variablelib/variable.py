@@ -13,6 +13,7 @@ import numpy as np
 
 from liftcore import trace_state
 from liftcore.errors import LiftArgumentError
+from liftcore.leaves import Size
 from liftcore.owners import Style
 
 from .by_reference import ByReference
@@ -20,7 +21,7 @@ from .described import Described, put_metadata, put_trace
 from .items import with_item, without_item
 from .metadata import HOOKS, VariableMetadata, called, merged, named, without_models
 from .operators import Operators
-from .printing import block, size_of, size_text
+from .printing import block
 from .static import StaticMetadata
 
 __all__ = ["Variable"]
@@ -310,7 +311,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
 
     def __repr__(self) -> str:
         value = self.get_value()
-        return block(type(self).__name__, size_text(*size_of(value)), {"value": value, **self._metadata})
+        return block(type(self).__name__, str(Size.of(value)), {"value": value, **self._metadata})
 
     # At the end of the class, since `type` in later annotations would refer to this property.
     type = property(lambda self: self.var_type, doc="The kind: the class of the variable.")
