@@ -1,11 +1,16 @@
 from . import errors
-from .abstract import AbstractClassVar, AbstractVar
 from .adopting import adopt
-from .applied import Applied
+from .applied import Applied, Partial
 from .checking import branched_error_if, error_if
-from .closure_convert import filter_closure_convert
-from .custom_jvp import filter_custom_jvp
-from .custom_vjp import filter_custom_vjp
+from .derivatives import (
+    filter_grad,
+    filter_hessian,
+    filter_jacfwd,
+    filter_jacrev,
+    filter_jvp,
+    filter_value_and_grad,
+    filter_vjp,
+)
 from .filters import (
     combine,
     filter,
@@ -16,22 +21,16 @@ from .filters import (
     partition,
 )
 from .formatting import tree_pformat, tree_pprint
-from .grad import filter_grad, filter_value_and_grad
-from .inference import inference_mode, tree_inference
-from .jacobians import filter_hessian, filter_jacfwd, filter_jacrev
 from .jit import filter_jit
-from .jvp import filter_jvp
-from .module import Module, field
-from .partials import Partial
-from .pmap import filter_pmap
+from .module import AbstractClassVar, AbstractVar, Module, field
 from .remat import filter_checkpoint
+from .rules import filter_custom_jvp, filter_custom_vjp
 from .serialisation import tree_deserialise_leaves, tree_serialise_leaves
-from .shapes import filter_eval_shape, filter_make_jaxpr
+from .shapes import filter_closure_convert, filter_eval_shape, filter_make_jaxpr
 from .shard import filter_shard
 from .trained import trainable
-from .update import apply_updates, tree_at, tree_equal
-from .vjp import filter_vjp
-from .vmap import filter_vmap, if_array
+from .update import apply_updates, inference_mode, tree_at, tree_equal, tree_inference
+from .vmap import filter_pmap, filter_vmap, if_array
 
 __all__ = [
     "AbstractClassVar",

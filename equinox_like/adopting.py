@@ -13,8 +13,6 @@ from liftcore import Blueprint, Scope
 from liftcore.errors import LiftArgumentError, name_of, shown
 from liftcore.owners import by_dtype, check_made, check_maker, collections_of, is_changed, style_of
 
-from .shapes import filter_eval_shape
-
 __all__ = ["adopt"]
 
 
@@ -75,18 +73,9 @@ def adopt(
         )
     makes = _of_key(make)
 
-    def made() -> Any:
-        return makes(scope.make_rng("params"), *args, **kwargs)
-
-    if scope.is_initializing() and not scope.variables():
-        tree = made()
-        blueprint = _blueprint(tree, collection)
-        blueprint.create(scope, lambda: tree, tree)
-    else:
-        key = jax.eval_shape(jax.random.key, 0)
-        types = filter_eval_shape(makes, key, *args, **kwargs)
-        blueprint = _blueprint(types, collection)
-        blueprint.create(scope, made, types)
+    blueprint = Blueprint.adopt(
+        scope, lambda key: makes(key, *args, **kwargs), lambda tree: _blueprint(tree, collection)
+    )
     return blueprint.read(scope)
 
 

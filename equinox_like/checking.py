@@ -12,7 +12,7 @@ import numpy as np
 from liftcore import is_array
 from liftcore.errors import LiftArgumentError, shown
 
-from .parts import SplitTree
+from .split import SplitTree
 
 __all__ = ["branched_error_if", "error_if"]
 

@@ -13,7 +13,7 @@ from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.leaves import is_array, is_array_like, number_type
 
-from .prefixes import is_prefix
+from .split import is_prefix
 
 __all__ = [
     "combine",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
@@ -13,7 +12,7 @@ import numpy as np
 from liftcore import Rest
 from liftcore.cycles import entering
 from liftcore.errors import LiftArgumentError, shown
-from liftcore.statics import Undescribed
+from liftcore.statics import Undescribed, is_unchanging
 
 __all__ = ["OPEN", "STRUCTURE", "children_of", "flatten", "flatten_with_keys", "unflatten"]
 
@@ -27,10 +26,6 @@ Structure: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], Rest | None]
 """The names of the children, the names of the static fields, and the values of the static fields."""
 
 _CHANGING = frozenset({list, dict})
-
-_UNCHANGING = frozenset(
-    {bool, int, float, complex, str, bytes, type(None), types.FunctionType, types.BuiltinFunctionType, type}
-)
 
 
 def _structure_of(module: Any) -> Structure:
@@ -82,7 +77,7 @@ def _keep(module: Any, structure: Structure) -> None:
     values = module.__dict__
     if OPEN in values:  # `__init__` may set more fields
         return
-    if all(type(values[name]) in _UNCHANGING for name in structure[1]):
+    if all(is_unchanging(values[name]) for name in structure[1]):
         values[STRUCTURE] = structure, {name: values[name] for name in structure[1]}
 
 

@@ -19,13 +19,9 @@ from liftcore.caches import bounded
 from liftcore.errors import LiftArgumentError, boundary, call_user, name_of, shown
 from liftcore.statics import Undescribed, kept_with, warn_not_shared
 
-from .calls import OLDER, UNSET, answered_call, given_options
-from .functions import MISSING, FilteredFunction, filtered, in_module_of
-from .keyed import ScopedAt, join, split_keyed, split_result
-from .methods import described_by_function
-from .naming import leaf_name
-from .options import check_options
-from .parts import is_dynamic
+from .methods import MISSING, FilteredFunction, described_by_function, filtered, in_module_of
+from .options import OLDER, UNSET, answered_call, check_options, given_options, leaf_name
+from .split import ScopedAt, is_dynamic, join, split_keyed, split_result
 
 __all__ = ["filter_jit"]
 

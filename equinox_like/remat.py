@@ -8,8 +8,8 @@ from typing import Any
 import liftcore
 from liftcore.errors import call_user, name_of
 
-from .functions import MISSING, filtered
-from .parts import SplitResult, SplitTree
+from .methods import MISSING, filtered
+from .split import SplitResult, SplitTree
 
 __all__ = ["filter_checkpoint"]
 

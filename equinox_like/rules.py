@@ -1,7 +1,8 @@
-"""The common parts of custom derivative rules: symbolic zeros, and checks of results."""
+"""`filter_custom_jvp` and `filter_custom_vjp`: functions of any Python objects with derivative rules of their own."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,13 +11,24 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from liftcore import Scope, is_array, is_traceable
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of, shown
 
 from .errors import RuleStructureError
-from .filters import is_array_like
-from .parts import SplitResult, SplitTree
+from .filters import is_array_like, is_inexact_array
+from .split import SplitResult, SplitTree
 
-__all__ = ["along", "as_arrays", "check_rule_scopes", "is_zero", "taken", "traced"]
+__all__ = [
+    "along",
+    "as_arrays",
+    "check_rule_scopes",
+    "filter_custom_jvp",
+    "filter_custom_vjp",
+    "is_zero",
+    "taken",
+    "traced",
+]
+
+# --- checks and symbolic zeros ----------------------------------------------------------------------------------------
 
 
 def is_zero(tangent: Any) -> bool:
@@ -104,3 +116,249 @@ def traced(result: SplitResult, value: Any, is_traced: Callable[[Any], bool] = i
             "Return the same structure from both, with arrays in the same places.",
         )
     return arrays
+
+
+# --- tangents ---------------------------------------------------------------------------------------------------------
+
+
+class filter_custom_jvp:
+    """A function of any Python objects with a custom rule for tangents, like `jax.custom_jvp`.
+
+    Example:
+        >>> import jax.numpy as jnp, equinox_like as eqx
+        >>> @eqx.filter_custom_jvp
+        ... def scaled(x, model):
+        ...     return model["act"](model["w"] * x)
+        >>> @scaled.def_jvp
+        ... def rule(primals, tangents):
+        ...     (x, model), (along_x, _) = primals, tangents
+        ...     return scaled(x, model), 10 * along_x
+        >>> eqx.filter_grad(scaled)(jnp.float32(1), {"w": 2.0, "act": jnp.tanh})
+        Array(10., dtype=float32)
+
+    Args:
+        fn: the function, called as `fn(*args, **kwargs)`. Keyword arguments cannot be differentiated.
+
+    Raises:
+        LiftArgumentError: when it is called, if the rule is missing, a scope is among the arguments, a keyword argument
+            is differentiated, or the rule returns a different structure from the function.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        check_function("filter_custom_jvp", fn)
+        self.fn = fn
+        self._rule: Callable[..., Any] | None = None
+        functools.update_wrapper(self, fn)
+
+    def def_jvp(self, fn_jvp: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the rule, and return it.
+
+        Args:
+            fn_jvp: the rule, called as `fn_jvp(primals, tangents, **kwargs)`, with tuples like the positional
+                arguments. In `tangents`, None replaces a tangent that is zero, and a leaf that has no tangent. The rule
+                returns the result and its tangent, a pytree like the result with None for zero.
+        """
+        check_function("filter_custom_jvp.def_jvp", fn_jvp)
+        self._rule = fn_jvp
+        return fn_jvp
+
+    def defjvp(self, fn_jvp: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the rule: the older name of `def_jvp`.
+
+        Args:
+            fn_jvp: the rule, called as `fn_jvp(primals, tangents)`.
+        """
+        return self.def_jvp(fn_jvp)
+
+    @boundary
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        where, rule = f"filter_custom_jvp({name_of(self.fn)})", self._rule
+        if rule is None:
+            raise LiftArgumentError(where, "it has no rule yet.", "Define it: `@fn.def_jvp`.")
+        first, others = SplitTree(args), SplitTree(kwargs)
+        check_rule_scopes(where, "custom_jvp", [*first.scopes, *others.scopes])
+        result = SplitResult(where)
+
+        @jax.custom_jvp
+        def run(arrays: list[Any], named: list[Any]) -> list[Any]:
+            value = call_user(where, self.fn, *first.join(arrays), **others.join(named))
+            return traced(result, value, is_array_like)
+
+        def moved(primals: Any, tangents: Any) -> Any:
+            (arrays, named), (moving, moving_named) = map(as_arrays, primals), map(as_arrays, tangents)
+            if not all(map(is_zero, moving_named)):
+                raise LiftArgumentError(where, "a keyword argument is differentiated.", "Pass it by position.")
+            given = first.fill([None if is_zero(one) else one for one in moving])
+            value, tangent = call_user(f"the rule of {where}", rule, first.join(arrays), given, **others.join(named))
+            found = traced(result, value, is_array_like)
+            ways = taken(where, result.parts, tangent, "a tangent")
+            return found, [along(where, one, way) for one, way in zip(found, ways, strict=True)]
+
+        run.defjvp(moved, symbolic_zeros=True)
+        return result.join(run(first.arrays, others.arrays))
+
+
+# --- pullbacks --------------------------------------------------------------------------------------------------------
+
+
+class filter_custom_vjp:
+    """A function of any Python objects with a custom rule for its derivative, like `jax.custom_vjp`.
+
+    Only the floating-point arrays in its first argument are differentiated.
+
+    Example:
+        >>> import jax.numpy as jnp, equinox_like as eqx
+        >>> @eqx.filter_custom_vjp
+        ... def clipped(model, x):
+        ...     return model["w"] * x
+        >>> @clipped.def_fwd
+        ... def forward(perturbed, model, x):
+        ...     return clipped(model, x), None
+        >>> @clipped.def_bwd
+        ... def backward(residuals, cotangent, perturbed, model, x):
+        ...     return {"w": jnp.clip(cotangent * x, -1, 1), "name": None}
+        >>> eqx.filter_grad(lambda model: clipped(model, 5.0))({"w": jnp.float32(2), "name": "net"})
+        {'name': None, 'w': Array(1., dtype=float32)}
+
+    Args:
+        fn: the function, called as `fn(vjp_arg, *args, **kwargs)`.
+
+    Raises:
+        LiftArgumentError: when it is called, if a rule is missing, a scope is among the arguments, an argument other
+            than the first is differentiated, or the rule returns a different structure from the function.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        check_function("filter_custom_vjp", fn)
+        self.fn = fn
+        self._fwd: Callable[..., Any] | None = None
+        self._bwd: Callable[..., Any] | None = None
+        self._takes_zeros = False
+        functools.update_wrapper(self, fn)
+
+    def def_fwd(self, fn_fwd: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the forward rule, and return it.
+
+        Args:
+            fn_fwd: the rule, called as `fn_fwd(perturbed, vjp_arg, *args, **kwargs)`. `perturbed` is a pytree of bools
+                like `vjp_arg`: whether each leaf is differentiated. The rule returns the result and residuals, any
+                pytree.
+        """
+        check_function("filter_custom_vjp.def_fwd", fn_fwd)
+        self._fwd = fn_fwd
+        return fn_fwd
+
+    def def_bwd(self, fn_bwd: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the backward rule, and return it.
+
+        Args:
+            fn_bwd: the rule, called as `fn_bwd(residuals, cotangent, perturbed, vjp_arg, *args, **kwargs)`. The
+                cotangent is a pytree like the result; None replaces a cotangent that is zero, and a leaf that has no
+                cotangent. The rule returns the cotangent of `vjp_arg`: a pytree like it, with None for zero.
+        """
+        check_function("filter_custom_vjp.def_bwd", fn_bwd)
+        self._bwd, self._takes_zeros = fn_bwd, False
+        return fn_bwd
+
+    def defvjp(self, fn_fwd: Callable[..., Any], fn_bwd: Callable[..., Any]) -> None:
+        """Set both rules in their older form, which has no argument `perturbed`.
+
+        Args:
+            fn_fwd: the forward rule, called as `fn_fwd(vjp_arg, *args, **kwargs)`. It returns the result and residuals,
+                any pytree.
+            fn_bwd: the backward rule, called as `fn_bwd(residuals, cotangent, vjp_arg, *args, **kwargs)`. The cotangent
+                is a pytree like the result, with None for leaves that have none. It returns the cotangent of `vjp_arg`.
+        """
+        check_function("filter_custom_vjp.defvjp", fn_fwd)
+        check_function("filter_custom_vjp.defvjp", fn_bwd)
+
+        where = f"the rule of filter_custom_vjp({name_of(self.fn)})"
+
+        def forward(perturbed: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return call_user(where, fn_fwd, *args, **kwargs)
+
+        def backward(residuals: Any, cotangent: Any, perturbed: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return call_user(where, fn_bwd, residuals, cotangent, *args, **kwargs)
+
+        self._fwd, self._bwd, self._takes_zeros = forward, backward, True
+
+    @boundary
+    def __call__(self, vjp_arg: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        where = f"filter_custom_vjp({name_of(self.fn)})"
+        if self._fwd is None or self._bwd is None:
+            raise LiftArgumentError(where, "it has no rule yet.", "Define both: `@fn.def_fwd` and `@fn.def_bwd`.")
+        zero = zeros if self._takes_zeros else none
+        call = _Call(where, (self.fn, self._fwd, self._bwd), zero, (vjp_arg, args, kwargs))
+        run = jax.custom_vjp(call.run)
+        run.defvjp(call.forward, call.backward, symbolic_zeros=True)
+        return call.result.join(run(call.first.arrays, call.others.arrays))
+
+
+def none(cotangent: Any) -> None:
+    """Replace a cotangent that is zero by None."""
+
+
+def zeros(cotangent: Any) -> Any:
+    """Replace a cotangent that is zero by an array of zeros; by None if the leaf has no cotangent."""
+    return None if cotangent.dtype == jax.dtypes.float0 else jnp.zeros(cotangent.shape, cotangent.dtype)
+
+
+class _Call:
+    """One call, split into its static part and the arrays for JAX.
+
+    Args:
+        where: the name of the function, for errors.
+        functions: the function and its rules.
+        zero: a function that returns what the backward rule gets for a cotangent that is zero.
+        given: the first argument, the other positional arguments, and the keyword arguments.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
+        zero: Callable[[Any], Any],
+        given: tuple[Any, tuple[Any, ...], dict[str, Any]],
+    ) -> None:
+        vjp_arg, args, kwargs = given
+        (self._fn, self._fwd, self._bwd), self._where, self._zero = functions, where, zero
+        self.first, self.others = SplitTree(vjp_arg), SplitTree((args, kwargs))
+        check_rule_scopes(where, "custom_vjp", [*self.first.scopes, *self.others.scopes])
+        self.result, self._residuals = SplitResult(where), SplitResult(where)
+        self._rule = f"the rule of {where}"
+        self._perturbed: list[bool] = []
+
+    def run(self, first: list[Any], others: list[Any]) -> list[Any]:
+        """Call the function, and return the arrays of its result."""
+        args, kwargs = self.others.join(others)
+        return traced(self.result, call_user(self._where, self._fn, self.first.join(first), *args, **kwargs))
+
+    def forward(self, first: list[Any], others: list[Any]) -> Any:
+        """Call the forward rule, and return the arrays of its result and the values for the backward rule."""
+        if any(one.perturbed for one in others):
+            raise LiftArgumentError(
+                self._where,
+                "an argument other than the first is differentiated.",
+                "Put it into the first argument, or stop its gradient: `jax.lax.stop_gradient(x)`.",
+            )
+        self._perturbed = [one.perturbed and is_inexact_array(one.value) for one in first]
+        first, others = as_arrays(one.value for one in first), as_arrays(one.value for one in others)
+        args, kwargs = self.others.join(others)
+        perturbed = self.first.fill(self._perturbed, False)
+        result, residuals = call_user(self._rule, self._fwd, perturbed, self.first.join(first), *args, **kwargs)
+        return traced(self.result, result), (self._residuals.arrays(residuals), first, others)
+
+    def backward(self, kept: Any, cotangents: list[Any]) -> Any:
+        """Call the backward rule, and return the cotangents of the arrays."""
+        residuals, first, others = kept
+        args, kwargs = self.others.join(others)
+        cotangent = self.result.parts.fill([self._zero(one) if is_zero(one) else one for one in cotangents])
+        perturbed = self.first.fill(self._perturbed, False)
+        residuals = self._residuals.join(residuals)
+        given = residuals, cotangent, perturbed, self.first.join(first)
+        found = call_user(self._rule, self._bwd, *given, *args, **kwargs)
+        ways = taken(self._where, self.first, found, "a cotangent")
+        ways = [None if way is None else along(self._where, one, way) for one, way in zip(first, ways, strict=True)]
+        return ways, None

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec, SingleDeviceSha
 
 from liftcore import is_array
 
-from .prefixes import leafwise
+from .split import leafwise
 
 __all__ = ["filter_shard"]
 

@@ -8,6 +8,7 @@ is an instance of, never its exact type: `jax.checkpoint` returns numbers and Nu
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from ._compat import NUMPY_ARRAYS
 
 __all__ = [
     "Others",
+    "Size",
+    "has_type",
     "is_array",
     "is_array_like",
     "is_array_or_struct",
@@ -135,6 +138,54 @@ def is_array_or_struct(leaf: Any) -> bool:
         leaf: any value.
     """
     return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def has_type(value: Any) -> bool:
+    """Whether a value has a shape and a dtype, as arrays, their types and what wraps them have.
+
+    Example:
+        >>> has_type(jax.ShapeDtypeStruct((2,), "float32")), has_type(1.0)
+        (True, False)
+
+    Args:
+        value: any value.
+    """
+    return isinstance(getattr(value, "shape", None), tuple) and getattr(value, "dtype", None) is not None
+
+
+class Size(NamedTuple):
+    """The number of elements of some arrays, and the number of bytes that they take.
+
+    Example:
+        >>> print(Size(10_000, 40_000))
+        10,000 (40.0 KB)
+    """
+
+    count: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, tree: Any) -> Size:
+        """Return the size of all arrays in a pytree; a `jax.ShapeDtypeStruct` counts as an array of its type."""
+        arrays = [leaf for leaf in jax.tree.leaves(tree) if has_type(leaf)]
+        return cls.sum(cls(math.prod(one.shape), math.prod(one.shape) * _item_bytes(one.dtype)) for one in arrays)
+
+    @classmethod
+    def sum(cls, sizes: Iterable[Size]) -> Size:
+        """Return the size of everything together."""
+        return cls(*map(sum, zip(*sizes, strict=True)))
+
+    def __str__(self) -> str:
+        if not self.count:
+            return ""
+        if self.bytes < 1000:
+            return f"{self.count:,} ({self.bytes} B)"
+        power = min(int(math.log(self.bytes, 1000)), 5)
+        return f"{self.count:,} ({self.bytes / 1000**power:.1f} {' KMGTP'[power]}B)"
+
+
+def _item_bytes(dtype: Any) -> int:
+    return int((dtype if hasattr(dtype, "itemsize") else np.dtype(dtype)).itemsize)
 
 
 class Others(NamedTuple):

@@ -31,8 +31,10 @@ from .frozen_dict import FrozenDict
 from .leaves import is_numpy
 
 __all__ = [
+    "Alike",
     "Undescribed",
     "is_shareable",
+    "is_unchanging",
     "kept_with",
     "marked",
     "snapshot",
@@ -119,6 +121,25 @@ def static_key(value: Any) -> Hashable:
     """
     key: Hashable = _key(value, (), set())
     return key
+
+
+def is_unchanging(value: Any) -> bool:
+    """Whether a value is known not to change in place: a number, text, class or function, or a tuple of such values.
+
+    Example:
+        >>> is_unchanging((1, "text", len)), is_unchanging([1])
+        (True, False)
+
+    Args:
+        value: any value.
+    """
+    if type(value) is functools.partial:
+        return is_unchanging((value.func, *value.args, *value.keywords.values()))
+    return (
+        type(value) in _UNCHANGING
+        or type(value) in (float, complex)
+        or (type(value) is tuple and all(map(is_unchanging, value)))
+    )
 
 
 def snapshot(value: Any) -> Any:
@@ -296,6 +317,8 @@ def _key(value: Any, above: tuple[int, ...], seen: set[int]) -> Any:
         return kind, value
     if kind is float:
         return kind, value.hex()
+    if kind is tuple and _UNCHANGING.issuperset(map(type, value)):  # most tuples: several times faster
+        return kind, *zip(map(type, value), value, strict=True)
     if isinstance(value, _THEMSELVES):
         return kind, value
     if id(value) in above:
@@ -358,6 +381,32 @@ def _at(above: tuple[int, ...], seen: set[int], step: str, value: Any) -> Any:
         return _key(value, above, seen)
     except Undescribed as error:
         raise Undescribed(error.value, step + error.place) from None
+
+
+class Alike:
+    """The key of a value that has no other: equal if the types are the same and `==` returns True.
+
+    Args:
+        value: any value; the key keeps it alive.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Alike) or type(self._value) is not type(other._value):
+            return False
+        if self._value is other._value:
+            return True
+        try:
+            return bool(self._value == other._value)
+        except Exception:  # such as comparing arrays, which has no truth value
+            return False
+
+    def __hash__(self) -> int:
+        return hash(type(self._value))
 
 
 class _Same:

@@ -6,9 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
-from liftcore import Blueprint, Scope, is_array
+from liftcore import Blueprint, Scope
 from liftcore.errors import name_of
 from liftcore.owners import call_maker, check_made, check_maker
 
@@ -87,16 +85,6 @@ def _call(module: Any, *args: Any, **kwargs: Any) -> Any:
     return module(*args, **kwargs)
 
 
-def _checked(made: Any) -> Any:
-    check_made("adopt", made, "a module with kinds")
-    return made
-
-
-def _types(module: Any) -> Any:
-    """Return a module with types in place of its arrays; a pytree module in it may hold functions."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array(leaf) else leaf, module)
-
-
 def adopt(scope: Scope, module: Any) -> Adopted:
     """Make a module a part of a model of scopes: its parameters are variables in "params", its states in "state".
 
@@ -129,20 +117,9 @@ def adopt(scope: Scope, module: Any) -> Adopted:
         return Adopted(scope, blueprint)
     check_maker("adopt", module, "key")
 
-    def made() -> Any:
-        return _checked(call_maker("adopt", module, "a key", scope.make_rng("params")))
+    def made(key: Any) -> Any:
+        tree = call_maker("adopt", module, "a key", key)
+        check_made("adopt", tree, "a module with kinds")
+        return tree
 
-    if scope.is_initializing() and not scope.variables():
-        tree = made()
-        blueprint = blueprint_of(tree)
-        blueprint.create(scope, lambda: tree, tree)
-    else:
-        types = []
-
-        def trace(key: Any) -> None:
-            types.append(_types(_checked(call_maker("adopt", module, "a key", key))))
-
-        jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
-        blueprint = blueprint_of(types[0])
-        blueprint.create(scope, made, types[0])
-    return Adopted(scope, blueprint)
+    return Adopted(scope, Blueprint.adopt(scope, made, blueprint_of))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -15,7 +14,7 @@ from liftcore.caches import bounded
 from liftcore.cycles import check_finite
 from liftcore.leaves import is_array_or_struct, is_numpy
 from liftcore.owners import Style, is_owner
-from liftcore.statics import Undescribed
+from liftcore.statics import Undescribed, is_unchanging
 
 from . import problems
 from .kinds import PaxKind
@@ -89,8 +88,6 @@ Definition: TypeAlias = Rest
 Kept: TypeAlias = tuple[Structure, dict[str, Any], Definition]
 """A structure, the attributes that are not children, and the definition of both."""
 
-_FIXED = frozenset({bool, int, float, complex, str, bytes, type(None), types.FunctionType, types.BuiltinFunctionType})
-
 
 def is_module(value: Any) -> bool:
     """Return whether a value is a module."""
@@ -132,7 +129,7 @@ def _definition(module: Structured, structure: Structure, others: dict[str, Any]
         definition = Rest((structure, others))
     except Undescribed as error:
         raise problems.no_key(module, others, error) from error
-    is_fixed = all(map(_is_fixed, others.values()))
+    is_fixed = all(map(is_unchanging, others.values()))
     object.__setattr__(module, "_kept", (structure, others, definition) if is_fixed else None)
     return definition
 
@@ -141,13 +138,7 @@ def _definition(module: Structured, structure: Structure, others: dict[str, Any]
 def _parts(definition: Definition) -> tuple[Structure, dict[str, Any], bool]:
     """Return the structure and the attributes of a definition, and whether these cannot change in place."""
     structure, others = definition.value
-    return structure, others, all(map(_is_fixed, others.values()))
-
-
-def _is_fixed(value: Any) -> bool:
-    if type(value) is functools.partial:
-        return all(map(_is_fixed, (value.func, *value.args, *value.keywords.values())))
-    return type(value) in _FIXED or (type(value) is tuple and all(map(_is_fixed, value)))
+    return structure, others, all(map(is_unchanging, others.values()))
 
 
 def unflatten(module: Structured, definition: Definition, children: Iterable[Any]) -> None:

@@ -11,7 +11,7 @@ import jax
 from .. import meta
 from ..errors import LiftArgumentError, shown
 from ..filters.trees import nested
-from ..leaves import is_array_or_struct
+from ..leaves import is_array, is_array_or_struct
 from ..rest import Rest, split_static
 from ..typing import Path, PyTree, Variables
 from .declaring import check_creatable
@@ -89,6 +89,39 @@ class Blueprint:
                 _check_free(path, taken, jax.tree_util.keystr(keys))
             paths.append(of_array[id(leaf)])
         return cls(rest, tuple(paths), is_traced)
+
+    @classmethod
+    def adopt(cls, scope: Scope, make: Callable[[Any], PyTree], of: Callable[[PyTree], Blueprint]) -> Blueprint:
+        """Return the blueprint of what a function makes, and create the variables that do not exist in a scope.
+
+        Example:
+            >>> import jax, liftcore
+            >>> def model(scope, x):
+            ...     below = scope.push("layer")
+            ...     layer = Blueprint.adopt(below, lambda key: {"w": jax.random.normal(key, (3,))}, Blueprint.of)
+            ...     return layer.read(below)["w"] * x
+            >>> liftcore.init(model)(jax.random.key(0), 2.0)[1]["params"]["layer"]["w"].shape
+            (3,)
+
+        Args:
+            scope: the scope; a separate one, such as `scope.push("mlp")`, keeps the names apart from others.
+            make: called with a key of the RNG stream "params"; returns the pytree. If the variables exist, it is only
+                traced, to find the structure.
+            of: returns the blueprint of the pytree, or of its types.
+
+        Raises:
+            ScopeVariableNotFoundError: if a variable is missing and must not be created, or a related error.
+            LiftArgumentError: if two arrays would share one variable.
+        """
+
+        def made() -> PyTree:
+            return make(scope.make_rng("params"))
+
+        begins = scope.is_initializing() and not scope.variables()
+        like = made() if begins else _types(make)
+        blueprint = of(like)
+        blueprint.create(scope, (lambda: like) if begins else made, like)
+        return blueprint
 
     def variables(self, tree: PyTree) -> dict[str, Any]:
         """Return the arrays of a pytree as variables, `{collection: {name: … array}}`.
@@ -187,6 +220,20 @@ class Blueprint:
                     "Put the same array in both places, or make a blueprint of a pytree that does not share it.",
                 )
         return found
+
+
+def _types(make: Callable[[Any], PyTree]) -> PyTree:
+    """Return what a function of a key makes, with types in place of arrays: one type for one array in two places."""
+    found: list[PyTree] = []
+
+    def trace(key: Any) -> None:
+        tree = make(key)
+        arrays = {id(leaf): jax.typeof(leaf) for leaf in jax.tree.leaves(tree) if is_array(leaf)}
+        types: Any = {each: jax.ShapeDtypeStruct(one.shape, one.dtype) for each, one in arrays.items()}
+        found.append(jax.tree.map(lambda leaf: types.get(id(leaf), leaf), tree))
+
+    jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
+    return found[0]
 
 
 def _collection(collection: str | Callable[[Any], str], leaf: Any) -> str:

@@ -150,45 +150,49 @@ def on_scopes(
         lifts: lifts of its class that the module inside is in, in addition to those of the module itself.
         compared: whether calls of equal modules are to be equal if that can be decided, as a lifted `jit` needs.
     """
+    module, functions = _checked(where, subject, functions)
+    apart = TemplateBuilder(module)
+    places = None if module is subject else apart.put(subject)
+    args, kwargs = apart.put((args, kwargs))
+    given = apart.scopes
+    closed = [_closed(fn, apart, given) for fn in functions]
+    plan, scopes = _plan(apart, places, lifts)
+    make = _comparable if compared else Call
+    calls = [make(fn, plan, numbers) for fn, numbers in zip(functions, closed, strict=True)]
+    return OnScopes(calls, scopes, args, kwargs, places, plan.parts.numbers, len(given))
+
+
+def _checked(where: str, subject: Any, functions: Sequence[Callable[..., Any]]) -> tuple[Any, list[Callable[..., Any]]]:
+    """Return the module that is lifted, which is bound, and the functions as functions of a module."""
     for fn in functions:
         check_function(where, fn)
     module = _first_module(where, subject)
     for fn in functions:
         _check_no_module(where, fn)
-    functions = [_of_a_module(fn) for fn in functions]
-    scope, state = bound_scope(module, where), State()
+    bound_scope(module, where)
+    return module, list(map(_of_a_module, functions))
+
+
+def _closed(fn: Callable[..., Any], apart: TemplateBuilder, given: Sequence[Scope]) -> dict[int, int]:
+    """Take apart what a function closes over, at or below the given scopes; return the numbers by their ids."""
+    return {id(value): apart.along(value) for value in closed_over(fn) if _is_within(value, given)}
+
+
+def _plan(apart: TemplateBuilder, subject: Any, lifts: Iterable[Any]) -> tuple[RebuildPlan, list[Scope]]:
+    """Return the plan to make the modules again, and the scopes on which they start: of these, and their home."""
+    module, *others = apart.owners
+    state = State()
     state.follow(module._state, lifts)
-    # Stand-ins replace the modules and variables among the arguments.
-    along = _Along()
-    subject_places = None if module is subject else along.put(subject)
-    args, kwargs = along.put((args, kwargs))
-    # Each module is taken apart; those in closures come after those that were given.
-    builder = TemplateBuilder(module)
-    builder.add(along.values)
-    given = [scope, *[other.scope for other in builder.others]]
-    of_arguments = len(along.values)
-    closed = [_numbers(fn, along, given) for fn in functions]
-    builder.add(along.values[of_arguments:])
-    states = [state, *map(_state_elsewhere, builder.others)]
-    all_scopes = [scope, *[other.scope for other in builder.others]]
+    states = [state, *map(_state_elsewhere, others)]
     # A method that defines submodules or variables continues; any other starts with all names free.
-    scopes = [one if there.defines else one.rewound() for one, there in zip(all_scopes, states, strict=True)]
+    scopes = [one if there.defines else one.rewound() for one, there in zip(apart.scopes, states, strict=True)]
     # `setup` runs again inside, and must draw the same keys as outside: so draws since then are taken back.
     drawn: tuple[tuple[str, int], ...] = ()
     if state.reuse and type(module)._has_setup:
         before = module._state.counts
-        drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.draws.items())
-    home = module._state.home
-    scopes += [] if home is None else [home]
-    plan = RebuildPlan(builder.parts, tuple(states), drawn, subject_places, home is not None)
-    make = _comparable if compared else Call
-    calls = [make(fn, plan, numbers) for fn, numbers in zip(functions, closed, strict=True)]
-    return OnScopes(calls, scopes, args, kwargs, subject_places, plan.parts.numbers, len(given))
-
-
-def _numbers(fn: Callable[..., Any], along: _Along, given: Sequence[Scope]) -> dict[int, int]:
-    """Return the numbers of the modules and variables that a function closes over, by their ids."""
-    return {id(value): along.number(value) for value in closed_over(fn) if _is_within(value, given)}
+        drawn = tuple((name, count - before.get(name, 0)) for name, count in module.scope.draws.items())
+    home = [] if module._state.home is None else [module._state.home]
+    return RebuildPlan(apart.parts, tuple(states), drawn, subject, bool(home)), [*scopes, *home]
 
 
 def _check_no_module(where: str, fn: Any) -> None:
@@ -295,31 +299,6 @@ def _comparable(fn: Callable[..., Any], plan: RebuildPlan, closed: Mapping[int, 
         call.without_key = warn_not_shared(_name(fn, plan.parts.templates[0]), error)
         return call
     return Call(fn, plan, closed) if key is None else EqualCall(fn, plan, key)
-
-
-class _Along:
-    """Modules and variables that a call uses besides its own module.
-
-    Attributes:
-        values: the modules and variables, in the order of their numbers.
-    """
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._numbers: dict[int, int] = {}
-
-    def number(self, value: Any) -> int:
-        """Return the number of a module or variable."""
-        number = self._numbers.setdefault(id(value), len(self.values))
-        if number == len(self.values):
-            self.values.append(value)
-        return number
-
-    def put(self, tree: Any) -> Any:
-        """Replace each module and variable in a pytree with an `ArgumentAt`."""
-        if True in [isinstance(leaf, BOUND) for leaf in jax.tree.leaves(tree)]:
-            return map_instances(tree, BOUND, lambda value: ArgumentAt(self.number(value)))
-        return tree
 
 
 def _first_module(where: str, subject: Any) -> Any:

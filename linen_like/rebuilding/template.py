@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -118,12 +118,13 @@ class TemplateBuilder:
     """Takes apart a bound module, and others that the call uses, each of them once.
 
     Attributes:
-        others: the modules bound elsewhere, and other owners of scopes, whose scopes follow that of the first module. A
-            module comes after those that its fields lead to.
+        owners: the module, then the modules bound elsewhere and other owners of scopes that it, and what comes along,
+            lead to. A module comes after those that its fields lead to.
     """
 
     def __init__(self, module: Base) -> None:
-        self.others: list[Any] = []
+        self.owners: list[Any] = [module]
+        self._numbers_along: dict[int, tuple[int, Any]] = {}
         self._templates: list[Template | None] = [None]
         self._along: list[StandIn] = []
         self._places: list[int | None] = []
@@ -140,11 +141,24 @@ class TemplateBuilder:
         alone = self._count == 1 and not self._defines
         return Parts(tuple(self._templates), tuple(self._along), tuple(self._places), alone)
 
-    def add(self, values: Iterable[Any]) -> None:
-        """Take apart more modules, bound or not, and other values that hold scopes."""
-        for value in values:
+    @property
+    def scopes(self) -> list[Scope]:
+        """The scopes of the owners."""
+        return [owner.scope for owner in self.owners]
+
+    def put(self, tree: Any) -> Any:
+        """Take apart the modules, bound or not, and variables in a pytree, and put an `ArgumentAt` in their places."""
+        if True in [isinstance(leaf, BOUND) for leaf in jax.tree.leaves(tree)]:
+            return map_instances(tree, BOUND, lambda value: ArgumentAt(self.along(value)))
+        return tree
+
+    def along(self, value: Any) -> int:
+        """Take apart a module, bound or not, or another value that holds scopes, and return its number."""
+        number, _ = self._numbers_along.setdefault(id(value), (len(self._along), value))
+        if number == len(self._along):
             self._along.append(self.find(value, {}))
             self._places.append(self.number(value))
+        return number
 
     def find(self, value: Any, owned: dict[int, Template | None]) -> StandIn:
         """Return the stand-in for a module or variable that a field of an owned module, or no field, leads to."""
@@ -187,9 +201,9 @@ class TemplateBuilder:
 
     def _add(self, other: Any, template: Template | None) -> int:
         """Add a scope; return its number."""
-        self.others.append(other)
+        number = len(self.owners)
+        self.owners.append(other)
         self._templates.append(template)
-        number = len(self.others)
         self._numbers.setdefault(other.scope.place, number)
         return number
 

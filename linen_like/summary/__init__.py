@@ -1,8 +1,9 @@
 """Inspecting a model: its calls as data and as tables, and the model itself in a notebook.
 
-recording, rows, cost   the calls of one `init`, computed with shapes only; their variables and their costs
-tabulation              `tabulate`, `summarize`, `module_paths`
-table, html             drawings of these, and of modules
+recording     the calls of one `init`, computed with shapes only; their variables and their costs
+tabulation    `tabulate`, `summarize`, `module_paths`
+explanation   `explain` for modules
+html          a module in a notebook
 """
 
 from liftcore.lazy import from_stub

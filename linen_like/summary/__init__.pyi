@@ -1,5 +1,4 @@
 from .html import mimebundle
-from .names import Table
-from .tabulation import Summary, module_paths, summarize, tabulate
+from .tabulation import Summary, Table, module_paths, summarize, tabulate
 
 __all__ = ["Summary", "Table", "mimebundle", "module_paths", "summarize", "tabulate"]

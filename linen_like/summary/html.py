@@ -8,11 +8,11 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
+from liftcore.diagnostics import lines_of
 from liftcore.filters import leaves_of
 
 from ..lifecycle.fields import Base
 from ..lifecycle.naming import modules_in
-from .table import lines_of
 
 __all__ = ["mimebundle", "module_html"]
 
@@ -51,7 +51,7 @@ def _plain(module: Base, label: str, variables: Mapping[str, Any] | None = None)
         modules = modules_in(value)
         inside |= {id(below) for below in modules}
         if not modules:
-            items.append(f"<li>{_escaped(f'{name} = {_text(value)}')}</li>")
+            items.append(f"<li>{_escaped(f'{name} = ' + ', '.join(lines_of(value, Base)))}</li>")
         items += [f"<li>{_plain(below, f'{name} = ')}</li>" for below in modules]
     children = (module._state.children or {}).items()
     items += [f"<li>{_plain(child, f'+ {name}: ')}</li>" for name, child in children if id(child) not in inside]
@@ -60,11 +60,6 @@ def _plain(module: Base, label: str, variables: Mapping[str, Any] | None = None)
     named = "" if module.name is None else f" {module.name!r}"
     summary = f"<summary>{_escaped(label)}<b>{_escaped(type(module).__name__)}</b>{_escaped(named)}</summary>"
     return f"<details open>{summary}<ul>{''.join(items)}</ul></details>"
-
-
-def _text(value: Any) -> str:
-    """Return the text of a field's value; for a function its name, since its address says nothing."""
-    return getattr(value, "__qualname__", None) or ", ".join(lines_of(value))
 
 
 def _escaped(text: str) -> str:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from liftcore import diagnostics
+from liftcore.diagnostics import cost_text, lines_of
 from liftcore.errors import boundary
+from liftcore.leaves import Size
 from liftcore.typing import Filter, RNGs
 
 from ..errors import InvalidInstanceModuleError
 from ..lifecycle.entry import NO_INTERMEDIATES, resolve_method
 from ..lifecycle.fields import Base
-from . import cost
-from .recording import record
-from .rows import Row, Size, rows_of
-from .table import TOTAL, Table, as_html, as_text, lines_of, with_rich
+from .recording import Row, record, rows_of
 
-__all__ = ["Summary", "module_paths", "summarize", "tabulate"]
+__all__ = ["Summary", "Table", "module_paths", "summarize", "tabulate"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _UNNAMED = ("__call__", "<lambda>")
@@ -44,13 +43,17 @@ class Summary:
     @property
     def total(self) -> Size:
         """The size of all collections together."""
-        return Size(sum(one.count for one in self.totals.values()), sum(one.bytes for one in self.totals.values()))
+        return Size.sum(self.totals.values())
 
     def __str__(self) -> str:
-        return as_text(_table(self))
+        return str(_table(self))
 
     def _repr_html_(self) -> str:
-        return as_html(_table(self))
+        return _table(self)._repr_html_()
+
+
+Table = Summary
+"""The name that `flax.linen.summary` has for a summary."""
 
 
 def tabulate(
@@ -105,9 +108,7 @@ def tabulate(
         method = given.pop("method", None)
         options = (depth, show_repeated, mutable, compute_flops, compute_vjp_flops, method)
         table = _table(summarize(module, rngs, *options)(*args, **given))
-        if importlib.util.find_spec("rich") is None:
-            return f"\n{as_text(table)}\n"
-        return with_rich(table, console_kwargs or {}, table_kwargs, column_kwargs)
+        return table.draw(console_kwargs or {}, table_kwargs, column_kwargs)
 
     return tabulated
 
@@ -156,7 +157,7 @@ def summarize(
         )
     fn = resolve_method(module, method)
     wanted = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
-    costs = {name: getattr(cost, name) for name, wants in wanted.items() if wants}
+    costs = tuple(name for name, wants in wanted.items() if wants)
 
     @boundary
     def summarized(*args: Any, **kwargs: Any) -> Summary:
@@ -164,14 +165,11 @@ def summarize(
         rows: list[Row] = []
         for call, row in rows_of(notes, depth, show_repeated):
             # The first row is the model: if its own class is lifted, it counts with the lift.
-            alone = notes.whole if not rows and row.lifts else call.alone(mutable)
-            counts = {name: count(alone, rngs) for name, count in costs.items()}
-            operations: dict[str, Any] = {name: one and one.operations for name, one in counts.items()}
-            at_least = any(one is not None and one.at_least for one in counts.values())
-            rows.append(dataclasses.replace(row, **operations, at_least=at_least))
+            alone = notes.whole if not rows and row.lifts else call
+            rows.append(dataclasses.replace(row, **alone.costs(rngs, mutable, costs) if alone.bare and costs else {}))
         names = sorted(notes.variables, key=lambda name: (name != "params", name))
         totals = {name: Size.of(notes.variables[name]) for name in names}
-        return Summary(type(module).__name__, tuple(rows), totals, tuple(costs))
+        return Summary(type(module).__name__, tuple(rows), totals, costs)
 
     return summarized
 
@@ -217,24 +215,17 @@ def module_paths(
 # --- the texts of the table -------------------------------------------------------------------------------------------
 
 
-def _table(summary: Summary) -> Table:
+def _table(summary: Summary) -> diagnostics.Table:
     """Return the table of a summary."""
     lifts = ["lifts"] if any(row.lifts for row in summary.rows) else []
     columns = ["path", "module", "inputs", "outputs", *summary.costs, *lifts]
-    collections = list(summary.totals)
-    footer = [""] * (len(columns) - 1) + [TOTAL, *map(_size, summary.totals.values())]
 
-    def cells(row: Row) -> list[str]:
-        return [*(_cell(row, column) for column in columns), *(_owned(row, name) for name in collections)]
+    def texts(row: Row) -> tuple[list[str], dict[str, Any], Mapping[str, Size]]:
+        cells = [_cell(row, column) for column in columns]
+        return cells, {name: lines_of(named) for name, named in row.variables.items()}, row.sizes
 
-    rows = list(map(cells, summary.rows))
-    params = summary.totals.get("params", Size())
-    caption = f"Total Parameters: {_size(params) or 0}"
-    if summary.total.count != params.count:
-        caption += f", all variables: {_size(summary.total)}"
-    if any(row.at_least for row in summary.rows):
-        caption += "\n+: a loop of unknown length counts as one iteration"
-    return Table(f"{summary.name} Summary", [*columns, *collections], rows, footer, caption)
+    params, at_least = summary.totals.get("params", Size()), any(row.at_least for row in summary.rows)
+    return diagnostics.Table.of(summary.name, columns, map(texts, summary.rows), summary.totals, params, at_least)
 
 
 def _cell(row: Row, column: str) -> str:
@@ -245,25 +236,6 @@ def _cell(row: Row, column: str) -> str:
         return f"{type(row.module).__name__}{method}"
     if column == "lifts":
         return "\n".join(line for name, rules in row.lifts.items() for line in (name, *(f"  {rule}" for rule in rules)))
-    value = getattr(row, column)
     if column in ("inputs", "outputs"):
-        return "\n".join(lines_of(value))
-    return "?" if value is None else f"{value}{'+' if row.at_least else ''}"
-
-
-def _owned(row: Row, collection: str) -> str:
-    """Return the variables of a row in a collection, and their size."""
-    named = row.variables.get(collection, {})
-    parts = ["\n".join(lines_of(named)), _size(row.sizes[collection])]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _size(size: Size) -> str:
-    return f"{size.count:,} ({_bytes(size.bytes)})" if size.count else ""
-
-
-def _bytes(number: int) -> str:
-    for unit, worth in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if number > worth:
-            return f"{number / worth:,.1f} {unit}"
-    return f"{number:,} B"
+        return "\n".join(lines_of(getattr(row, column), Base))
+    return cost_text(getattr(row, column), row.at_least)

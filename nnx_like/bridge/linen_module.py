@@ -15,8 +15,7 @@ from liftcore.owners import call_maker, check_maker
 
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
-from .adopting import Adopted
-from .opening import Making, plan_in
+from .adopting import Adopted, Making, plan_in
 from .reaching import Reach, Steps
 from .variables import to_linen_var
 

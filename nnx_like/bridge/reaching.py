@@ -1,14 +1,19 @@
-"""`Reach`: a method or part of a value that exists only during a call; calling it makes the value first."""
+"""Calls of values that exist only during a call: the parts that they reach, and whether they create variables."""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from liftcore import Scope, is_scoped, split_scoped
+from liftcore.statics import surrounds
 
-__all__ = ["Reach", "Steps"]
+__all__ = ["Reach", "Steps", "initializing", "is_initializing"]
+
+# --- parts of a value -------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,3 +101,29 @@ class _OnOther:
 
     def __call__(self, scopes: Sequence[Scope]) -> Any:
         return self.steps(self.make(scopes))
+
+
+# --- whether variables are created ------------------------------------------------------------------------------------
+
+
+_running: contextvars.ContextVar[bool] = contextvars.ContextVar("initializing", default=False)
+
+
+@contextlib.contextmanager
+def initializing(on: bool) -> Iterator[None]:
+    """Mark a `with` block as creating variables, or as not creating them.
+
+    Args:
+        on: whether variables are created.
+    """
+    token = _running.set(on)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+@surrounds
+def is_initializing() -> bool:
+    """Return whether variables are being created here. A trace is reused only if the answer is the same."""
+    return _running.get()

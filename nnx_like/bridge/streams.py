@@ -18,7 +18,7 @@ from liftcore.filters import matches_collection, subtract, union
 from liftcore.owners import call_maker
 
 from ..rnglib.streams import Rngs, RngStream
-from .placing import Names, Random
+from .variables import Names, Random
 
 __all__ = ["NoKey", "drawn", "forked", "keys_of", "made_with", "with_states"]
 

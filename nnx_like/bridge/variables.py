@@ -1,33 +1,175 @@
-"""Converts variables of objects to values of collections, and back. Metadata becomes boxed metadata."""
+"""Variables of objects as values of collections: their places, and their metadata as boxes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import PartitionSpec
 
-from liftcore import AxisMetadata, unbox
+from liftcore import AxisMetadata, is_array, unbox
+from liftcore.errors import LiftArgumentError
+from liftcore.filters import leaves_of
 from liftcore.meta import constrain
 
 from ..crossing.inside import AxisNames
+from ..graph.definition import Definition, path_text
+from ..graph.walk import Place, Walk
+from ..objects.pytree import Pytree
 from ..spmd import get_partition_spec
-from ..variablelib.kinds import variable_type_from_name
+from ..variablelib.kinds import RngCount, RngState, collection_of, variable_type_from_name
 from ..variablelib.metadata import StaticMetadata
 from ..variablelib.variable import Variable
-from .holding import hold, leaves_of
-from .placing import Placed
 
 __all__ = [
+    "RANDOM",
     "NNXMeta",
+    "Names",
+    "Placed",
+    "Random",
+    "hold",
     "kept_value",
     "linen_vars_to_nnx_attrs",
     "nnx_attrs_to_linen_vars",
     "to_linen_var",
     "to_nnx_var",
 ]
+
+# --- places in a tree of variables ------------------------------------------------------------------------------------
+
+
+RANDOM = ""
+"""The group of the state of RNG streams. No collection holds it: keys come from the streams of the scope."""
+
+Names = tuple[str, ...]
+"""A place in a tree of variables: `(collection, *names)`."""
+
+
+class Random(NamedTuple):
+    """The state of an RNG stream.
+
+    Attributes:
+        tag: the name of the stream.
+        shape: the shape of its keys.
+        is_count: True for the count of the stream, False for its key.
+    """
+
+    tag: str
+    shape: tuple[int, ...]
+    is_count: bool
+
+
+class Placed(Walk):
+    """A walk that records variables, and arrays that are attributes, by their places.
+
+    Attributes:
+        definition: the definition; its keys are places without their collections.
+        found: the variables and arrays by place.
+        random: the state of RNG streams, by path.
+    """
+
+    __slots__ = ("definition", "found", "random")
+
+    def __init__(self, node: Any) -> None:
+        super().__init__()
+        self.found: dict[Names, Any] = {}
+        self.random: dict[Names, Random] = {}
+        self.definition: Definition = self.define(node, (), _group)
+
+    def _variable_parts(self, value: Variable[Any], path: tuple[Any, ...]) -> tuple[Any, Any]:
+        parts, form = super()._variable_parts(value, path)
+        is_static = form is not None and not parts and not isinstance(value, RngState)
+        return (parts, form) if is_static else (value.get_raw_value(), None)  # a pytree is one value of a collection
+
+    def _slot(self, value: Variable[Any], path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
+        names = tuple(map(str, path))
+        if isinstance(value, RngState):
+            shape = tuple(parts.shape) if is_array(parts) else ()
+            self.random[names] = Random(value.get_metadata("tag", "default"), shape, isinstance(value, RngCount))
+            return group, names
+        return self._place(value, path, group)
+
+    def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
+        return self._place(value, path, group)
+
+    def _place(self, value: Any, path: tuple[Any, ...], group: str) -> tuple[str, Names]:
+        names = tuple(map(str, path)) or ("value",)
+        if (group, *names) in self.found:
+            raise LiftArgumentError(
+                path_text(path),
+                f'two variables of "{group}" have this path once its keys are converted to strings.',
+                "Use dict keys that differ as strings.",
+            )
+        self.found[group, *names] = value
+        return group, names
+
+
+def _group(path: tuple[Any, ...], value: Any) -> str:
+    return RANDOM if isinstance(value, RngState) else collection_of(value)
+
+
+# --- variables below an object ----------------------------------------------------------------------------------------
+
+
+def hold(node: Any, names: Iterable[str], variable: Variable[Any]) -> None:
+    """Set a variable at a path: update the variable that is there, or make a new attribute.
+
+    If an object on the way lacks the attribute, a dict is made there. A class can make something else: define a method
+    `to_nnx__part`. If the path leads into a static value, nothing is done.
+
+    Args:
+        node: an object, or a dict, list or tuple of objects.
+        names: the names that lead to the variable.
+        variable: the variable.
+
+    Raises:
+        LiftArgumentError: if a variable of another kind is there.
+    """
+    *above, name = map(str, names)
+    for each in above:
+        node = _below(node, each)
+    held = _get(node, name)
+    if isinstance(held, Variable):
+        if type(held) is not type(variable):
+            raise LiftArgumentError(
+                ".".join([*above, name]),
+                f"a {type(held).__name__} and a {type(variable).__name__} have this path; an object can hold only one.",
+                "Rename one of them, or put it into a scope of its own.",
+            )
+        held.set_raw_value(variable.get_raw_value())
+    elif isinstance(node, Pytree):
+        setattr(node, name, variable)
+    elif isinstance(node, dict):
+        node[name] = variable
+
+
+def _below(node: Any, name: str) -> Any:
+    held = _get(node, name)
+    if held is not None or not isinstance(node, (Pytree, dict)):
+        return held
+    part = getattr(type(node), "to_nnx__part", None)
+    made = {} if part is None else part(node, name)
+    if isinstance(node, dict):
+        node[name] = made
+        return made
+    setattr(node, name, made)
+    return vars(node)[name]
+
+
+def _get(node: Any, name: str) -> Any:
+    if isinstance(node, Pytree):
+        return vars(node).get(name)
+    if isinstance(node, Mapping):
+        return node.get(name)
+    if isinstance(node, (list, tuple)) and name.isdigit() and int(name) < len(node):
+        return node[int(name)]
+    return None
+
+
+# --- values and boxes -------------------------------------------------------------------------------------------------
+
 
 _BOX = "linen_box"
 """The metadata name under which a variable keeps the box that it came in, without its value."""

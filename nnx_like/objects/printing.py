@@ -10,8 +10,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from liftcore.leaves import Size, has_type
+
 from ..variablelib.kinds import RngState
-from ..variablelib.values import size_of, size_text
 from ..variablelib.variable import Variable
 from .markers import has_data, is_data, is_dict, is_native
 
@@ -72,7 +73,7 @@ def _variable(value: Variable[Any], path: str, seen: dict[int, str]) -> str:
     seen[id(value)] = path
     raw = value.get_raw_value()
     told = "".join(f", {name}={one!r}" for name, one in value.get_metadata().items())
-    size = size_text(*size_of(raw))
+    size = str(Size.of(raw))
     return f"{type(value).__name__}({value_text(raw)}{told})" + (f"  # {size}" if size else "")
 
 
@@ -104,9 +105,8 @@ def value_text(value: Any) -> str:
     Args:
         value: any value.
     """
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if isinstance(shape, tuple) and dtype is not None:
-        return f"{dtype}[{','.join(map(str, shape))}]"
+    if has_type(value):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
     if type(value) in (list, tuple):
         inner = ", ".join(map(value_text, value))
         return f"[{inner}]" if type(value) is list else f"({inner}{',' * (len(value) == 1)})"
@@ -129,18 +129,17 @@ def kind_name(variable: Variable[Any]) -> str:
     return RngState.__name__ if isinstance(variable, RngState) else type(variable).__name__
 
 
-def sizes_by_kind(values: Iterable[Any]) -> dict[str, tuple[int, int]]:
-    """Count the elements and bytes of the variables below some values, by the name of their kind.
+def sizes_by_kind(values: Iterable[Any]) -> dict[str, Size]:
+    """Return the sizes of the variables below some values, by the name of their kind.
 
     Args:
         values: objects, or lists, tuples and dicts of objects. Shared variables count once.
     """
-    sizes: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, Size] = {}
     for variable in _variables(values, set()):
-        number, size = size_of(variable.get_raw_value())
-        if number:
-            before = sizes.get(kind_name(variable), (0, 0))
-            sizes[kind_name(variable)] = before[0] + number, before[1] + size
+        size, name = Size.of(variable.get_raw_value()), kind_name(variable)
+        if size.count:
+            sizes[name] = Size.sum([sizes.get(name, Size()), size])
     return dict(sorted(sizes.items()))
 
 
@@ -158,20 +157,18 @@ def _variables(values: Iterable[Any], seen: set[int]) -> Iterator[Variable[Any]]
             yield from _variables(has_data(value), seen)
 
 
-def sizes_text(sizes: Mapping[str, tuple[int, int]]) -> str:
+def sizes_text(sizes: Mapping[str, Size]) -> str:
     """Format sizes by kind in one line, with the total if there are several.
 
     Example:
-        >>> sizes_text({"BatchStat": (3, 12), "Param": (6, 24)})
+        >>> sizes_text({"BatchStat": Size(3, 12), "Param": Size(6, 24)})
         'BatchStat: 3 (12 B), Param: 6 (24 B), Total: 9 (36 B)'
 
     Args:
-        sizes: for each kind, the number of elements and of bytes.
+        sizes: the size of each kind.
     """
-    told = dict(sizes)
-    if len(told) > 1:
-        told["Total"] = sum(one[0] for one in sizes.values()), sum(one[1] for one in sizes.values())
-    return ", ".join(f"{name}: {size_text(*size)}" for name, size in told.items())
+    total = {"Total": Size.sum(sizes.values())} if len(sizes) > 1 else {}
+    return ", ".join(f"{name}: {size}" for name, size in {**sizes, **total}.items())
 
 
 def treescope_of(node: Any, path: str | None, subtree_renderer: Any) -> Any:

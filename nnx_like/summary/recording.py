@@ -10,20 +10,64 @@ import dataclasses
 import functools
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from liftcore.leaves import is_array, is_array_like, is_array_or_struct, split_leaves
+
 from ..errors import StructureError
+from ..graph.functions import merge, split
+from ..graph.walk import is_object
 from ..objects.pytree import Pytree
 from ..objects.traversal import iter_graph
 from ..rnglib.streams import Rngs, RngStream
-from .apart import Apart, types_of
 
 __all__ = ["RecordedCall", "record"]
 
 _MARK = "__recorded__"
+
+
+def _types_of(tree: Any) -> Any:
+    """Return a pytree with types in place of its arrays; objects and other values do not change."""
+    return jax.tree.map(lambda leaf: _type(leaf) if is_array(leaf) else leaf, tree, is_leaf=is_object)
+
+
+def _type(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.eval_shape(lambda: leaf)
+
+
+def _is_traced(leaf: Any) -> bool:
+    """Return whether a transformation would trace a leaf; numbers in variables count too."""
+    return is_array_like(leaf) or is_array_or_struct(leaf)
+
+
+class Apart:
+    """A call without its arrays.
+
+    Attributes:
+        types: the types of all arrays in a list: those of the objects, and those among the arguments.
+    """
+
+    def __init__(self, node: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        objects, self._others = split_leaves((tuple(args), dict(kwargs)), is_object, is_leaf=is_object)
+        arrays, self._static = split_leaves(self._others.leaves, is_array_or_struct)
+        self._graphdef, state = split([node, *objects])
+        traced, self._whole = split_leaves((state, arrays), _is_traced)
+        self.types = list(map(_type, traced))
+
+    def run(self, values: Any, fn: Callable[..., Any]) -> Any:
+        """Call a function with new objects.
+
+        Args:
+            values: a list of arrays, or of tracers, one for each of `types`.
+            fn: called with the object and the arguments.
+        """
+        state, arrays = self._whole.join(values)
+        node, *objects = merge(self._graphdef, state)
+        args, kwargs = self._others.join(objects, self._static.join(arrays))
+        return fn(node, *args, **kwargs)
 
 
 @dataclasses.dataclass
@@ -55,12 +99,12 @@ class _Recording:
     def run(self, node: Any, path: tuple[Any, ...], method: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if path in self.calls:
             return fn(*args, **kwargs)
-        given, named = types_of((args, kwargs))
+        given, named = _types_of((args, kwargs))
         call = self.calls[path] = RecordedCall(path, method, given, named)
         if self.keeps:
             call.apart = Apart(node, args, kwargs)
         result = fn(*args, **kwargs)
-        call.outputs = types_of(result)
+        call.outputs = _types_of(result)
         return result
 
 

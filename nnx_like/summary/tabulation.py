@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from liftcore.diagnostics import Table, cost_text, costs, lines_of
 from liftcore.errors import boundary
+from liftcore.leaves import Size
 
 from ..objects.printing import kind_name, sizes_by_kind, value_text
 from ..objects.pytree import Pytree
 from ..objects.traversal import children_of, iter_graph
 from ..rnglib.streams import RngStream
-from ..variablelib.values import size_text
 from ..variablelib.variable import Variable
-from . import cost
 from .recording import RecordedCall, record
-from .table import TOTAL, Table, drawn, lines_of
 
 __all__ = ["CallInfo", "filter_rng_streams", "tabulate"]
 
@@ -115,8 +114,7 @@ def tabulate(
     Raises:
         StructureError: if the object has no such method.
     """
-    costs = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
-    wanted = [name for name, wants in costs.items() if wants]
+    wanted = [name for name, wants in {"flops": compute_flops, "vjp_flops": compute_vjp_flops}.items() if wants]
     nodes: dict[tuple[Any, ...], Any] = {path: node for path, node in iter_graph(obj) if isinstance(node, Pytree)}
     nodes[()] = obj
     calls = record(obj, method, input_args, input_kwargs, bool(wanted))
@@ -125,20 +123,17 @@ def tabulate(
         for number, call in enumerate(calls)
         if call.path in nodes and (depth is None or len(call.path) <= depth)
     ]
-    table = _table(obj, [(row, nodes[call]) for row, call in rows if row_filter(row)], wanted)
-    return drawn(table, console_kwargs, table_kwargs, column_kwargs)
+    shown = [(row, nodes[path]) for row, path in rows if row_filter(row)]
+    return _table(obj, shown, wanted).draw(console_kwargs, table_kwargs, column_kwargs)
 
 
 def _row(number: int, node: Any, call: RecordedCall, wanted: list[str]) -> tuple[CallInfo, tuple[Any, ...]]:
-    counts: dict[str, Any] = {}
-    if call.apart is not None:
+    apart, counts = call.apart, dict[str, Any]()
+    if apart is not None:
         fn = functools.partial(_called, call.method)
-        found = {name: getattr(cost, name)(call.apart, fn) for name in wanted}
-        counts = {name: one and one.operations for name, one in found.items()}
-        counts["at_least"] = any(one is not None and one.at_least for one in found.values())
+        counts = costs(lambda values: apart.run(values, fn), apart.types, wanted)
     path = call.path if call.method == "__call__" else (*call.path, call.method)
-    inputs = "\n".join(_inputs(call))
-    return CallInfo(number, id(node), type(node), path, inputs, call.outputs, **counts), call.path
+    return CallInfo(number, id(node), type(node), path, "\n".join(_inputs(call)), call.outputs, **counts), call.path
 
 
 def _called(method: str, node: Any, *args: Any, **kwargs: Any) -> Any:
@@ -147,37 +142,23 @@ def _called(method: str, node: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _inputs(call: RecordedCall) -> Iterator[str]:
     if len(call.args) == 1 and not call.kwargs:
-        yield from lines_of(call.args[0])
+        yield from lines_of(call.args[0], Pytree)
     else:
-        yield from lines_of(call.args)
-        yield from lines_of(call.kwargs)
+        yield from lines_of(call.args, Pytree)
+        yield from lines_of(call.kwargs, Pytree)
 
 
 def _table(obj: Any, rows: list[tuple[CallInfo, Any]], wanted: list[str]) -> Table:
-    totals = sizes_by_kind([obj])
-    header = ["path", "type", "inputs", "outputs", *wanted, *totals]
-    texts = []
-    for row, node in rows:
-        sizes, own = sizes_by_kind([node]), _own(node)
-        counts = [_count(getattr(row, name), row.at_least) for name in wanted]
-        kinds = ["\n".join([*own.get(kind, ()), *_sum(kind, sizes, own)]) for kind in totals]
-        outputs = "\n".join(lines_of(row.outputs))
-        texts.append(["/".join(map(str, row.path)), row.type.__name__, row.inputs_repr, outputs, *counts, *kinds])
-    number, size = (sum(one[part] for one in totals.values()) for part in (0, 1))
-    footer = [*[""] * (3 + len(wanted)), TOTAL, *(size_text(*one) for one in totals.values())]
-    caption = f"Total Parameters: {size_text(number, size) or 0}"
-    if any(row.at_least for row, _ in rows):
-        caption += "\n+: a loop of unknown length counts as one iteration"
-    return Table(f"{type(obj).__name__} Summary", header, texts, footer, caption)
+    totals, columns = sizes_by_kind([obj]), ["path", "type", "inputs", "outputs", *wanted]
 
+    def texts(row: CallInfo, node: Any) -> tuple[list[str], dict[str, list[str]], dict[str, Size]]:
+        outputs = "\n".join(lines_of(row.outputs, Pytree))
+        counts = [cost_text(getattr(row, name), row.at_least) for name in wanted]
+        cells = ["/".join(map(str, row.path)), row.type.__name__, row.inputs_repr, outputs, *counts]
+        return cells, _own(node), sizes_by_kind([node])
 
-def _sum(kind: str, sizes: Mapping[str, tuple[int, int]], own: Mapping[str, Any]) -> list[str]:
-    text = size_text(*sizes.get(kind, (0, 0)))
-    return ["", text] if own.get(kind) and text else [text] if text else []
-
-
-def _count(number: int | None, at_least: bool) -> str:
-    return "?" if number is None else f"{number}{'+' if at_least else ''}"
+    shown, at_least = [texts(row, node) for row, node in rows], any(row.at_least for row, _ in rows)
+    return Table.of(type(obj).__name__, columns, shown, totals, Size.sum(totals.values()), at_least)
 
 
 def _own(node: Any) -> dict[str, list[str]]:

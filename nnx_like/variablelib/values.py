@@ -15,7 +15,7 @@ import numpy as np
 
 from liftcore.leaves import is_numpy
 
-__all__ = ["Operators", "block", "size_of", "size_text", "with_item", "without_item"]
+__all__ = ["Operators", "block", "with_item", "without_item"]
 
 
 # --- operators --------------------------------------------------------------------------------------------------------
@@ -180,37 +180,6 @@ def without_item(value: Any, index: Any) -> Any:
 
 
 # --- size and text ----------------------------------------------------------------------------------------------------
-
-
-def size_of(value: Any) -> tuple[int, int]:
-    """Count the elements in the arrays of a pytree, and their bytes.
-
-    Args:
-        value: any pytree; `jax.ShapeDtypeStruct` counts as an array of its shape and dtype.
-    """
-    elements = size = 0
-    for leaf in jax.tree.leaves(value):
-        shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-        if isinstance(shape, tuple) and dtype is not None:
-            number = math.prod(shape)
-            elements += number
-            size += number * (dtype.itemsize if hasattr(dtype, "itemsize") else np.dtype(dtype).itemsize)
-    return elements, size
-
-
-def size_text(elements: int, size: int) -> str:
-    """Format a number of elements and bytes.
-
-    Example:
-        >>> size_text(10_000, 40_000), size_text(0, 0)
-        ('10,000 (40.0 KB)', '')
-    """
-    if not elements:
-        return ""
-    if size < 1000:
-        return f"{elements:,} ({size} B)"
-    power = min(int(math.log(size, 1000)), 5)
-    return f"{elements:,} ({size / 1000**power:.1f} {' KMGTP'[power]}B)"
 
 
 def block(name: str, comment: str, parts: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:

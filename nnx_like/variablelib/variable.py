@@ -13,11 +13,12 @@ import numpy as np
 
 from liftcore import trace_state
 from liftcore.errors import LiftArgumentError
+from liftcore.leaves import Size
 from liftcore.owners import Style
 
 from ..errors import TraceContextError
 from .metadata import HOOKS, StaticMetadata, VariableMetadata, called, merged, named, without_models
-from .values import Operators, block, size_of, size_text, with_item, without_item
+from .values import Operators, block, with_item, without_item
 
 __all__ = ["ByReference", "Described", "Variable", "is_object", "put_metadata", "put_trace"]
 
@@ -474,7 +475,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
 
     def __repr__(self) -> str:
         value = self.get_value()
-        return block(type(self).__name__, size_text(*size_of(value)), {"value": value, **self._metadata})
+        return block(type(self).__name__, str(Size.of(value)), {"value": value, **self._metadata})
 
     # At the end of the class, since `type` in later annotations would refer to this property.
     type = property(lambda self: self.var_type, doc="The kind: the class of the variable.")

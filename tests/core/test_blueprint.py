@@ -278,3 +278,23 @@ def test_a_variable_that_is_missing_is_named() -> None:
         liftcore.apply(lambda scope: BLUEPRINT.read(scope))({})
     with pytest.raises(ScopeParamNotFoundError, match='"params/weight" at /layers/0'):
         liftcore.apply(lambda scope: BLUEPRINT.read(scope))({"params": {"other": 1}})
+
+
+def test_adopt_makes_once_in_init_and_only_traces_later() -> None:
+    keys: list[Any] = []
+
+    def shared(key: Any) -> Any:
+        keys.append(key)
+        w = jax.random.normal(key, (3,))
+        return {"a": w, "b": w}
+
+    def model(scope: Scope) -> Any:
+        return Blueprint.adopt(scope, shared, Blueprint.of).read(scope)
+
+    made, variables = liftcore.init(model)(KEY)
+    assert list(variables["params"]) == ["a"]
+    assert made["a"] is made["b"]
+    assert not isinstance(keys.pop(), jax.core.Tracer)
+    assert same(liftcore.apply(model)(variables), made)
+    assert isinstance(keys.pop(), jax.core.Tracer)
+    assert not keys

@@ -13,9 +13,9 @@ import pytest
 
 import linen_like as nn
 from liftcore.filters import All, PathContains
+from liftcore.leaves import Size
 from linen_like.lifecycle.context import context
 from linen_like.summary import Summary, module_paths, summarize
-from linen_like.summary.rows import Size
 
 KEY = jax.random.key(0)
 X = jax.ShapeDtypeStruct((5, 3), jnp.float32)
