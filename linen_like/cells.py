@@ -7,7 +7,7 @@ named after their weights: `ir` for `W_ir` and `b_ir`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -149,10 +149,7 @@ class _LSTM(_MemoryCell, _GatedCell):
         """
         _check_pair(self, carry, inputs)
         c, h = carry
-        i, f, g, o = self._sums(inputs, h)
-        c = self.gate_fn(f) * c + self.gate_fn(i) * self.activation_fn(g)
-        h = self.gate_fn(o) * self.activation_fn(c)
-        return (c, h), h
+        return nn.lstm_step(c, self._sums(inputs, h), self.gate_fn, self.activation_fn)
 
     @nowrap
     def _sums(self, inputs: ArrayLike, h: Array) -> Sequence[Array]:
@@ -196,11 +193,8 @@ class LSTMCell(_LSTM):
     @nowrap
     def _sums(self, inputs: ArrayLike, h: Array) -> list[Array]:
         """Compute the inputs of the activations of the gates and the candidate: `i`, `f`, `g`, `o`."""
-        return [
-            _dense(self, h, f"i{gate}", self.kernel_init)(inputs)
-            + _dense(self, h, f"h{gate}", self.recurrent_kernel_init, self.bias_init)(h)
-            for gate in "ifgo"
-        ]
+        products = _products(self, h, inputs, "ifgo", dict.fromkeys(("hi", "hf", "hg", "ho"), self.bias_init))
+        return [of_x + of_h for of_x, of_h in products]
 
 
 class DenseParams(Module):
@@ -271,7 +265,7 @@ class OptimizedLSTMCell(_LSTM):
         old = functools.partial(params, kernel_init=self.recurrent_kernel_init, bias_init=self.bias_init)
         of_inputs = [params(False, kernel_init=self.kernel_init, name=f"i{gate}")(inputs) for gate in "ifgo"]
         of_h = [old(name=f"h{gate}")(h) for gate in "ifgo"]
-        sums = _side_by_side(h, of_h, self.dtype) + _side_by_side(inputs, of_inputs, self.dtype)
+        sums = _side_by_side(self, h, of_h) + _side_by_side(self, inputs, of_inputs)
         return jnp.split(sums, 4, axis=-1)
 
 
@@ -318,12 +312,8 @@ class GRUCell(_GatedCell):
             inputs: `(*batch, in)`.
         """
         _check(self, carry, inputs)
-        new, old, bias = self.kernel_init, self.recurrent_kernel_init, self.bias_init
-        dense = functools.partial(_dense, self, carry)
-        r = self.gate_fn(dense("ir", new, bias)(inputs) + dense("hr", old)(carry))
-        z = self.gate_fn(dense("iz", new, bias)(inputs) + dense("hz", old)(carry))
-        n = self.activation_fn(dense("in", new, bias)(inputs) + r * dense("hn", old, bias)(carry))
-        h = (1.0 - z) * n + z * carry
+        products = _products(self, carry, inputs, "rzn", dict.fromkeys(("ir", "iz", "in", "hn"), self.bias_init))
+        h = nn.gru_step(carry, products, self.gate_fn, self.activation_fn)
         return h, h
 
 
@@ -383,11 +373,12 @@ class MGUCell(_Cell):
             inputs: `(*batch, in)`.
         """
         _check(self, carry, inputs)
-        new, old, bias = self.kernel_init, self.recurrent_kernel_init, self.activation_bias_init
-        dense = functools.partial(_dense, self, carry)
-        f = self.gate_fn(dense("if", new, self.forget_bias_init)(inputs) + dense("hf", old)(carry))
-        seen = dense("hn", old, bias)(carry) * f if self.reset_gate else dense("hn", old)(carry)
-        n = self.activation_fn(dense("in", new, bias)(inputs) + seen)
+        biases = {"if": self.forget_bias_init, "in": self.activation_bias_init}
+        if self.reset_gate:
+            biases["hn"] = self.activation_bias_init
+        (f_x, f_h), (n_x, n_h) = _products(self, carry, inputs, "fn", biases)
+        f = self.gate_fn(f_x + f_h)
+        n = self.activation_fn(n_x + (n_h * f if self.reset_gate else n_h))
         h = (1.0 - f) * n + f * carry
         return h, h
 
@@ -440,8 +431,8 @@ class SimpleCell(_Cell):
             inputs: `(*batch, in)`.
         """
         _check(self, carry, inputs)
-        h = _dense(self, carry, "i", self.kernel_init, self.bias_init)(inputs)
-        h = h + _dense(self, carry, "h", self.recurrent_kernel_init)(carry)
+        [(of_x, of_h)] = _products(self, carry, inputs, [""], {"i": self.bias_init})
+        h = of_x + of_h
         h = self.activation_fn(h + carry if self.residual else h)
         return h, h
 
@@ -505,9 +496,7 @@ class ConvLSTMCell(_MemoryCell):
         _check_pair(self, carry, inputs, memory=self.features)
         c, h = carry
         i, g, f, o = jnp.split(self._convolved("ih", inputs) + self._convolved("hh", h), 4, axis=-1)
-        c = _sigmoid(f + 1) * c + _sigmoid(i) * jnp.tanh(g)
-        h = _sigmoid(o) * jnp.tanh(c)
-        return (c, h), h
+        return nn.lstm_step(c, [i, f + 1, g, o], _sigmoid, _tanh)
 
     @nowrap
     def _convolved(self, name: str, x: Array) -> Array:
@@ -522,28 +511,25 @@ class ConvLSTMCell(_MemoryCell):
         return y
 
 
-def _dense(cell: Any, h: Array, name: str, kernel_init: Initializer, bias_init: Initializer | None = None) -> Dense:
-    """Make the layer for one product of a cell with state `h`; it has a bias if an initializer for one is given."""
-    return Dense(
-        h.shape[-1],
-        bias_init is not None,
-        cell.dtype,
-        cell.param_dtype,
-        kernel_init=kernel_init,
-        bias_init=bias_init or zeros_init(),
-        name=name,
-    )
+def _products(
+    cell: Any, h: Array, inputs: ArrayLike, gates: Sequence[str], biases: Mapping[str, Initializer]
+) -> list[tuple[Array, Array]]:
+    """Compute the products of the inputs, and of the state, for each gate, with the biases that are listed."""
+
+    def product(name: str, x: ArrayLike, kernel_init: Initializer) -> Array:
+        inits: Any = {"kernel_init": kernel_init, "bias_init": biases.get(name, zeros_init())}
+        return Dense(h.shape[-1], name in biases, cell.dtype, cell.param_dtype, **inits, name=name)(x)
+
+    new, old = cell.kernel_init, cell.recurrent_kernel_init
+    return [(product(f"i{gate}", inputs, new), product(f"h{gate}", h, old)) for gate in gates]
 
 
-def _side_by_side(x: ArrayLike, params: Sequence[tuple[Array, Array | None]], dtype: Dtype | None) -> Array:
+def _side_by_side(cell: Any, x: ArrayLike, params: Sequence[tuple[Array, Array | None]]) -> Array:
     """Compute the results of several dense layers for the same input with one product."""
     kernel = jnp.concatenate([kernel for kernel, _ in params], axis=-1)
     biases = [bias for _, bias in params if bias is not None]
-    x, kernel, bias = promote_dtype(x, kernel, jnp.concatenate(biases) if biases else None, dtype=dtype)
-    last = jnp.ndim(x) - 1
-    sharding = nn.product_sharding(x, kernel, (range(last + 1), (last, last + 1), (*range(last), last + 1)))
-    y = jnp.dot(x, kernel, out_sharding=sharding)
-    return y if bias is None else y + nn.align(jnp.reshape(bias, (1,) * (y.ndim - 1) + (-1,)), y)
+    x, kernel, bias = promote_dtype(x, kernel, jnp.concatenate(biases) if biases else None, dtype=cell.dtype)
+    return nn.affine(x, kernel, bias, where=place(cell))
 
 
 def _state_shape(cell: _Cell, input_shape: Shape) -> tuple[int, ...]:
@@ -560,31 +546,23 @@ def _state_shape(cell: _Cell, input_shape: Shape) -> tuple[int, ...]:
 
 
 def _check(cell: _Cell, carry: Array, inputs: ArrayLike) -> None:
-    """Check that the carry is a state of any width that fits the inputs; they are not broadcast."""
+    """Check that the carry is a state of any width that fits the inputs."""
     expected = _state_shape(cell, jnp.shape(inputs))
-    _check_carry(cell, carry, inputs, expected, _widened(expected, carry))
+    nn.check_carry(place(cell), carry, inputs, expected, _MAKE, fitting=_widened(expected, carry))
 
 
 def _check_pair(cell: _Cell, carry: tuple[Array, Array], inputs: ArrayLike, memory: int | None = None) -> None:
     """Check that the carry is a pair: `h` has any width, and `c` has the same one, or the width `memory`."""
-    carry = tuple(carry) if isinstance(carry, list) else carry
     expected = _state_shape(cell, jnp.shape(inputs))
-    h = _widened(expected, carry[-1]) if isinstance(carry, tuple) and carry else expected
+    h = _widened(expected, carry[-1]) if isinstance(carry, tuple | list) and carry else expected
     c = h if memory is None else (*expected[:-1], memory)
-    _check_carry(cell, carry, inputs, (expected,) * 2, (c, h))
+    nn.check_carry(place(cell), carry, inputs, (expected,) * 2, _MAKE, fitting=(c, h))
+
+
+_MAKE = "cell.initialize_carry(key, inputs.shape)"
 
 
 def _widened(expected: Shape, state: Any) -> Shape:
     """Return the shape that a state should have, with the width that this one has."""
     width = getattr(state, "shape", ())[-1:]
     return (*expected[:-1], *width) if width else expected
-
-
-def _check_carry(cell: _Cell, carry: PyTree, inputs: ArrayLike, expected: Any, fitting: Any) -> None:
-    given = jax.tree.map(jnp.shape, carry)
-    if given != fitting:
-        raise LiftArgumentError(
-            place(cell),
-            f"expected a carry of shape {expected} for inputs of shape {jnp.shape(inputs)}, given {given}.",
-            "Make it with `cell.initialize_carry(key, inputs.shape)`; for a sequence, leave out the time axis.",
-        )

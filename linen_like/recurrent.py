@@ -5,16 +5,16 @@ The cells themselves are in `cells`; their names are available here, too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from liftcore import FrozenDict
-from liftcore.errors import LiftArgumentError, shown
+from liftcore import FrozenDict, nn
 from liftcore.nn import Sequences, flip_sequences
-from liftcore.typing import Array, ArrayLike, Filter, InOutAxes, Key, PyTree
+from liftcore.typing import Array, ArrayLike, Filter, InOutAxes, Key, PyTree, Shape
 
 from .cells import (
     ConvLSTMCell,
@@ -27,6 +27,7 @@ from .cells import (
     SimpleCell,
 )
 from .lifecycle.binding import place
+from .lifecycle.fields import options
 from .module import Module
 from .transforms.loops import scan
 
@@ -121,7 +122,7 @@ class RNN(Module):
     split_rngs: Mapping[Any, bool] = FrozenDict({"params": False})
 
     def __post_init__(self) -> None:
-        _check_cell(self.cell)
+        nn.check_cell(self.cell, Module, "module", "LSTMCell(features)", "RNNCellBase")
         super().__post_init__()
 
     def __call__(
@@ -154,48 +155,20 @@ class RNN(Module):
             LiftArgumentError: if the shapes of inputs, carry and lengths do not match.
             CarryTypeError: if the cell changes the type of the carry.
         """
-        return_carry = self.return_carry if return_carry is None else return_carry
-        time_major = self.time_major if time_major is None else time_major
-        reverse = self.reverse if reverse is None else reverse
-        keep_order = self.keep_order if keep_order is None else keep_order
 
-        time = Sequences.of_inputs(place(self), inputs, self.cell.num_feature_axes, time_major, seq_lengths)
-        carry = initial_carry
-        if carry is None:
-            key = jax.random.key(0) if init_key is None else init_key
-            carry = self.cell.initialize_carry(key, (*inputs.shape[: time.axis], *inputs.shape[time.axis + 1 :]))
-            carry = time.first(carry, inputs)
-        keeps_all = return_carry and time.lengths is not None
-        run = scan(
-            _step(time, keeps_all),
-            in_axes=time.axis,
-            out_axes=(0, time.axis) if keeps_all else time.axis,
-            unroll=self.unroll,
-            variable_axes=self.variable_axes,
-            variable_broadcast=self.variable_broadcast,
-            variable_carry=self.variable_carry,
-            split_rngs=self.split_rngs,
-        )
-        with time.noting(initial_carry is None):
-            last, outputs = run(self.cell, carry, time.whole(time.flip(inputs) if reverse else inputs))
-        if keeps_all:
-            carries, outputs = outputs
-            last = time.last(carry, carries)
-        if reverse and keep_order:
-            outputs = jax.tree.map(time.flip, outputs)
-        return (last, outputs) if return_carry else outputs
+        def make_carry(shape: Shape) -> PyTree:
+            return self.cell.initialize_carry(jax.random.key(0) if init_key is None else init_key, shape)
 
+        def loop(time: Sequences, keeps_all: bool, out_axes: Any) -> Callable[..., Any]:
+            def step(cell: Any, carry: PyTree, x: Array) -> tuple[PyTree, PyTree]:
+                return time.step(place(cell), cell(carry, x), carry, keeps_all)
 
-def _step(time: Sequences, keeps_all: bool) -> Callable[..., Any]:
-    """Return a function that runs one step of a cell; the outputs get the time axis.
+            run = scan(step, in_axes=time.axis, out_axes=out_axes, **options(self, scan, reverse=False))
+            return functools.partial(run, self.cell)
 
-    Stacking all carries and picking the last one of each sequence later costs less than choosing in each step.
-    """
-
-    def step(cell: Any, carry: PyTree, x: Array) -> tuple[PyTree, PyTree]:
-        return time.step(place(cell), cell(carry, x), carry, keeps_all)
-
-    return step
+        given: Any = (self, place(self), inputs, initial_carry, seq_lengths, make_carry, loop)
+        switches = {"return_carry": return_carry, "time_major": time_major, "reverse": reverse}
+        return nn.run_cell(*given, **switches, keep_order=keep_order)
 
 
 class Bidirectional(Module):
@@ -230,9 +203,7 @@ class Bidirectional(Module):
 
     def __post_init__(self) -> None:
         for name in ("forward_rnn", "backward_rnn"):
-            given = getattr(self, name)
-            if isinstance(given, type) or not callable(given):
-                raise _no_module(f"Bidirectional, {name}", given, "RNN(cell)")
+            nn.check_layer(f"Bidirectional, {name}", getattr(self, name), "module", "RNN(cell)")
         super().__post_init__()
 
     def __call__(
@@ -277,18 +248,3 @@ class Bidirectional(Module):
         if not return_carry:
             return jax.tree.map(self.merge_fn, ahead, back)
         return (ahead[0], back[0]), jax.tree.map(self.merge_fn, ahead[1], back[1])
-
-
-def _check_cell(cell: Any) -> None:
-    if not isinstance(cell, Module):
-        raise _no_module("RNN, cell", cell, "LSTMCell(features)")
-    if not (hasattr(type(cell), "num_feature_axes") or "num_feature_axes" in vars(cell)):
-        raise LiftArgumentError(
-            "RNN, cell",
-            f"expected an RNNCellBase, or another module with `num_feature_axes`, given {shown(cell)}.",
-            "Pass a cell, such as `LSTMCell(features)`; derive a cell of your own from `RNNCellBase`.",
-        )
-
-
-def _no_module(where: str, given: Any, example: str) -> LiftArgumentError:
-    return LiftArgumentError(where, f"expected a module, given {shown(given)}.", f"Pass one, such as `{example}`.")

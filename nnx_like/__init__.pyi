@@ -36,19 +36,16 @@ from .layers.activations import (
     tanh,
 )
 from .layers.attention import MultiHeadAttention
-from .layers.cell_base import RNNCellBase
-from .layers.cells import GRUCell, SimpleCell
+from .layers.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RNNCellBase, SimpleCell
 from .layers.convolution import Conv, ConvTranspose
 from .layers.dot_product import dot_product_attention
 from .layers.embedding import Embed
 from .layers.equations import Einsum
-from .layers.group_normalization import GroupNorm, InstanceNorm
 from .layers.initializers import Initializer
 from .layers.linear import Linear, LinearGeneral
 from .layers.lora import LoRA, LoRALinear
-from .layers.lstm_cells import LSTMCell, OptimizedLSTMCell
 from .layers.masks import combine_masks, make_attention_mask, make_causal_mask
-from .layers.normalization import BatchNorm, LayerNorm, RMSNorm
+from .layers.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from .layers.pooling import avg_pool, max_pool, min_pool, pool
 from .layers.recurrent import RNN, Bidirectional
 from .layers.reparametrized import SpectralNorm, WeightNorm

@@ -14,9 +14,9 @@
                                      merge_lora, unmerge_lora for trees of variables
     pooling                          max_pool, min_pool, avg_pool, pool, which need no scope
     options                          checks of plain options: option_kind, check_option, checks_options
-    statistics                       averager, moments, standardize, abs_square, to_reduction_dtype: parts of norms
+    statistics                       Normalization, and its parts: averager, moments, standardize, axes, groups
     reparametrization                unit_norm, spectral_normalize: weights that are rescaled before use
-    sequences                        Sequences, flip_sequences: batches of sequences of different lengths
+    recurrent                        lstm_step, gru_step, run_cell, Sequences, flip_sequences, and checks
     axes                             normalize_axes, check_mask, split_mask
     dtypes                           canonicalize_dtype, promote_dtype: the dtype that a layer computes in
 

@@ -15,11 +15,30 @@ from .masks import combine_masks, make_attention_mask, make_causal_mask
 from .normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from .options import OptionKind, check_option, checks_options, option_kind
 from .pooling import avg_pool, max_pool, min_pool, pool
+from .recurrent import (
+    Sequences,
+    check_carry,
+    check_cell,
+    check_layer,
+    flip_sequences,
+    gru_step,
+    lstm_step,
+    run_cell,
+)
 from .reparametrization import spectral_normalize, unit_norm
 from .rotary import rotary_embedding
-from .sequences import Sequences, flip_sequences
 from .sharding import align, gather, is_sharded, on_auto_axes, product_sharding, reshape, shard_like, sharding_entries
-from .statistics import abs_square, averager, moments, standardize, to_reduction_dtype
+from .statistics import (
+    Normalization,
+    abs_square,
+    averager,
+    group_axes,
+    group_sizes,
+    instance_axes,
+    moments,
+    standardize,
+    to_reduction_dtype,
+)
 from .stochastic import drop, dropout
 from .windows import PaddingLike
 
@@ -28,6 +47,7 @@ __all__ = [
     "Embedding",
     "Fp8Meta",
     "LowRankEmbedding",
+    "Normalization",
     "OptionKind",
     "PaddingLike",
     "PromoteDtypeFn",
@@ -40,6 +60,9 @@ __all__ = [
     "avg_pool",
     "batch_norm",
     "canonicalize_dtype",
+    "check_carry",
+    "check_cell",
+    "check_layer",
     "check_mask",
     "check_option",
     "checks_options",
@@ -63,7 +86,11 @@ __all__ = [
     "fp8_einsum",
     "fp8_simulated_dot_general",
     "gather",
+    "group_axes",
     "group_norm",
+    "group_sizes",
+    "gru_step",
+    "instance_axes",
     "instance_norm",
     "is_sharded",
     "layer_norm",
@@ -71,6 +98,7 @@ __all__ = [
     "lora_conv",
     "lora_einsum",
     "lora_embedding",
+    "lstm_step",
     "make_attention_mask",
     "make_causal_mask",
     "max_pool",
@@ -87,6 +115,7 @@ __all__ = [
     "reshape",
     "rms_norm",
     "rotary_embedding",
+    "run_cell",
     "shard_like",
     "sharding_entries",
     "spectral_normalize",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from jax.nn import initializers
@@ -12,71 +12,13 @@ from ..errors import LiftArgumentError
 from ..scopes.scope import Scope
 from ..scopes.scoped import Variable
 from ..typing import Array, ArrayLike, Dtype, Initializer
-from .axes import check_mask, normalize_axes, split_mask
+from .axes import check_mask, normalize_axes
 from .options import checks_options
 from .params import check_stored, param_for
-from .sharding import on_auto_axes, reshape, shard_like, sharding_entries, to_spec
-from .statistics import Average, abs_square, averager, moments, standardize, to_reduction_dtype
+from .sharding import shard_like
+from .statistics import Normalization, group_axes, group_sizes, instance_axes
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]
-
-
-class _Recipe(NamedTuple):
-    """The options that all layers here have; None instead of an initializer for a parameter that does not exist."""
-
-    layer: str
-    epsilon: float
-    dtype: Dtype | None
-    param_dtype: Dtype
-    scale_init: Initializer | None
-    bias_init: Initializer | None
-    axis_name: Any
-    axis_index_groups: Sequence[Sequence[int]] | None
-    use_fast_variance: bool
-    force_float32: bool
-
-    def moments(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> tuple[Array, Array]:
-        """Return mean and variance over axes."""
-        x, average = self._averaged(scope, x, axes, mask)
-        return moments(x, axes, average, self.use_fast_variance)
-
-    def mean_square(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> Array:
-        """Return the mean of `|x|²` over axes."""
-        x, average = self._averaged(scope, x, axes, mask)
-        return average(abs_square(x))[0]
-
-    def _averaged(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> tuple[Array, Average]:
-        """Return the array in the dtype of its statistics, and a function that averages it."""
-        if not scope.is_initializing() and any(x.shape[axis] == 0 for axis in axes):
-            raise LiftArgumentError(
-                f"{self.layer} at {scope.path_text}",
-                f"there is nothing to average over: the inputs have shape {x.shape}, the reduced axes are {(*axes,)}.",
-                "Skip empty batches: their mean would be NaN, and so would everything computed from it.",
-            )
-        average = averager(axes, mask, self.axis_name, self.axis_index_groups)
-        return to_reduction_dtype(x, self.dtype, self.force_float32), average
-
-    def standardize(
-        self,
-        scope: Scope,
-        x: Array,
-        mean: Array | None,
-        variance: Array,
-        axes: Sequence[int],
-        feature_axes: tuple[int, ...],
-    ) -> Array:
-        """Return the result of the layer, from statistics that lack some axes, and parameters along others."""
-
-        def param(name: str, init_fn: Initializer | None) -> Array | None:
-            if init_fn is None:
-                return None
-            shape = tuple(x.shape[i] for i in feature_axes)
-            value = param_for(x, self.layer, scope, name, init_fn, shape, self.param_dtype)
-            laid = reshape(value, tuple(size if i in feature_axes else 1 for i, size in enumerate(x.shape)))
-            return laid if self.force_float32 else jnp.asarray(laid, self.param_dtype)
-
-        scale, bias = param("scale", self.scale_init), param("bias", self.bias_init)
-        return standardize(x, mean, variance, axes=axes, scale=scale, bias=bias, epsilon=self.epsilon, dtype=self.dtype)
 
 
 @checks_options
@@ -149,18 +91,8 @@ def batch_norm(
         )
     feature_axes = normalize_axes(where, "axis", axis, inputs.ndim)
     check_mask(where, mask, inputs.shape)
-    recipe = _Recipe(
-        "batch_norm",
-        epsilon,
-        dtype,
-        param_dtype,
-        scale_init if use_scale else None,
-        bias_init if use_bias else None,
-        None if scope.is_initializing() else axis_name,
-        axis_index_groups,
-        use_fast_variance,
-        force_float32_reductions,
-    )
+    how = (axis_index_groups, use_fast_variance, force_float32_reductions, scope.is_initializing())
+    norm = Normalization(where, epsilon, dtype, None if scope.is_initializing() else axis_name, *how)
     axes = tuple(i for i in range(inputs.ndim) if i not in feature_axes)
     shape = tuple(inputs.shape[i] for i in feature_axes)
     stored = jnp.float32 if force_float32_reductions else param_dtype
@@ -171,12 +103,14 @@ def batch_norm(
         if not force_float32_reductions:
             mean, var = jnp.asarray(mean, param_dtype), jnp.asarray(var, param_dtype)
     else:
-        mean, var = recipe.moments(scope, inputs, axes, mask)
+        mean, var = norm.moments(inputs, axes, mask)
         if not scope.is_initializing():
             for running, new in ((running_mean, mean), (running_var, var)):
                 old = running.value  # keeps its sharding, as a value that a loop carries must
                 running.value = momentum * old + (1 - momentum) * shard_like(new, old)
-    return recipe.standardize(scope, inputs, mean, var, axes, feature_axes)
+    learned = {"scale": scale_init if use_scale else None, "bias": bias_init if use_bias else None}
+    params = _params(scope, "batch_norm", inputs, feature_axes, param_dtype, force_float32_reductions, learned)
+    return norm.standardize(inputs, mean, var, axes, feature_axes, **params)
 
 
 def _running(
@@ -245,21 +179,12 @@ def layer_norm(
     where = f"layer_norm at {scope.path_text}"
     axes = normalize_axes(where, "reduction_axes", reduction_axes, inputs.ndim)
     feature_axes = normalize_axes(where, "feature_axes", feature_axes, inputs.ndim)
-    check_mask(where, mask, inputs.shape)
-    recipe = _Recipe(
-        "layer_norm",
-        epsilon,
-        dtype,
-        param_dtype,
-        scale_init if use_scale else None,
-        bias_init if use_bias else None,
-        axis_name,
-        axis_index_groups,
-        use_fast_variance,
-        force_float32_reductions,
-    )
-    mean, var = recipe.moments(scope, inputs, axes, mask)
-    return recipe.standardize(scope, inputs, mean, var, axes, feature_axes)
+    how = (axis_index_groups, use_fast_variance, force_float32_reductions, scope.is_initializing())
+    norm = Normalization(where, epsilon, dtype, axis_name, *how)
+    moments = norm.moments(inputs, axes, mask)
+    learned = {"scale": scale_init if use_scale else None, "bias": bias_init if use_bias else None}
+    params = _params(scope, "layer_norm", inputs, feature_axes, param_dtype, force_float32_reductions, learned)
+    return norm.standardize(inputs, *moments, axes, feature_axes, **params)
 
 
 @checks_options
@@ -312,21 +237,12 @@ def rms_norm(
     where = f"rms_norm at {scope.path_text}"
     axes = normalize_axes(where, "reduction_axes", reduction_axes, inputs.ndim)
     feature_axes = normalize_axes(where, "feature_axes", feature_axes, inputs.ndim)
-    check_mask(where, mask, inputs.shape)
-    recipe = _Recipe(
-        "rms_norm",
-        epsilon,
-        dtype,
-        param_dtype,
-        scale_init if use_scale else None,
-        None,
-        axis_name,
-        axis_index_groups,
-        True,
-        force_float32_reductions,
-    )
-    square = recipe.mean_square(scope, inputs, axes, mask)
-    return recipe.standardize(scope, inputs, None, square, axes, feature_axes)
+    how = (axis_index_groups, True, force_float32_reductions, scope.is_initializing())
+    norm = Normalization(where, epsilon, dtype, axis_name, *how)
+    moments = norm.moments(inputs, axes, mask, centered=False)
+    learned = {"scale": scale_init if use_scale else None}
+    params = _params(scope, "rms_norm", inputs, feature_axes, param_dtype, force_float32_reductions, learned)
+    return norm.standardize(inputs, *moments, axes, feature_axes, **params)
 
 
 @checks_options
@@ -386,28 +302,13 @@ def instance_norm(
     """
     where = f"instance_norm at {scope.path_text}"
     feature_axes = normalize_axes(where, "feature_axes", feature_axes, inputs.ndim)
-    if 0 in feature_axes:
-        raise LiftArgumentError(
-            where,
-            f"feature_axes are {feature_axes} for inputs of shape {inputs.shape}; the first axis is the batch.",
-            "Leave the first axis out, or add an axis before it: `inputs[None]`.",
-        )
-    check_mask(where, mask, inputs.shape)
-    axes = tuple(i for i in range(1, inputs.ndim) if i not in feature_axes)
-    recipe = _Recipe(
-        "instance_norm",
-        epsilon,
-        dtype,
-        param_dtype,
-        scale_init if use_scale else None,
-        bias_init if use_bias else None,
-        axis_name,
-        axis_index_groups,
-        use_fast_variance,
-        force_float32_reductions,
-    )
-    mean, var = recipe.moments(scope, inputs, axes, mask)
-    return recipe.standardize(scope, inputs, mean, var, axes, feature_axes)
+    axes = instance_axes(where, feature_axes, inputs.shape)
+    how = (axis_index_groups, use_fast_variance, force_float32_reductions, scope.is_initializing())
+    norm = Normalization(where, epsilon, dtype, axis_name, *how)
+    moments = norm.moments(inputs, axes, mask)
+    learned = {"scale": scale_init if use_scale else None, "bias": bias_init if use_bias else None}
+    params = _params(scope, "instance_norm", inputs, feature_axes, param_dtype, force_float32_reductions, learned)
+    return norm.standardize(inputs, *moments, axes, feature_axes, **params)
 
 
 @checks_options
@@ -470,55 +371,28 @@ def group_norm(
     """
     where = f"group_norm at {scope.path_text}"
     last = normalize_axes(where, "the axis of features", -1, inputs.ndim)
-    given = (*range(1, inputs.ndim - 1), -1) if reduction_axes is None else reduction_axes
-    axes = normalize_axes(where, "reduction_axes", given, inputs.ndim)
-    check_mask(where, mask, inputs.shape)
-    groups, size = _groups(where, axes, inputs.shape, num_groups, group_size)
-    recipe = _Recipe(
-        "group_norm",
-        epsilon,
-        dtype,
-        param_dtype,
-        scale_init if use_scale else None,
-        bias_init if use_bias else None,
-        axis_name,
-        axis_index_groups,
-        use_fast_variance,
-        force_float32_reductions,
-    )
-
-    def moments_of(inputs: Array, mask: ArrayLike | None) -> tuple[Array, Array]:
-        x = jnp.reshape(inputs, (*inputs.shape[:-1], groups, size))
-        mean, var = recipe.moments(scope, x, (*axes[:-1], x.ndim - 1), split_mask(mask, groups, size))
-        return jnp.repeat(mean, size, axis=-1), jnp.repeat(var, size, axis=-1)
-
-    spec = to_spec(*(entry for axis, entry in enumerate(sharding_entries(inputs)) if axis not in axes[:-1]))
-    mean, var = on_auto_axes(moments_of, (spec, spec), inputs, mask)
-    return recipe.standardize(scope, inputs, mean, var, axes[:-1], last)
+    axes = group_axes(where, reduction_axes, inputs.shape)
+    what = f"the inputs have {inputs.shape[-1]} features"
+    groups, size = group_sizes(where, inputs.shape[-1], num_groups, group_size, what)
+    how = (axis_index_groups, use_fast_variance, force_float32_reductions, scope.is_initializing())
+    norm = Normalization(where, epsilon, dtype, axis_name, *how)
+    moments = norm.group_moments(inputs, axes, groups, size, mask)
+    learned = {"scale": scale_init if use_scale else None, "bias": bias_init if use_bias else None}
+    params = _params(scope, "group_norm", inputs, last, param_dtype, force_float32_reductions, learned)
+    return norm.standardize(inputs, *moments, axes[:-1], last, **params)
 
 
-def _groups(
-    where: str, axes: tuple[int, ...], shape: tuple[int, ...], num_groups: int | None, group_size: int | None
-) -> tuple[int, int]:
-    """Return the number of groups and their size."""
-    if len(shape) - 1 not in axes:
-        raise LiftArgumentError(
-            where,
-            f"reduction_axes are {axes} for inputs of shape {shape}; the last axis, the features, is missing.",
-            f"Add it: `reduction_axes={(*axes, -1)}`.",
-        )
-    if (num_groups is None) == (group_size is None):
-        raise LiftArgumentError(
-            where,
-            f"expected num_groups or group_size, given num_groups={num_groups} and group_size={group_size}.",
-            "Pass one of them: `num_groups=8`, or `num_groups=None, group_size=16`.",
-        )
-    name, given = ("group_size", group_size) if num_groups is None else ("num_groups", num_groups)
-    if given is None or given < 1 or shape[-1] % given:
-        raise LiftArgumentError(
-            where,
-            f"the inputs have {shape[-1]} features, which cannot be divided by {name}={given}.",
-            f"Pass a `{name}` that divides {shape[-1]}.",
-        )
-    other = shape[-1] // given
-    return (other, given) if num_groups is None else (given, other)
+def _params(
+    scope: Scope,
+    layer: str,
+    x: Array,
+    feature_axes: tuple[int, ...],
+    dtype: Dtype,
+    as_stored: bool,
+    learned: Mapping[str, Initializer | None],
+) -> dict[str, Array]:
+    """Return the parameters that have an initializer; they are cast to the dtype unless they are used as stored."""
+    shape = tuple(x.shape[axis] for axis in feature_axes)
+    inits = {name: init_fn for name, init_fn in learned.items() if init_fn is not None}
+    values = {name: param_for(x, layer, scope, name, init_fn, shape, dtype) for name, init_fn in inits.items()}
+    return values if as_stored else {name: jnp.asarray(value, dtype) for name, value in values.items()}

@@ -1,10 +1,11 @@
 """Recurrent layers: run a cell over a sequence, in one direction or in both.
 
-The cells themselves are in `cells` and `lstm_cells`.
+The cells themselves are in `cells`.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from liftcore import nn
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.nn import Sequences, flip_sequences
-from liftcore.typing import Array, ArrayLike, PyTree
+from liftcore.typing import Array, ArrayLike, PyTree, Shape
 
 from ..filterlib import All, Filter
 from ..graph.functions import state
@@ -25,7 +26,7 @@ from ..rnglib.streams import Rngs, RngStream
 from ..transforms.loops import Carry, scan
 from ..transforms.mapping import StateAxes
 from ..variablelib.kinds import RngState
-from .cell_base import carry_stream
+from .cells import carry_stream
 
 __all__ = ["RNN", "Bidirectional", "RNNBase", "flip_sequences"]
 
@@ -98,7 +99,7 @@ class RNN(Module):
         broadcast_rngs: Filter = None,
         rngs: Rngs | RngStream | bool = True,
     ) -> None:
-        _check_cell(cell)
+        nn.check_cell(cell, Module, "layer", "nnx.LSTMCell(3, 4, rngs=rngs)", "nnx.RNNCellBase")
         self.cell = cell
         self.time_major = time_major
         self.return_carry = return_carry
@@ -140,34 +141,17 @@ class RNN(Module):
             LiftArgumentError: if the shapes of inputs, carry and lengths do not match.
             CarryTypeError: if the cell changes the type of the carry.
         """
-        return_carry = self.return_carry if return_carry is None else return_carry
-        time_major = self.time_major if time_major is None else time_major
-        reverse = self.reverse if reverse is None else reverse
-        keep_order = self.keep_order if keep_order is None else keep_order
-
-        time = Sequences.of_inputs("RNN", inputs, self.cell.num_feature_axes, time_major, seq_lengths)
         stream = carry_stream(rngs.carry.fork() if isinstance(rngs, Rngs) else rngs)
-        carry = initial_carry
-        if carry is None:
-            step_shape = (*inputs.shape[: time.axis], *inputs.shape[time.axis + 1 :])
-            carry = self.cell.initialize_carry(step_shape, self.rngs if stream is None else stream)
-            carry = time.first(carry, inputs)
-        keeps_all = return_carry and time.lengths is not None
-        steps = time.whole(time.flip(inputs) if reverse else inputs)
-        with time.noting(initial_carry is None):
-            last, outputs = self._run(time, keeps_all)(self.cell, carry, steps)
-        if keeps_all:
-            carries, outputs = outputs
-            last = time.last(carry, carries)
-        if reverse and keep_order:
-            outputs = jax.tree.map(time.flip, outputs)
-        return (last, outputs) if return_carry else outputs
 
-    def _run(self, time: Sequences, keeps_all: bool) -> Callable[..., Any]:
-        """Run the loop over the steps of a cell. The outputs get the time axis.
+        def make_carry(shape: Shape) -> PyTree:
+            return self.cell.initialize_carry(shape, self.rngs if stream is None else stream)
 
-        Stacking all carries and picking the last one of each sequence later costs less than choosing in each step.
-        """
+        given: Any = (self, "RNN", inputs, initial_carry, seq_lengths, make_carry, self._loop)
+        switches = {"return_carry": return_carry, "time_major": time_major, "reverse": reverse}
+        return nn.run_cell(*given, **switches, keep_order=keep_order)
+
+    def _loop(self, time: Sequences, keeps_all: bool, out_axes: Any) -> Callable[..., Any]:
+        """Return a function that runs the cell; see `nn.run_cell`."""
         same_keys = All(RngState, self.broadcast_rngs)
 
         def step(cell: Any, carry: PyTree, x: Array) -> tuple[PyTree, PyTree]:
@@ -178,12 +162,10 @@ class RNN(Module):
             return time.step(type(cell).__name__, result, carry, keeps_all)
 
         state_axes = StateAxes([(same_keys, None), *self.state_axes.items()])
-        out_axes = (Carry, (0, time.axis) if keeps_all else time.axis)
-        run = scan(step, in_axes=(state_axes, Carry, time.axis), out_axes=out_axes, unroll=self.unroll)
+        run = scan(step, in_axes=(state_axes, Carry, time.axis), out_axes=(Carry, out_axes), unroll=self.unroll)
         # A new key for each stream: the same in all steps of a call, but different in the next call.
         splitting: Any = split_rngs(splits=1, only=self.broadcast_rngs, squeeze=True)
-        decorated: Callable[..., Any] = splitting(run)
-        return decorated
+        return functools.partial(splitting(run), self.cell)
 
 
 def _concatenate(ahead: Array, back: Array) -> Array:
@@ -231,8 +213,7 @@ class Bidirectional(Module):
         rngs: Rngs | RngStream | bool = True,
     ) -> None:
         for name, given in (("forward_rnn", forward_rnn), ("backward_rnn", backward_rnn)):
-            if isinstance(given, type) or not callable(given):
-                raise _no_layer(f"Bidirectional, {name}", given, "nnx.RNN(cell)")
+            nn.check_layer(f"Bidirectional, {name}", given, "layer", "nnx.RNN(cell)")
         self.forward_rnn = forward_rnn
         self.backward_rnn = backward_rnn
         self.merge_fn = merge_fn
@@ -305,18 +286,3 @@ def _kept_stream(where: str, rngs: Any) -> RngStream | None:
         f"expected Rngs, an RNG stream, or a bool, given {shown(rngs)}.",
         "Pass `rngs=nnx.Rngs(0)`, or leave it out.",
     )
-
-
-def _check_cell(cell: Any) -> None:
-    if not isinstance(cell, Module):
-        raise _no_layer("RNN, cell", cell, "nnx.LSTMCell(3, 4, rngs=rngs)")
-    if not (hasattr(type(cell), "num_feature_axes") or "num_feature_axes" in vars(cell)):
-        raise LiftArgumentError(
-            "RNN, cell",
-            f"expected an RNNCellBase, or another module with `num_feature_axes`, given {shown(cell)}.",
-            "Pass a cell, such as `nnx.LSTMCell(3, 4, rngs=rngs)`; derive a cell of your own from `nnx.RNNCellBase`.",
-        )
-
-
-def _no_layer(where: str, given: Any, example: str) -> LiftArgumentError:
-    return LiftArgumentError(where, f"expected a layer, given {shown(given)}.", f"Pass one, such as `{example}`.")

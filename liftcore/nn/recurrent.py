@@ -1,4 +1,4 @@
-"""Sequences of different lengths in one batch: reverses them, and finds the last state of each.
+"""Recurrent layers: the equations of cells, and the run of a cell over a batch of sequences of different lengths.
 
 Everything after the end of a sequence is padding. It stays where it is.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,168 @@ from ..typing import Array, ArrayLike, PyTree, Shape
 from .options import checks_options
 from .sharding import gather, is_sharded, on_auto_axes, place, shard_like, sharding_entries, to_spec
 
-__all__ = ["Sequences", "flip_sequences"]
+__all__ = [
+    "Sequences",
+    "check_carry",
+    "check_cell",
+    "check_layer",
+    "flip_sequences",
+    "gru_step",
+    "lstm_step",
+    "run_cell",
+]
+
+Activation: TypeAlias = Callable[..., Array]
+
+
+def lstm_step(
+    c: Array, sums: Sequence[Array], gate_fn: Activation, activation_fn: Activation
+) -> tuple[tuple[Array, Array], Array]:
+    """Run one step of long short-term memory: `c' = σ(f) * c + σ(i) * tanh(g)`, `h' = σ(o) * tanh(c')`.
+
+    Example:
+        >>> zero = jnp.zeros(())
+        >>> (c, h), y = lstm_step(jnp.ones(()), [zero] * 4, jax.nn.sigmoid, jnp.tanh)
+        >>> float(c), round(float(h), 2)  # each gate is half open
+        (0.5, 0.23)
+
+    Args:
+        c: the memory.
+        sums: `i`, `f`, `g` and `o` before their activations.
+        gate_fn: the activation `σ` of the gates.
+        activation_fn: the activation `tanh` of the candidate and of the memory.
+
+    Returns:
+        The next carry, `(c', h')`, and the output, `h'`.
+    """
+    i, f, g, o = sums
+    c = gate_fn(f) * c + gate_fn(i) * activation_fn(g)
+    h = gate_fn(o) * activation_fn(c)
+    return (c, h), h
+
+
+def gru_step(
+    h: Array, products: Iterable[tuple[Array, Array]], gate_fn: Activation, activation_fn: Activation
+) -> Array:
+    """Run one step of a gated recurrent unit: `h' = (1 - z) * n + z * h`.
+
+        r = σ(r_x + r_h)        z = σ(z_x + z_h)        n = tanh(n_x + r * n_h)
+
+    Args:
+        h: the state.
+        products: for each of `r`, `z` and `n`, the products of the weights with the inputs and with the state.
+        gate_fn: the activation `σ` of the gates.
+        activation_fn: the activation `tanh` of the candidate.
+    """
+    (r_x, r_h), (z_x, z_h), (n_x, n_h) = products
+    r, z = gate_fn(r_x + r_h), gate_fn(z_x + z_h)
+    n = activation_fn(n_x + r * n_h)
+    return (1.0 - z) * n + z * h
+
+
+def check_carry(where: str, carry: PyTree, inputs: ArrayLike, expected: Any, make: str, fitting: Any = None) -> None:
+    """Check that the states of a carry fit the inputs; they are not broadcast.
+
+    Args:
+        where: the cell, for errors.
+        carry: the carry that was given.
+        inputs: the inputs of one step.
+        expected: a pytree of the shapes of the states.
+        make: how to make such a carry, for errors.
+        fitting: the shapes to compare with, if the error should name others.
+
+    Raises:
+        LiftArgumentError: if they do not fit.
+    """
+    given = jax.tree.map(jnp.shape, tuple(carry) if isinstance(carry, list) else carry)
+    if given != (fitting or expected):
+        raise LiftArgumentError(
+            where,
+            f"expected a carry of shape {expected} for inputs of shape {jnp.shape(inputs)}, given {given}.",
+            f"Make it with `{make}`; for a sequence, leave out the time axis.",
+        )
+
+
+def check_layer(where: str, layer: Any, kind: str, example: str, module: type | None = None) -> None:
+    """Check that an argument is a layer.
+
+    Args:
+        where: the argument, for errors.
+        layer: its value.
+        kind: what users call a layer, for errors.
+        example: how to make one, for errors.
+        module: the class that it must be an instance of; by default, any object that can be called will do.
+
+    Raises:
+        LiftArgumentError: if it is none.
+    """
+    if not (callable(layer) and not isinstance(layer, type) if module is None else isinstance(layer, module)):
+        raise LiftArgumentError(where, f"expected a {kind}, given {shown(layer)}.", f"Pass one, such as `{example}`.")
+
+
+def check_cell(cell: Any, module: type, kind: str, example: str, base: str) -> None:
+    """Check the cell that a layer is to run over a sequence.
+
+    Args:
+        cell: the cell that was given.
+        module: the class of all modules of this style.
+        kind: what users call a layer, for errors.
+        example: how to make a cell, for errors.
+        base: the base class of cells, for errors.
+
+    Raises:
+        LiftArgumentError: if it is no module, or lacks `num_feature_axes`.
+    """
+    check_layer("RNN, cell", cell, kind, example, module)
+    if not (hasattr(type(cell), "num_feature_axes") or "num_feature_axes" in vars(cell)):
+        raise LiftArgumentError(
+            "RNN, cell",
+            f"expected an RNNCellBase, or another module with `num_feature_axes`, given {shown(cell)}.",
+            f"Pass a cell, such as `{example}`; derive a cell of your own from `{base}`.",
+        )
+
+
+def run_cell(
+    layer: Any,
+    where: str,
+    inputs: Array,
+    initial_carry: PyTree | None,
+    seq_lengths: ArrayLike | None,
+    make_carry: Callable[[Shape], PyTree],
+    loop: Callable[[Sequences, bool, Any], Callable[[PyTree, Array], Any]],
+    **switches: bool | None,
+) -> Any:
+    """Run a cell over sequences, as the attributes of a layer say; see `linen_like.RNN`.
+
+    Args:
+        layer: a layer with the attributes of `linen_like.RNN`.
+        where: the layer, for errors.
+        inputs: the sequences.
+        initial_carry: the carry before the first step; None means a new one.
+        seq_lengths: the number of steps of each sequence.
+        make_carry: makes a new carry, from the shape of the inputs of one step.
+        loop: called as `loop(sequences, keeps_all, out_axes)`; returns a function of a carry and the inputs that scans
+            over the time axis, and that returns from each iteration what `Sequences.step` returns.
+        switches: `return_carry`, `time_major`, `reverse` and `keep_order`, each used instead of the attribute unless
+            it is None.
+    """
+    chosen = {name: getattr(layer, name) if given is None else given for name, given in switches.items()}
+    time = Sequences.of_inputs(where, inputs, layer.cell.num_feature_axes, chosen["time_major"], seq_lengths)
+    carry = initial_carry
+    if carry is None:
+        carry = make_carry((*inputs.shape[: time.axis], *inputs.shape[time.axis + 1 :]))
+        carry = time.first(carry, inputs)
+    # Stacking all carries and picking the last one of each sequence later costs less than choosing in each step.
+    keeps_all = chosen["return_carry"] and time.lengths is not None
+    run = loop(time, keeps_all, (0, time.axis) if keeps_all else time.axis)
+    with time.noting(initial_carry is None):
+        last, outputs = run(carry, time.whole(time.flip(inputs) if chosen["reverse"] else inputs))
+    if keeps_all:
+        carries, outputs = outputs
+        last = time.last(carry, carries)
+    if chosen["reverse"] and chosen["keep_order"]:
+        outputs = jax.tree.map(time.flip, outputs)
+    return (last, outputs) if chosen["return_carry"] else outputs
 
 
 @checks_options
