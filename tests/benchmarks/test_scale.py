@@ -27,9 +27,10 @@ def test_a_step_sends_and_holds_what_one_by_hand_does(side, axes):
         {name: value for name, value in measured(side, axes).items() if name not in STAGES} for side in (side, PURE)
     )
     beside = ours.pop("beside"), by_hand.pop("beside")
-    spare = 0 if jax.__version_info__ >= (0, 9) else 1e-3  # JAX 0.8 gathers the indices of the tokens once more
-    assert ours == pytest.approx(by_hand, rel=spare)
-    assert min(by_hand["all-gather"], by_hand["all-reduce"]) > 0
+    if axes is AxisType.Explicit and jax.__version_info__ < (0, 9):  # it gathers the indices of the tokens once more
+        by_hand |= {kind: pytest.approx(by_hand[kind], abs=1e-6) for kind in ("all-gather", "collective-permute")}
+    assert ours == by_hand
+    assert min(ours["all-gather"], ours["all-reduce"]) > 1e-4
     assert beside[0] <= 1.01 * beside[1]
 
 
