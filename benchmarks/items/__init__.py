@@ -15,6 +15,7 @@ from .importing import importing
 from .nesting import levels, nested, nested_scans, runs
 from .objects import called, stepped
 from .saving import restoring, saving
+from .scale import scale
 from .scanning import scanned
 from .selecting import selecting
 from .tracing import eager, growth, init, trace
@@ -43,4 +44,5 @@ ITEMS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "held_up": checkpointing,
     "generation": generation,
     "accelerator": accelerator,
+    "scale": scale,
 }
