@@ -37,11 +37,11 @@ def fold_in_data(items: Iterable[str | int]) -> np.uint32:
     Args:
         items: the names of a path, and a count.
     """
-    digest = hashlib.sha1()
-    for item in items:
-        digest.update(b"\0")
-        digest.update(item.encode() if isinstance(item, str) else item.to_bytes((item.bit_length() + 7) // 8, "big"))
-    return np.uint32(int.from_bytes(digest.digest()[:4], "big"))
+    texts = [
+        item.encode() if isinstance(item, str) else item.to_bytes((item.bit_length() + 7) // 8, "big") for item in items
+    ]
+    digest = hashlib.sha1(b"\0".join([b"", *texts])).digest()
+    return np.uint32(int.from_bytes(digest[:4], "big"))
 
 
 word = fold_in_data
@@ -63,7 +63,7 @@ def fold_in(key: Any, data: Any) -> Any:
     traced = [value for value in (key, data) if isinstance(value, jax.core.Tracer)]
     if key.ndim or (traced and any(varying_axes(jax.typeof(value)) for value in traced)):
         return jax.random.fold_in(key, data)
-    if isinstance(key, jax.core.Tracer):
+    if traced and traced[0] is key:
         return random_fold_in_p.bind(key, data)  # type: ignore[no-untyped-call]
     return _fold_typed(key, data)
 

@@ -1,4 +1,4 @@
-"""Checks of the values that the author of a transformation passes to the pipeline, so that errors come early."""
+"""Checks of what the author of a transformation passes to the pipeline, and the errors that other files raise."""
 
 from __future__ import annotations
 

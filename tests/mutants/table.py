@@ -710,8 +710,8 @@ MUTANTS = (
     ),
     Mutant(
         "rng.py",
-        '        digest.update(b"\\0")\n',
-        "",
+        'b"\\0".join([b"", *texts])',
+        'b"".join(texts)',
         "paths run together",
         ("core/test_rng.py",),
     ),
