@@ -109,7 +109,7 @@ def jit(
 
     def transform(step: Step, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         prepared = body.prepared
-        fixed, dynamic = split_arguments(body.where, prepared.static, args, kwargs)
+        fixed, dynamic = split_arguments(body, prepared.static, args, kwargs)
         kept = {name: value for name, value in dynamic.items() if name not in prepared.donated}
         try:
             lost, variable_groups = donate(donates, variable_groups, body)

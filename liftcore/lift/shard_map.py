@@ -88,7 +88,7 @@ def shard_map(
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        each = [*flatten_axes(f"{body.where}, in_specs", in_specs, args), *keyword_axes(WHOLE, kwargs)]
+        each = [*flatten_axes("in_specs", in_specs, args, body), *keyword_axes(WHOLE, kwargs)]
         sliced, slice_specs, others = split_sliced((args, kwargs), each)
         shards = Shards.of(body.where, mesh, axis_names, check_vma)
         along = [shards.chosen(split) for split in splits.values()]

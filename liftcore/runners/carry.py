@@ -66,8 +66,8 @@ class LoopState(NamedTuple):
         if any(carried):
             carried = select(self.carried, carried)
             _check_names(body.where, carried, after.carried)
-            check_carry(body.where, "carried variable ", carried, after.carried)
-        check_carry(body.where, "carry", self.carry, after.carry)
+            check_carry(body, "carried variable ", carried, after.carried)
+        check_carry(body, "carry", self.carry, after.carry)
         if any(carried):
             check_separate(body, carried)
         return LoopState(carried, self.carry)
@@ -153,7 +153,7 @@ def _check_names(where: str, before: PyTree, after: PyTree) -> None:
     )
 
 
-def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
+def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
     """Check that the carry that a loop returns has the type of the one that it receives.
 
     Raises:
@@ -162,7 +162,7 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
     (olds, treedef), (news, treedef_after) = jax.tree.flatten(before), jax.tree.flatten(after)
     if treedef != treedef_after:
         raise CarryTypeError(
-            where,
+            body.where,
             f"{what} goes in with structure {treedef} and comes out with {treedef_after}.",
             "Return a carry with the structure that the function received.",
         )
@@ -175,7 +175,7 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
         return
     told = "; ".join(f"{what}{jax.tree_util.keystr(path)}: {old} in, {new} out" for path, old, new in changed)
     what = f"the type must stay the same from one iteration to the next ({told})."
-    raise CarryTypeError(where, what, _advice([(old, new) for _, old, new in changed]))
+    raise CarryTypeError(body.where, what, _advice([(old, new) for _, old, new in changed]))
 
 
 def _advice(pairs: Sequence[tuple[ArrayType, ArrayType]]) -> str:

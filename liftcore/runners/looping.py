@@ -34,7 +34,7 @@ from ..pipeline.reuse import once
 from ..pipeline.splitting import Part, Prologue, Split, trace
 from ..typing import Axis, InOutAxes, Path, PyTree
 from ..values import overlaid
-from .axes import check_group_axes, check_out_axes, flatten_axes, slice_type, to_axis, to_front
+from .axes import check_group_axes, check_out_axes, slice_type, to_axis, to_front
 from .carry import (
     GROUPS,
     SLICES,
@@ -142,7 +142,10 @@ class Loop(NamedTuple):
             The last carry, the stacked values, and the output groups.
         """
         check_loop(body, self.size, len(self.group_axes), state, xs)
-        if body.writes or not _all_are_stacked(out_axes):
+        has_shared_output = not isinstance(out_axes, int) and not all(
+            isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)
+        )
+        if body.writes or has_shared_output:
             return self._run_split(body, iteration, shared, LoopState(*state), xs, out_axes)
 
         # The usual `apply`: nothing can be written, so nothing is split, and `self.scan` traces the body directly.
@@ -156,9 +159,13 @@ class Loop(NamedTuple):
             traced = trace(
                 lambda carry, slices: ((), iteration(body, shared, (state[0], carry), slices)[0]), state[1], slices
             )
-            check_carry(body.where, "carry", state[1], traced.outputs)
+            check_carry(body, "carry", state[1], traced.outputs)
             raise
-        return carry, ys if out_axes == 0 else Outputs(body.where, out_axes).join(ys, ()), body.unchanged
+        if out_axes != 0:
+            leaves, treedef = jax.tree.flatten(ys)
+            axes = check_out_axes("out_axes", out_axes, ys, body, is_stacked=True)
+            ys = jax.tree.unflatten(treedef, list(map(to_axis, leaves, axes)))
+        return carry, ys, body.unchanged
 
     def _run_split(
         self,
@@ -174,13 +181,13 @@ class Loop(NamedTuple):
         The body is traced on types. The dependences of its initial values determine how they are computed (`Kinds`).
         They are computed before the loop (`_create`), and the loop runs the rest of the jaxpr.
         """
-        outputs = Outputs(body.where, out_axes)
+        outputs = Outputs(body, out_axes)
 
         def parted(body: Body, state: Any, slices: Any, given: Any = given) -> Any:
             carry, ys, (shared, carried, *stacked, captured) = run_iteration(iteration, body, given, state, slices)
             stackable, constant = outputs.split(ys)
             if any(self.group_axes):
-                check_group_axes(body.where, self.group_axes, stacked)
+                check_group_axes(body, self.group_axes, stacked)
             # Shared outputs and new values of shared variables are treated like initial values: they must not depend on
             # the iteration either, and are computed before the loop.
             constants = tag((constant, shared.values))
@@ -446,29 +453,21 @@ class Carrying:
 class Outputs:
     """The outputs of a body that are stacked, along the axes in `out_axes`."""
 
-    def __init__(self, where: str, out_axes: InOutAxes) -> None:
-        self._where, self._out_axes = f"{where}, out_axes", out_axes
-        self._treedef: Any = None
+    def __init__(self, body: Body, out_axes: InOutAxes) -> None:
+        self._body, self._out_axes = body, out_axes
 
     def split(self, ys: PyTree) -> tuple[list[Any], list[Any]]:
-        """Return the leaves to stack, and those that are the same in all iterations."""
-        if self._out_axes != 0:  # there is always a position 0
-            check_out_axes(self._where, self._out_axes, ys)
-        axes = flatten_axes(self._where, self._out_axes, ys)
+        """Return the leaves to stack, and those that are the same in all iterations; it runs in the body."""
+        self._axes = check_out_axes("out_axes", self._out_axes, ys, self._body)
         leaves, self._treedef = jax.tree.flatten(ys)
-        pairs = list(zip(leaves, axes, strict=True))
+        pairs = list(zip(leaves, self._axes, strict=True))
         return [y for y, axis in pairs if axis is not None], [y for y, axis in pairs if axis is None]
 
     def join(self, stacked: PyTree, constant: PyTree) -> PyTree:
-        """Return the pytree from stacked and constant leaves, or from the stacked pytree, if it was never split."""
-        # `split` ran while the body was traced, so before there is anything to join.
-        treedef = jax.tree.structure(stacked) if self._treedef is None else self._treedef
-        if self._treedef is None:
-            check_out_axes(self._where, self._out_axes, stacked, is_stacked=True)
-        axes = flatten_axes(self._where, self._out_axes, jax.tree.unflatten(treedef, [0] * treedef.num_leaves))
-        leaves, constants = iter(jax.tree.leaves(stacked)), iter(constant)
-        each = [next(constants) if axis is None else to_axis(next(leaves), axis) for axis in axes]
-        return jax.tree.unflatten(treedef, each)
+        """Return the pytree from stacked and constant leaves."""
+        leaves, constants = iter(stacked), iter(constant)
+        each = [next(constants) if axis is None else to_axis(next(leaves), axis) for axis in self._axes]
+        return jax.tree.unflatten(self._treedef, each)
 
 
 def _first(where: str, xs: PyTree, size: int, reverse: bool) -> PyTree:
@@ -488,12 +487,6 @@ def _either(some: PyTree, others: PyTree) -> PyTree:
 
 def _is_none(value: Any) -> bool:
     return value is None
-
-
-def _all_are_stacked(out_axes: InOutAxes) -> bool:
-    return isinstance(out_axes, int) or all(
-        isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)
-    )
 
 
 def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None:
