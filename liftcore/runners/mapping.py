@@ -137,8 +137,8 @@ class Elements:
         """
         runs: list[None] = []
 
-        def run(*given: Any) -> Any:
-            found = element(body, *given)
+        def run(*slices: Any) -> Any:
+            found = element(body, *slices)
             runs.append(None)
             return found
 

@@ -429,14 +429,14 @@ MUTANTS = (
     ),
     Mutant(
         "runners/looping.py",
-        "for number in single if several.isdisjoint(traced.earlier[number])}",
-        "for number in single}",
+        "for number in early if stacked.isdisjoint(split.earlier[number])}",
+        "for number in early}",
         "what a loop makes once does not wait for the stacked initial values that it reads",
         ("laws/test_initial_values.py",),
     ),
     Mutant(
         "runners/looping.py",
-        "if STATE in read or carried & given}",
+        "if STATE in read or carried & previewed}",
         "if STATE in read}",
         "an initial value that reads a created carried one is made once for all iterations",
         ("lift/test_scan.py", "laws/test_initial_values.py"),
