@@ -57,7 +57,7 @@ def _of_layout(layout: Layout) -> Iterator[tuple[str, str]]:
     yield "variables", ", ".join(map(short_form, layout.lift.into))
     yield "rngs", ", ".join(map(short_form, layout.lift.rngs))
     yield "scopes", f"{layout.scopes}, {layout.routes}"
-    for index, seen in enumerate(layout.trees):
+    for index, seen in enumerate(layout.surroundings):
         sown = seen.changes[0] and seen.mutable == Nothing()
         yield _of_scope("mutable", index), "sown values" if sown else short_form(seen.mutable)
         yield _of_scope("creates variables", index), str(seen.changes[1])

@@ -74,17 +74,17 @@ def checkify(
 
             return run
 
-        parts = body.split(via=run)
-        created = parts.batched_prologue(checked, (), (), [None for _ in parts.created])
+        split = body.split(via=run)
+        created = split.batched_prologue(checked, (), (), [None for _ in split.created])
 
         def rest() -> Any:
             for error in errors_before:
                 if jax.tree.leaves(error):
                     checks.check_error(error)
-            return parts.remainder(created)
+            return split.remainder(created)
 
         error, (result, values) = checks.checkify(rest, chosen)()
-        return parts.join(created, (error, result), values)
+        return split.join(created, (error, result), values)
 
     out = [variables, Captured(all=True)]
     return transformation(transform, [variables], out, [rngs], "checkify", advice=AS_IT_IS)(fn)

@@ -79,7 +79,7 @@ class custom_vjp(WithRule):
         ruled = Ruled(body, variable_groups, rng_groups, seen, held)
         rule = ruled.rule(self.identity, pair(where, self._forward, "result, residuals"), lambda args: args)
         scoped = TreesByScope.of(body.layout)
-        types = jax.tree.map(jax.typeof, ruled.operands.wrt)
+        types, count = jax.tree.map(jax.typeof, ruled.operands.wrt), len(seen)
         run = jax.custom_vjp(ruled.function)
 
         def forward(operands: Operands) -> Any:
@@ -88,10 +88,10 @@ class custom_vjp(WithRule):
 
         def backward(residuals: Any, cotangents: Any) -> tuple[Operands]:
             given = call_user(f"the rule of {where}", bwd, *held.leaves, residuals, cotangents[0])
-            if not isinstance(given, tuple | list) or len(given) != 1 + len(seen):
+            if not isinstance(given, tuple | list) or len(given) != 1 + count:
                 raise LiftArgumentError(
                     f"{name_of(bwd)}, the rule of {where}",
-                    f"expected a cotangent for the scope and one for each of {len(seen)} arguments, given "
+                    f"expected a cotangent for the scope and one for each of {count} arguments, given "
                     f"{len(given) if isinstance(given, tuple | list) else shown(given)}.",
                     'Write `return {"params": …}, x_cotangent`; None stands for zero.',
                 )

@@ -98,12 +98,12 @@ class custom_vmap:
             return body(variable_groups, rng_groups, *args)
 
         operands = variable_groups, rng_groups, args
-        parts = body.split(*operands, via=run)
-        _check_unwritten(body, parts.values[0])
-        created = parts.prologue(*operands)
+        split = body.split(*operands, via=run)
+        _check_unwritten(body, split.values[0])
+        created = split.prologue(*operands)
 
         def rest(created: Any, *operands: Any) -> Any:
-            result, (_, captured) = parts.remainder(created, *operands)
+            result, (_, captured) = split.remainder(created, *operands)
             return result, captured
 
         converted, consts, _ = closure_convert(rest, created, *operands)
@@ -111,7 +111,7 @@ class custom_vmap:
         call.def_vmap(Rule(self._rule, converted, body, body.where))
         result, captured = call(consts, created, *operands)
         nothing: tuple[PyTree, ...] = tuple({} for _ in body.outers)
-        return parts.join(created, result, [nothing, captured])
+        return split.join(created, result, [nothing, captured])
 
 
 class Rule:
@@ -156,11 +156,11 @@ class Rule:
     def _mapped(self, axis_size: int, in_batched: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, Any]:
         """Return the result of the function as `jax.vmap` maps it, and bools that tell what is batched."""
         if not any(jax.tree.leaves(in_batched)):  # `jax.vmap` refuses to map nothing
-            given = self._run(*operands)
-            return given, jax.tree.map(lambda _: False, given)
+            output = self._run(*operands)
+            return output, jax.tree.map(lambda _: False, output)
         axes = jax.tree.map(lambda flag: 0 if flag else None, tuple(in_batched))
-        given = jax.vmap(self._run, axes, axis_size=axis_size)(*operands)
-        return given, jax.tree.map(lambda _: True, given)
+        output = jax.vmap(self._run, axes, axis_size=axis_size)(*operands)
+        return output, jax.tree.map(lambda _: True, output)
 
 
 def _positional(body: Body, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

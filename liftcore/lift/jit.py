@@ -12,7 +12,7 @@ from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, transformation
 from ..runners.arguments import AS_IT_IS, DONATED, Donated, advise, choose, donate, parameter_names, split_arguments
 from ..runners.axes import NO_AXES
-from ..runners.jitted import Direct, Jitted, Step
+from ..runners.jitted import Direct, Jitted, Runner
 from ..runners.jitting import Cache, Program
 from ..runners.shardings import Placement
 from ..scopes.lifts import Captured
@@ -99,7 +99,7 @@ def jit(
     rules = [matches for matches, _ in placement.rules] if placement else []
     donates = to_predicate(donate_variables)
     asked = not all(map(names_collections, [variables, *rules]))
-    whole_tree = to_predicate(variables) == Everything()
+    all_variables = to_predicate(variables) == Everything()
 
     def prepare(fn: Callable[..., Any]) -> _Prepared:
         static = choose(fn, "static", static_argnums, static_argnames)
@@ -107,9 +107,9 @@ def jit(
         donating = (("donate_argnames", DONATED),) if donated or donates != Nothing() else ()
         return _Prepared(static, donated, (*options, *donating), _cache_of(fn), _key_of(fn))
 
-    def transform(step: Step, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+    def transform(runner: Runner, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         prepared = body.prepared
-        fixed, dynamic = split_arguments(body.where, prepared.static, args, kwargs)
+        fixed, dynamic = split_arguments(body, prepared.static, args, kwargs)
         kept = {name: value for name, value in dynamic.items() if name not in prepared.donated}
         try:
             lost, variable_groups = donate(donates, variable_groups, body)
@@ -123,9 +123,9 @@ def jit(
                 cache, key = Cache(), (object(), ())
             program = Program(body.fn, key, body.layout, keys, _seen_paths(body, asked), placed)
             found = cache.find(program, prepared.options)
-            if whole_tree and body.fn is fn and not (keys or placed or any(gone)):
+            if all_variables and body.fn is fn and not (keys or placed or any(gone)):
                 direct.note(body, key[1], found)
-            return step(found, body, gone, (variable_groups, rng_groups, kept))
+            return runner(found, body, gone, (variable_groups, rng_groups, kept))
         except TypeError as error:
             advise(error, body, dynamic)
             raise
@@ -133,13 +133,13 @@ def jit(
     def prepared(other: Callable[..., Any]) -> _Prepared:
         return own if other is fn else prepare(other)
 
-    def lift(step: Step) -> Lifter:
+    def lift(runner: Runner) -> Lifter:
         out = [variables, Captured(all=True)]
         return transformation(
-            functools.partial(transform, step), [variables], out, [rngs], "jit", advice=AS_IT_IS, prepare=prepared
+            functools.partial(transform, runner), [variables], out, [rngs], "jit", advice=AS_IT_IS, prepare=prepared
         )
 
-    own = prepare(fn)  # shared by all steps, so that each can use what another one traced
+    own = prepare(fn)  # shared by all runners, so that each can use what another one traced
     direct = Direct(_around)
     return Jitted(fn, lift, direct.find)
 

@@ -96,13 +96,13 @@ class InTurn(Spread):
             return tag(shared.leaves), found
 
         xs = jax.tree.map(to_front, sliced, axes)
-        traced = trace(run, self.types(xs, [0 for _ in xs]))
-        prologue = Prologue(traced, xs, [0 for _ in xs], self.batch)
+        split = trace(run, self.types(xs, [0 for _ in xs]))
+        prologue = Prologue(split, xs, [0 for _ in xs], self.batch)
         prologue.make()
         shared = prologue.tree()
 
         def rest(slices: Any) -> Any:
-            return traced.rest(shared, slices)[1]
+            return split.rest(shared, slices)[1]
 
         stacked = once(functools.partial(jax.lax.map, rest, batch_size=self._batch_size), xs)
         along, results = outputs

@@ -120,18 +120,18 @@ def _traced(maps: VariableMaps, run: Callable[..., Any], before: Any, mutable: b
         joins.append(join)
         return arrays, groups
 
-    parts = body.split(seen, via=flat)
+    split = body.split(seen, via=flat)
     maps.note_redrawn(seen)
-    prologue = Prologue(parts, parts.leaves((seen,)))
+    prologue = Prologue(split, split.leaves((seen,)))
     stored, seen = make_mapped(maps, prologue, before, seen)
-    prologue.see(parts.leaves((seen,)))
-    prologue.make(set(parts.numbers) - prologue.values.keys())
+    prologue.see(split.leaves((seen,)))
+    prologue.make(set(split.numbers) - prologue.values.keys())
     created = prologue.tree()
-    groups = [stored, *created[1 : len(parts.values)]]
+    groups = [stored, *created[1 : len(split.values)]]
     body.made(groups)
-    arrays, (written, *values) = parts.remainder(created, seen)
+    arrays, (written, *values) = split.remainder(created, seen)
     _check_unwritten(body, () if mutable else written)
-    return parts.join(groups, joins[0](arrays), [maps.stored(written), *values])
+    return split.join(groups, joins[0](arrays), [maps.stored(written), *values])
 
 
 def _check_unwritten(body: Body, written: PyTree) -> None:

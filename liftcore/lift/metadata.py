@@ -54,7 +54,7 @@ def add_metadata_axis(
     check_params("add_metadata_axis", metadata_params)
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        groups = boxes_inside(body.where, variable_groups, [*axes.in_axes, None], metadata_params)
+        groups = boxes_inside(body, variable_groups, [*axes.in_axes, None], metadata_params)
         result, out = body(groups, rng_groups, *args, **kwargs)
         return result, boxes_outside(out, axes.out_axes, metadata_params)
 

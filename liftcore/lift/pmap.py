@@ -113,7 +113,7 @@ def pmap(
 class OnDevices(Spread):
     """One mapping of a body, by `jax.pmap`.
 
-    Arrays that all elements receive whole are operands too, without their meshes: inside, each element is on its own
+    Arrays that all elements share are operands too, without their meshes: inside, each element is on its own
     device.
 
     Args:
@@ -124,15 +124,15 @@ class OnDevices(Spread):
 
     def __init__(self, donated: Sequence[int], options: Mapping[str, Any], *args: Any) -> None:
         super().__init__(*args)
-        whole, self._static = split_leaves(self.others.leaves, lambda leaf: isinstance(leaf, jax.Array))
-        self.operands, self.in_axes = (*self.operands, whole), (*self.in_axes, [None for _ in whole])
-        self._donated = [*self.arguments.belong_to(donated), *[False for _ in whole]]
+        shared, self._static = split_leaves(self.others.leaves, lambda leaf: isinstance(leaf, jax.Array))
+        self.operands, self.in_axes = (*self.operands, shared), (*self.in_axes, [None for _ in shared])
+        self._donated = [*self.arguments.belong_to(donated), *[False for _ in shared]]
         self._options = options
 
     def join(self, *slices: Any) -> Any:
         """Return the arguments of the body for one element, given its slice of each operand."""
-        sliced, whole = slices
-        return self.others.join(sliced, self._static.join(whole))
+        sliced, shared = slices
+        return self.others.join(sliced, self._static.join(shared))
 
     def types(self, arrays: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:
         """Return the types of the slices of one element."""

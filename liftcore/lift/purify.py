@@ -118,15 +118,15 @@ def _create(
         args, kwargs = join(shapes.join(*parts))
         return (), body(variable_groups, rng_groups, *args, **kwargs)[1]
 
-    parts = body.split(numbers, shapes.leaves, via=run)
-    for path, reads in jax.tree.leaves_with_path(parts.reads()[:-1]):
+    split = body.split(numbers, shapes.leaves, via=run)
+    for path, reads in jax.tree.leaves_with_path(split.reads()[:-1]):
         if 1 in reads:
             raise LazyInitError(
                 f'"{path_text(path[2:])}" in {body.where}',
                 "its initial value depends on the values of an example that is given as a shape only.",
                 "Pass an array for that example.",
             )
-    created = parts.prologue(numbers, None)
+    created = split.prologue(numbers, None)
     names = tuple(scope.names() for scope in body.given)
     record = body.take_record()
     body.replay(dataclasses.replace(record, names=names, sown=tuple(() for _ in record.sown)))

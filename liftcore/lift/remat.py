@@ -68,7 +68,7 @@ def remat(
         return functools.partial(once, checkpointed(fn))
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        fixed, dynamic = split_arguments(body.where, body.prepared, args, kwargs)
+        fixed, dynamic = split_arguments(body, body.prepared, args, kwargs)
 
         def run(body: Body, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
             args, kwargs = join_arguments({**fixed, **dynamic})

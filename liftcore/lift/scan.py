@@ -118,7 +118,7 @@ def scan(
         arguments = Arguments(body, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
         size_of = functools.partial(arguments.size, length, axes=axes.in_axes, fix=_LENGTH)
-        stacked = boxes_inside(body.where, stacked, axes.in_axes, metadata_params, size_of)
+        stacked = boxes_inside(body, stacked, axes.in_axes, metadata_params, size_of)
         size = size_of(stacked)
         keys = split_keys(rng_groups, key_axes, size)
 

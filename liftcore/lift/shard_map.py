@@ -14,7 +14,7 @@ from ..filters import to_predicate
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..runners.axes import flatten_axes, keyword_axes, split_sliced
-from ..runners.shard_mapping import WHOLE, Shards, SplitOver, typed
+from ..runners.shard_mapping import REPLICATED, Shards, SplitOver, typed
 from ..scopes.lifts import Advice, Captured
 from ..typing import PyTree
 
@@ -88,7 +88,7 @@ def shard_map(
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        each = [*flatten_axes(f"{body.where}, in_specs", in_specs, args), *keyword_axes(WHOLE, kwargs)]
+        each = [*flatten_axes("in_specs", in_specs, args, body), *keyword_axes(REPLICATED, kwargs)]
         sliced, slice_specs, others = split_sliced((args, kwargs), each)
         shards = Shards.of(body.where, mesh, axis_names, check_vma)
         along = [shards.chosen(split) for split in splits.values()]
@@ -99,7 +99,7 @@ def shard_map(
             return body(variables, keys, *args, **kwargs)
 
         operands = list(variable_groups), list(rng_groups), sliced
-        return shards.run(body, shard, operands, (specs, WHOLE, slice_specs), out_specs)
+        return shards.run(body, shard, operands, (specs, REPLICATED, slice_specs), out_specs)
 
     into = tuple(f"partitioned by {spec}" if any(spec) else "one value for all shards" for spec in specs)
     keys = tuple(f"split over {split}" if split else "the same keys on all shards" for split in splits.values())

@@ -50,7 +50,7 @@ class Layout(NamedTuple):
         lift: the lift.
         scopes: the pytree structure of the given scopes.
         routes: for each given scope, the index of its outermost scope and the path from there.
-        trees: for each outermost scope, the parts of its surroundings that a body can see.
+        surroundings: for each outermost scope, the parts of its surroundings that a body can see.
         names: the names in each given scope.
         unlifted: for each outermost scope, the paths of the variables that are not lifted, for error messages.
     """
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
     lift: Lift
     scopes: Any
     routes: tuple[tuple[int, Path], ...]
-    trees: tuple[Surroundings, ...]
+    surroundings: tuple[Surroundings, ...]
     names: tuple[Names, ...]
     unlifted: tuple[tuple[Path, ...], ...]
 

@@ -115,7 +115,7 @@ def join_arguments(arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[
 
 
 def split_arguments(
-    where: str, static: Iterable[str], args: Iterable[Any], kwargs: Mapping[str, Any]
+    body: Body, static: Iterable[str], args: Iterable[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the static arguments and the others, under the keys of `name_arguments`.
 
@@ -129,7 +129,7 @@ def split_arguments(
             hash(value)
         except TypeError as error:
             raise LiftArgumentError(
-                where,
+                body.where,
                 f"static argument {name!r} must be hashable, given {type(value).__name__}.",
                 "Pass a tuple instead of a list, and do not declare an array static.",
             ) from error

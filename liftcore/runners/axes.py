@@ -182,8 +182,18 @@ def splits(rng_groups: Sequence[PyTree], axes: Sequence[Axis]) -> bool:
     return any(axis is not None and jax.tree.leaves(group) for group, axis in zip(rng_groups, axes, strict=True))
 
 
-def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
-    """Return one axis for each leaf of a tree, from a pytree prefix; None and `broadcast` mean no axis."""
+def flatten_axes(where: str, axes: PyTree, tree: PyTree, body: Body | None = None) -> list[Any]:
+    """Return one axis for each leaf of a tree, from a pytree prefix; None and `broadcast` mean no axis.
+
+    Args:
+        where: the place that the error names; in a body, if one is given.
+        axes: the axes.
+        tree: the tree.
+        body: the body.
+
+    Raises:
+        LiftArgumentError: if the axes are not a prefix.
+    """
     if isinstance(axes, int):  # one axis for all leaves
         return [axes] * len(jax.tree.leaves(tree))
     if axes is None or axes is broadcast:
@@ -193,7 +203,7 @@ def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
         parts = treedef.flatten_up_to(tree)
     except (ValueError, TypeError) as error:
         raise LiftArgumentError(
-            where,
+            where if body is None else f"{body.where}, {where}",
             f"{axes!r} is not a prefix of the value's structure, {jax.tree.structure(tree)}.",
             "Give one axis for the whole value, or one for each part; the scope (or module) does not count.",
         ) from error
@@ -203,32 +213,38 @@ def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
     return flat
 
 
-def check_out_axes(where: str, axes: PyTree, tree: PyTree, is_stacked: bool = False) -> None:
-    """Check that values can have their new axis at the given position.
+def check_out_axes(
+    where: str, axes: PyTree, tree: PyTree, body: Body | None = None, is_stacked: bool = False
+) -> list[Any]:
+    """Return one axis for each leaf, as `flatten_axes`, and check that it can have its new axis there.
 
     Args:
-        where: the place that the error names.
+        where: the place that the error names; in a body, if one is given.
         axes: the axes, as a pytree prefix.
         tree: the values.
+        body: the body.
         is_stacked: whether the values already have the new axis, as their first one.
 
     Raises:
         LiftArgumentError: if a value has too few axes.
     """
-    for leaf, axis in zip(jax.tree.leaves(tree), flatten_axes(where, axes, tree), strict=True):
+    flat = flatten_axes(where, axes, tree, body)
+    for leaf, axis in zip(jax.tree.leaves(tree), flat, strict=True):
         shape = np.shape(leaf)[is_stacked:]
         last = len(shape)
         if axis is not None and not -last - 1 <= axis <= last:
             what = f"a value of shape {shape} cannot have its new axis at position {axis}."
-            raise LiftArgumentError(where, what, f"Give it an axis from {-last - 1} to {last}, such as 0.")
+            fix = f"Give it an axis from {-last - 1} to {last}, such as 0."
+            raise LiftArgumentError(where if body is None else f"{body.where}, {where}", what, fix)
+    return flat
 
 
-def check_group_axes(where: str, axes: Sequence[Axis], groups: Sequence[PyTree]) -> None:
+def check_group_axes(body: Body, axes: Sequence[Axis], groups: Sequence[PyTree]) -> None:
     """Check that variables which a body created or wrote can have their new axis; see `check_out_axes`."""
     for axis, group in zip(axes, groups, strict=True):
         if axis:  # there is always a position 0
             for path, leaf in jax.tree.leaves_with_path(group):
-                check_out_axes(f'"{path_text(path[2:])}" in {where}', axis, leaf)
+                check_out_axes(f'"{path_text(path[2:])}" in {body.where}', axis, leaf)
 
 
 def _no_axis(axis: Any) -> bool:
@@ -243,7 +259,7 @@ class Arguments:
     ) -> None:
         """Take the arguments of a call to a function whose first `skip` parameters are not among them."""
         self._body, self._skip, self._args, self._kwargs = body, skip, tuple(args), dict(kwargs)
-        self._arg_axes = flatten_axes(f"{body.where}, in_axes", in_axes, self._args)
+        self._arg_axes = flatten_axes("in_axes", in_axes, self._args, body)
         self._kwarg_axes = keyword_axes(kw_axes, kwargs)
         self._axes = [*self._arg_axes, *self._kwarg_axes]
 
@@ -407,7 +423,7 @@ def check_params(name: str, metadata_params: Any) -> None:
 
 
 def boxes_inside(
-    where: str,
+    body: Body,
     groups: Sequence[PyTree],
     axes: Sequence[Axis],
     params: Mapping[Any, Any],
@@ -418,7 +434,7 @@ def boxes_inside(
     A user-defined box may give its value another shape when it loses the axis, so sizes are those of the result.
 
     Args:
-        where: the lift, for error messages.
+        body: the body, for error messages.
         groups: the input groups.
         axes: for each group, the axis that its boxes lose, or None.
         params: the `metadata_params` of the lift.
@@ -426,7 +442,7 @@ def boxes_inside(
     """
     try:
         return [
-            _without(where, group, axis, params) if axis is not None and any(group) and has_boxes(group) else group
+            _without(body, group, axis, params) if axis is not None and any(group) and has_boxes(group) else group
             for group, axis in zip(groups, axes, strict=True)
         ]
     except LiftError:
@@ -435,13 +451,13 @@ def boxes_inside(
         raise
 
 
-def _without(where: str, group: PyTree, axis: int, params: Mapping[Any, Any]) -> PyTree:
+def _without(body: Body, group: PyTree, axis: int, params: Mapping[Any, Any]) -> PyTree:
     def change(path: Any, leaf: Any) -> Any:
         try:
             return remove_axis(leaf, axis, params)
         except LiftError as error:
             name = path_text(path[1:])
-            raise type(error)(f'"{name}" in {where}', error.what, error.fix) from error
+            raise type(error)(f'"{name}" in {body.where}', error.what, error.fix) from error
 
     return jax.tree.map_with_path(change, group, is_leaf=is_box)
 

@@ -55,24 +55,24 @@ def run_one(
     if not body.writes:
         result: tuple[Any, tuple[Any, ...]] = choose([functools.partial(run, body.of(branch)) for branch in branches])
         return result
-    marked, traced = body.tagging(), []
+    tagging, splits = body.tagging(), []
     slots = Slots()
     for branch in branches:
-        body = marked.of(branch)
-        traced.append(trace(lambda body=body: without_created(*run(body)), body=body))
-        slots.add(body.record.sown, traced[-1].outputs[1][1])
-        for one in traced[:-1]:
-            check_separate(body, select(one.created[0], traced[-1].created[0]))
-    made = _made(body, traced)
+        body = tagging.of(branch)
+        splits.append(trace(lambda body=body: without_created(*run(body)), body=body))
+        slots.add(body.record.sown, splits[-1].outputs[1][1])
+        for one in splits[:-1]:
+            check_separate(body, select(one.created[0], splits[-1].created[0]))
+    made = _made(body, splits)
     before = merged(variable_groups[0], made)
-    begin = _begin(body.where, before, [one.outputs[1][0] for one in traced])
+    begin = _begin(body.where, before, [one.outputs[1][0] for one in splits])
 
     def rest(index: int) -> Any:
-        given = [select(made, traced[index].created[0]), []]
-        _, (result, (values, captured)) = traced[index].rest(given)
+        created = [select(made, splits[index].created[0]), []]
+        _, (result, (values, captured)) = splits[index].rest(created)
         return result, overlay(begin, values), slots.fill(index, captured)
 
-    output, values, captured = choose([functools.partial(rest, index) for index in range(len(traced))])
+    output, values, captured = choose([functools.partial(rest, index) for index in range(len(splits))])
     body.capture(slots.sown)
     return output, (Changes(values, made), captured)
 
@@ -149,11 +149,11 @@ class Slots:
         return tuple(full)
 
 
-def _made(body: Body, traced: Sequence[Split]) -> PyTree:
+def _made(body: Body, splits: Sequence[Split]) -> PyTree:
     """Return the initial values of all bodies, each computed by the first body that creates it."""
-    made: Any = tuple({} for _ in traced[0].created[0])
+    made: Any = tuple({} for _ in splits[0].created[0])
     types: Any = made
-    for number, one in enumerate(traced):
+    for number, one in enumerate(splits):
         created = one.created[0]
         _check_same(body.where, "creates", number, created, types)
         known = select(made, created)
@@ -188,9 +188,9 @@ def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
     return begin
 
 
-def _check_same(where: str, does: str, number: int, given: PyTree, expected: PyTree) -> None:
-    held = by_place(select(expected, given))
-    for place, value in by_place(given).items():
+def _check_same(where: str, does: str, number: int, group: PyTree, expected: PyTree) -> None:
+    held = by_place(select(expected, group))
+    for place, value in by_place(group).items():
         now, there = types_text(value), types_text(held.get(place, value))
         if now != there:
             raise LiftArgumentError(

@@ -66,8 +66,8 @@ class LoopState(NamedTuple):
         if any(carried):
             carried = select(self.carried, carried)
             _check_names(body.where, carried, after.carried)
-            check_carry(body.where, "carried variable ", carried, after.carried)
-        check_carry(body.where, "carry", self.carry, after.carry)
+            check_carry(body, "carried variable ", carried, after.carried)
+        check_carry(body, "carry", self.carry, after.carry)
         if any(carried):
             check_separate(body, carried)
         return LoopState(carried, self.carry)
@@ -153,7 +153,7 @@ def _check_names(where: str, before: PyTree, after: PyTree) -> None:
     )
 
 
-def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
+def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
     """Check that the carry that a loop returns has the type of the one that it receives.
 
     Raises:
@@ -162,7 +162,7 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
     (olds, treedef), (news, treedef_after) = jax.tree.flatten(before), jax.tree.flatten(after)
     if treedef != treedef_after:
         raise CarryTypeError(
-            where,
+            body.where,
             f"{what} goes in with structure {treedef} and comes out with {treedef_after}.",
             "Return a carry with the structure that the function received.",
         )
@@ -175,7 +175,7 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
         return
     told = "; ".join(f"{what}{jax.tree_util.keystr(path)}: {old} in, {new} out" for path, old, new in changed)
     what = f"the type must stay the same from one iteration to the next ({told})."
-    raise CarryTypeError(where, what, _advice([(old, new) for _, old, new in changed]))
+    raise CarryTypeError(body.where, what, _advice([(old, new) for _, old, new in changed]))
 
 
 def _advice(pairs: Sequence[tuple[ArrayType, ArrayType]]) -> str:
@@ -268,7 +268,7 @@ def check_unread(
         LoopInvarianceError: if the body reads one.
     """
     there, treedef = jax.tree.flatten_with_path(select(shared, written))
-    given, names = [leaf for _, leaf in there], [path_text(path[1:]) for path, _ in there]
+    values, names = [leaf for _, leaf in there], [path_text(path[1:]) for path, _ in there]
     unsplit, marks = _unsplit(body, written), dict[Path, Any]()
 
     def sight(path: Path, value: Any) -> Any:
@@ -281,18 +281,18 @@ def check_unread(
         return iteration(body.seeing(sight), state, slices, again)
 
     try:
-        traced = trace(run, state, slices, *given, *[True for _ in unsplit])
+        split = trace(run, state, slices, *values, *[True for _ in unsplit])
     finally:
         marks.clear()  # a compiled function may keep `sight`
     names, begun = [*names, *unsplit.values()], {str(path) for path, _ in jax.tree.leaves_with_path(written)}
-    if not _read_first(traced, names, begun):
+    if not _read_first(split, names, begun):
         return True
-    found = _read_first(traced.narrowed(ruled=False), names, begun)
+    found = _read_first(split.narrowed(ruled=False), names, begun)
     if found:
         error = _carry_it(body.where, sorted(found), advice, "the body reads it and then writes it")
         also = fix_for(body, found, "")
         raise LoopInvarianceError(error.where, error.what, f"{error.fix} {also}".strip())
-    return not _read_first(traced.narrowed(), names, begun)
+    return not _read_first(split.narrowed(), names, begun)
 
 
 def _unsplit(body: Body, written: PyTree) -> dict[Path, str]:
@@ -301,11 +301,11 @@ def _unsplit(body: Body, written: PyTree) -> dict[Path, str]:
     return {body.from_root(*place): path_text(place[1]) for place in places}
 
 
-def _read_first(traced: Split, names: Sequence[str], begun: Collection[str]) -> set[str]:
+def _read_first(split: Split, names: Sequence[str], begun: Collection[str]) -> set[str]:
     """Return the names of the shared variables that a body reads before it writes them."""
-    made = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
+    made = [path for path, _ in jax.tree.leaves_with_path(split.created)]
     again = [number for number, path in enumerate(made) if path[0].name in ("stacked", "constant")]  # the others: once
-    (reads, others), (depends, earlier) = traced.output_reads(), (traced.depends, traced.earlier)
+    (reads, others), (depends, earlier) = split.output_reads(), (split.depends, split.earlier)
     read = frozenset().union(*jax.tree.leaves(reads), *[depends[number] for number in again])
     found = {name for number, name in enumerate(names, SLICES + 1) if number in read}
     read = frozenset().union(*jax.tree.leaves(others), *[earlier[number] for number in again])
@@ -344,10 +344,10 @@ def share_the_rest(body: Body, differing: Sequence[Path], group: int) -> str:
     return ""
 
 
-def not_constant(body: Body, traced: Split, differing: Sequence[int], advice: LoopAdvice) -> LoopInvarianceError:
+def not_constant(body: Body, split: Split, differing: Sequence[int], advice: LoopAdvice) -> LoopInvarianceError:
     """Return the error for a value that all iterations share, but that depends on one of them."""
-    paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
-    pairs = [(paths[number], STATE in traced.depends[number]) for number in differing]
+    paths = [path for path, _ in jax.tree.leaves_with_path(split.created)]
+    pairs = [(paths[number], STATE in split.depends[number]) for number in differing]
     carried = sorted({path_text(path[2:]) for path, state in pairs if path[0].name == "shared" and state})
     where, names = body.where, sorted({path_text(path[2:]) for path, _ in pairs if path[0].name == "shared"})
     if carried:

@@ -108,22 +108,22 @@ class Ruled:
 
     def __init__(self, body: Body, variable_groups: Any, rng_groups: Any, seen: list[Any], held: Others) -> None:
         self._function, self._held = body.tagging(), held
-        given = Operands(variable_groups[0], variable_groups[1], rng_groups, seen)
+        operands = Operands(variable_groups[0], variable_groups[1], rng_groups, seen)
         self._rule: Callable[..., tuple[Any, Any]] | None = None
 
         def run(body: Body, operands: Operands) -> Any:
             return self._run(body, operands, *held.join(operands.args))
 
-        self._parts = body.split(given, via=run)
+        self._split = body.split(operands, via=run)
         self._begins = self._counts_of_draws()
         self._slots = Slots()
-        self._written = self._note(self._parts.values)
-        self._created = self._parts.prologue(given)
+        self._written = self._note(self._split.values)
+        self._created = self._split.prologue(operands)
         wrt, others = map(merged, variable_groups, self._created[:2])
-        constants, traced = _without_constants(self._parts)
-        self.operands = given._replace(wrt=wrt, others=others, effects=self._created[-1], consts=(constants,))
-        shapes = jax.tree.map(lambda _: None, (given.wrt, given.others))
-        self.function = functools.partial(_function, traced, shapes, self._slots)
+        constants, split_of = _without_constants(self._split)
+        self.operands = operands._replace(wrt=wrt, others=others, effects=self._created[-1], consts=(constants,))
+        shapes = jax.tree.map(lambda _: None, (operands.wrt, operands.others))
+        self.function = functools.partial(_function, split_of, shapes, self._slots)
 
     def rule(
         self, identity: object, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
@@ -151,15 +151,14 @@ class Ruled:
 
         before = _ruling.set(((identity, self), *_ruling.get()))
         try:
-            traced = trace(run, self.operands._replace(effects=(), consts=()), *more)
+            split = trace(run, self.operands._replace(effects=(), consts=()), *more)
         finally:
             _ruling.reset(before)
-        constants, replayed = _without_constants(traced)
+        constants, split_of = _without_constants(split)
         self.operands = self.operands._replace(consts=(*self.operands.consts, constants))
-        self._check_same(rule, "creates", _names(traced.created), set())
-        self._check_same(rule, "writes", self._note(traced.outputs[1]), self._written)
-
-        self._rule = functools.partial(_rule, replayed, self._slots)
+        self._check_same(rule, "creates", _names(split.created), set())
+        self._check_same(rule, "writes", self._note(split.outputs[1]), self._written)
+        self._rule = functools.partial(_rule, split_of, self._slots)
         return self._rule
 
     def _is_same(self, outer: Ruled) -> bool:
@@ -198,7 +197,7 @@ class Ruled:
     def groups(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the output groups, from the values that came out."""
         self._function.capture(self._slots.sown)
-        return self._parts.join(self._created, None, values)[1]
+        return self._split.join(self._created, None, values)[1]
 
     def _run(self, body: Body, operands: Operands, *args: Any) -> Any:
         return body([operands.wrt, operands.others], operands.rngs, *args)
@@ -236,27 +235,27 @@ def _is_constant(value: Any) -> bool:
     return not (isinstance(value, jax.core.Tracer) and jax.numpy.issubdtype(value.dtype, jax.numpy.inexact))
 
 
-def _without_constants(traced: Split) -> tuple[list[Any], Callable[[Sequence[Any]], Split]]:
-    """Return the closed-over constants, and the trace as a function of them."""
-    constants, others = split_leaves(traced.consts, _is_constant)
-    traced = traced.closed_over(())
-    return constants, lambda constants: traced.closed_over(others.join(constants))
+def _without_constants(split: Split) -> tuple[list[Any], Callable[[Sequence[Any]], Split]]:
+    """Return the closed-over constants, and the split as a function of them."""
+    constants, others = split_leaves(split.consts, _is_constant)
+    split = split.closed_over(())
+    return constants, lambda constants: split.closed_over(others.join(constants))
 
 
 def _function(
-    traced: Callable[[Sequence[Any]], Split], shapes: PyTree, slots: Slots, operands: Operands
+    split_of: Callable[[Sequence[Any]], Split], shapes: PyTree, slots: Slots, operands: Operands
 ) -> tuple[Any, Any]:
-    wrt, others, split = operands.wrt, _opaque(operands.others), traced(operands.consts[0])
+    wrt, others, split = operands.wrt, _opaque(operands.others), split_of(operands.consts[0])
     created = [select(wrt, split.created[0]), select(others, split.created[1]), [], operands.effects]
-    given = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
-    result, values = split.rest(created, given)[1]
+    operands = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
+    result, values = split.rest(created, operands)[1]
     return result, _opaque([*values[:-1], slots.fill(0, values[-1])])
 
 
-def _rule(traced: Callable[[Sequence[Any]], Split], slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
-    given = operands._replace(others=_opaque(operands.others), effects=(), consts=())
-    split = traced(operands.consts[1])
-    result, values = split.rest(split.created, given, *more)[1]
+def _rule(split_of: Callable[[Sequence[Any]], Split], slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
+    split = split_of(operands.consts[1])
+    operands = operands._replace(others=_opaque(operands.others), effects=(), consts=())
+    result, values = split.rest(split.created, operands, *more)[1]
     return result, _opaque([*values[:-1], slots.fill(1, values[-1])])
 
 
@@ -288,7 +287,7 @@ def with_defaults(
         LiftArgumentError: if an argument can be passed only by name.
     """
     bound = bind_user(where, fn, *args, **kwargs)
-    given = len(bound.args) - 1
+    passed = len(bound.args) - 1
     bound.apply_defaults()
     if bound.kwargs:
         raise LiftArgumentError(
@@ -299,7 +298,7 @@ def with_defaults(
     full = bound.args[1:]
     ends = (
         place
-        for place in range(given, len(full))
+        for place in range(passed, len(full))
         if place + 1 not in nondiff_argnums and not all(map(is_array_like, jax.tree.leaves(full[place])))
     )
     return full[: next(ends, len(full))]

@@ -141,11 +141,11 @@ def differentiable(
         return arrays, groups
 
     operands = trees, [args[place] for place in moving]
-    parts = body.split(*operands, via=run)
-    made = parts.prologue(*operands)
+    split = body.split(*operands, via=run)
+    made = split.prologue(*operands)
 
     def remainder(full: PyTree, moved: Sequence[Any]) -> Any:
-        return parts.remainder([select(full, made[0]), *made[1:]], select(full, trees), moved)
+        return split.remainder([select(full, made[0]), *made[1:]], select(full, trees), moved)
 
     def again(full: PyTree, moved: Sequence[Any]) -> Any:
         body.take_record()
@@ -153,13 +153,13 @@ def differentiable(
 
     # A custom lift may compute the value that it stores from the one that its body uses. The result is then no function
     # of the stored value in this trace, so the body runs again, on the stored values.
-    rest = again if not_separate(body, parts.created[0]) else remainder
+    rest = again if not_separate(body, split.created[0]) else remainder
 
     def call(full: PyTree, *args: Any) -> Any:
         arrays, values = rest(full, [args[place] for place in moving])
         return joins[-1](arrays), values
 
-    return call, merged(trees, made[0]), lambda values: parts.join(made, None, values)[1]
+    return call, merged(trees, made[0]), lambda values: split.join(made, None, values)[1]
 
 
 def positive(where: str, argnums: int | Sequence[int], count: int, what: str = "argnums") -> tuple[int, ...]:

@@ -41,7 +41,7 @@ _NEEDS_VALUES = (
     jax.errors.TracerIntegerConversionError,
 )
 
-_KEPT = Cache()
+_CACHE = Cache()
 
 
 def cached_when_eager(
@@ -64,11 +64,11 @@ def cached_when_eager(
         run = transformation(_run, [True], [True, Captured(all=True)], [True], lift.__name__, shown=False)
 
         @functools.wraps(lift)
-        def lift_kept(*args: Any, **options: Any) -> Any:
+        def lift_cached(*args: Any, **options: Any) -> Any:
             made = Made.by(lift, args, options)
-            return _kept(made, kinds, run) if made.is_shareable else made.lifted
+            return _under_jit(made, kinds, run) if made.is_shareable else made.lifted
 
-        return lift_kept  # type: ignore[return-value]
+        return lift_cached  # type: ignore[return-value]
 
     return decorate
 
@@ -136,14 +136,14 @@ def _run(body: Body, variable_groups: Any, rng_groups: Any, gone: Arrays, kept: 
     """Run the body of an `EagerCall` under a `jit`, unless it needs values."""
     paths = tuple(outer.path for outer in body.outers)  # filters may depend on them
     program = Program(body.fn, body.fn.key, body.layout, (), paths, None)
-    found = _KEPT.find(program, (("donate_argnames", DONATED),) if gone else ())
+    found = _CACHE.find(program, (("donate_argnames", DONATED),) if gone else ())
     if found.program.fn.needs_values:  # type: ignore[attr-defined]
         args, kwargs = join_arguments({**gone, **kept})
         return body(variable_groups, rng_groups, *args, **kwargs)
     return found(body, Donated((), gone), (variable_groups, rng_groups, kept))
 
 
-def _kept(made: Made, kinds: Treatment, run: Lifter) -> Callable[..., Any]:
+def _under_jit(made: Made, kinds: Treatment, run: Lifter) -> Callable[..., Any]:
     """Return the lifted function, under a `jit` if it is called eagerly; `run` is the lift with that `jit`."""
 
     @functools.wraps(made.lifted)
@@ -182,13 +182,13 @@ class EagerCall:
         """Return the call, its donated arrays and its other arrays; None if its static part has no key."""
         try:
             parts = {name: kinds.split(name, value) for name, value in name_arguments(args, kwargs).items()}
-            given = () if kinds.donated is None else kinds.donated(*args, **made.options)
+            donated = () if kinds.donated is None else kinds.donated(*args, **made.options)
             static = {name: rest for name, (_, rest) in parts.items()}
             key = static_key((made.lift, made.args, made.options)), tuple(static.items()), surroundings()
         except (LiftError, TypeError):  # `Undescribed` is one
             return None
         arrays = {name: leaves for name, (leaves, _) in parts.items()}
-        gone = {name: arrays.pop(name) for name in map(str, given) if name in arrays}
+        gone = {name: arrays.pop(name) for name in map(str, donated) if name in arrays}
         return cls(made, static, key), gone, arrays
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:

@@ -22,11 +22,11 @@ from ..pipeline.packing import Lifter, keeping_lifter
 from ..scopes.scope import Scope
 from ..typing import PyTree
 from .arguments import Donated, name_arguments
-from .jitting import Compiled, Kept, NewTrace
+from .jitting import Compiled, Effects, NewTrace
 
-__all__ = ["CompiledJit", "Direct", "Jitted", "LoweredJit", "Step"]
+__all__ = ["CompiledJit", "Direct", "Jitted", "LoweredJit", "Runner"]
 
-Step: TypeAlias = Callable[[Compiled, Body, Donated, PyTree], tuple[Any, tuple[Any, ...]]]
+Runner: TypeAlias = Callable[[Compiled, Body, Donated, PyTree], tuple[Any, tuple[Any, ...]]]
 """One call of a compiled function: from its operands to the result and the output groups of the lift."""
 
 
@@ -39,7 +39,7 @@ class Jitted:
 
     Args:
         fn: the function of scopes.
-        lift: makes a lift of functions from a `Step`.
+        lift: makes a lift of functions from a `Runner`.
         direct: returns the compiled function for the scopes of a call, as a function of named arguments, if the stages
             of the lift have nothing to do; None otherwise, and if nothing was compiled yet.
     """
@@ -49,7 +49,7 @@ class Jitted:
     def __init__(
         self,
         fn: Callable[..., Any],
-        lift: Callable[[Step], Lifter],
+        lift: Callable[[Runner], Lifter],
         direct: Callable[[PyTree], Callable[[dict[str, Any]], Any] | None] = _never,
     ) -> None:
         lifted = lift(Compiled.__call__)(fn)
@@ -98,10 +98,10 @@ class Jitted:
             *args: the arguments of a call; arrays may be `jax.ShapeDtypeStruct`.
             **kwargs: keyword arguments of a call.
         """
-        found, kept, room, stage = self._lift(Compiled.lower)(self._fn)(scopes, *args, **kwargs)
+        found, effects, room, stage = self._lift(Compiled.lower)(self._fn)(scopes, *args, **kwargs)
 
         def finish(run: Callable[..., Any]) -> CompiledJit:
-            return CompiledJit(run, self._lift(functools.partial(_run, run, found, kept, room))(self._fn))
+            return CompiledJit(run, self._lift(functools.partial(_run, run, found, effects, room))(self._fn))
 
         return LoweredJit(stage, finish)
 
@@ -191,13 +191,20 @@ class CompiledJit:
 
 
 def _run(
-    stage: Any, lowered: Compiled, kept: Kept, room: int, found: Compiled, body: Body, gone: Donated, operands: PyTree
+    stage: Any,
+    lowered: Compiled,
+    effects: Effects,
+    room: int,
+    found: Compiled,
+    body: Body,
+    gone: Donated,
+    operands: PyTree,
 ) -> tuple[Any, tuple[Any, ...]]:
     """Run a program that was compiled ahead of time; `found` is the one that this call would compile."""
     fix = "Lower it again for this call: `jitted.lower(scope, …).compile()`."
     if found.program != lowered.program:
         raise LiftArgumentError(body.where, "it was compiled for other scopes or other static arguments.", fix)
-    data = lowered.fold_in_data(kept, body, room)
+    data = lowered.fold_in_data(effects, body, room)
     try:
         created, output = stage(data, gone, operands)
     except TypeError as error:
@@ -240,7 +247,7 @@ class Direct:
         if not body.outers:
             self._found[body.layout.scopes, around] = found
         elif len(body.given) == 1 and body.layout.scopes == _ONE and _only_reads(body.given[0]):
-            self._found[body.layout.trees[0], body.layout.names[0], around] = found
+            self._found[body.layout.surroundings[0], body.layout.names[0], around] = found
 
     def find(self, scopes: PyTree) -> Callable[[dict[str, Any]], Any] | None:
         """Return the compiled function for a call, as a function of named arguments; None if the stages are needed."""

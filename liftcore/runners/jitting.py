@@ -37,7 +37,7 @@ from ..typing import Path, PyTree
 from .arguments import NOTHING, Donated, join_arguments
 from .shardings import Shardings
 
-__all__ = ["Cache", "Compiled", "Kept", "NewTrace", "Options", "Program", "Signature"]
+__all__ = ["Cache", "Compiled", "Effects", "NewTrace", "Options", "Program", "Signature"]
 
 Options: TypeAlias = tuple[tuple[str, Any], ...]
 """Arguments of `jax.jit`, by name."""
@@ -94,7 +94,7 @@ class Draw:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class Effects:
     """The effects of a body that are not arrays, as a pytree without leaves."""
 
     record: Record
@@ -102,26 +102,26 @@ class Kept:
     changed: bool
 
 
-jax.tree_util.register_static(Kept)
+jax.tree_util.register_static(Effects)
 
 
 class Steady:
     """The effects that all traces of equal programs have in common.
 
     Attributes:
-        kept: the common effects; None if there is no trace yet, or if the traces differ or create variables.
+        effects: the common effects; None if there is no trace yet, or if the traces differ or create variables.
         room: the number of draws that they have room for.
     """
 
     def __init__(self) -> None:
-        self.kept: Kept | None = None
+        self.effects: Effects | None = None
         self.room = _FEW
         self._seen = False
 
-    def note(self, kept: Kept | None) -> None:
+    def note(self, effects: Effects | None) -> None:
         """Record the effects of a trace; None for a trace that creates variables."""
-        if kept != self.kept:
-            self.kept = None if self._seen else kept
+        if effects != self.effects:
+            self.effects = None if self._seen else effects
         self._seen = True
 
 
@@ -201,7 +201,7 @@ class Program:
         args, kwargs = join_arguments({**fixed, **gone.arguments, **kept})
         source = FoldInData(fold_in_data, body)
         variable_groups = gone.joined(variable_groups)
-        # Always marked: one trace serves calls inside other lifts, which split it, and calls outside any lift.
+        # Always tagged: one trace serves calls inside other lifts, which split it, and calls outside any lift.
         scopes = body.tagging().scope_fn(variable_groups, rng_groups, fold_in_data_of=source.to)
         gone.write(body, scopes)
         result = body.run(self.fn, scopes, args, kwargs)
@@ -213,7 +213,7 @@ class Program:
             values = placement.constrain(values, body)
         call.traced = True
         changed = groups is not body.unchanged
-        return created, (result, values, Kept(body.take_record(), tuple(source.draws), changed))
+        return created, (result, values, Effects(body.take_record(), tuple(source.draws), changed))
 
 
 _SIGNATURE = inspect.signature(functools.partial(Program.__call__, None))  # type: ignore[arg-type]
@@ -279,9 +279,10 @@ class Compiled:
         self.program = program
         self.traces: collections.deque[Signature] = collections.deque(maxlen=_TRACES)
         self._jit = functools.partial(jax.jit, **{name: _plain(value) for name, value in options})
-        whole, rest = ({}, {}) if program.shardings is None else (program.shardings.whole(), program.shardings.rest())
-        self._whole = self._jit(self.program, **whole)
-        self._jit_rest = functools.partial(self._jit, **rest)
+        shardings = program.shardings
+        of_body, of_rest = ({}, {}) if shardings is None else (shardings.of_body(), shardings.of_remainder())
+        self._jitted = self._jit(self.program, **of_body)
+        self._jit_rest = functools.partial(self._jit, **of_rest)
         self._rest = bounded(_TRACES)(self._split_off)
         self._steady = _STEADY.setdefault(program, Steady())
         self.known = known
@@ -302,19 +303,19 @@ class Compiled:
             NewTrace: if there is no trace for these operands yet.
         """
         # If `_call` leaves room for draws, so must this call, although it draws nothing: both use the same trace.
-        fold_in_data = None if self._steady.kept is None else np.zeros(self._steady.room, np.uint32)
+        fold_in_data = None if self._steady.effects is None else np.zeros(self._steady.room, np.uint32)
         before = _calls.set(CompiledCall(None))
         try:
-            _, (result, _, kept) = self._whole(fold_in_data, NOTHING, operands)
+            _, (result, _, effects) = self._jitted(fold_in_data, NOTHING, operands)
         except NewTrace:
-            forget_calls(self._whole)
+            forget_calls(self._jitted)
             raise
         except ValueError as error:
             raise_interrupt(error)
             raise
         finally:
             _calls.reset(before)
-        return result, kept.record
+        return result, effects.record
 
     def lower(self, body: Body, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return itself, the effects of the body, the room for draws, and a stage of JAX; nothing changes outside."""
@@ -337,53 +338,53 @@ class Compiled:
             observer.compiled(self, now)
         self.traces.append(now)
 
-    def _lower(self, body: Body, gone: Donated, operands: Any) -> tuple[Compiled, Kept, int, Any]:
+    def _lower(self, body: Body, gone: Donated, operands: Any) -> tuple[Compiled, Effects, int, Any]:
         traced = self._trace(gone, operands)
-        created, (_, _, kept) = traced.out_info
-        self._steady.note(None if jax.tree.leaves(created) else kept)
-        return self, kept, self._steady.room, traced.lower()
+        created, (_, _, effects) = traced.out_info
+        self._steady.note(None if jax.tree.leaves(created) else effects)
+        return self, effects, self._steady.room, traced.lower()
 
     def _call(self, body: Body, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
-        steady = self._steady.kept
+        steady = self._steady.effects
         # Looking up a trace takes longer than a call with few operations. Donated values cannot be passed twice, so if
         # there are keys to draw, the list of draws must be certain.
         if steady is not None and not (steady.draws and any(gone)):
             try:
                 return self._steadily(steady, body, gone, operands)
             except NewTrace:
-                forget_calls(self._whole)
+                forget_calls(self._jitted)
         fold_in_data: Any = None  # if there is nothing to draw from
         creates = False
         # A body that neither writes nor draws is called directly: its effects need not be known before it runs.
         if body.writes or any(map(any, operands[1])):
             traced = self._trace(gone, operands)
-            created, (_, _, kept) = traced.out_info
-            fold_in_data = self.fold_in_data(kept, body)
+            created, (_, _, effects) = traced.out_info
+            fold_in_data = self.fold_in_data(effects, body)
             creates = bool(jax.tree.leaves(created))
-            self._steady.note(None if creates else kept)
+            self._steady.note(None if creates else effects)
         elif steady is not None:  # the lowered program has room for draws, and must be found again
             fold_in_data = self.fold_in_data(steady, body)
         if creates:
             held = closed_over(traced)
             sizes = tuple(len(jax.tree.leaves(one)) for one in (held, fold_in_data, gone, operands))
             split, run = self._rest(traced.jaxpr, sizes, jax.tree.structure(traced.out_info))
-            parts, shardings = split.within(body), self.program.shardings
+            split, shardings = split.within(body), self.program.shardings
             form = None if shardings is None else shardings.placement.form(split.created, body)
-            created = parts.prologue(held, fold_in_data, gone, operands, form=form)
-            result, values, kept = run(created, held, fold_in_data, gone, operands)
+            created = split.prologue(held, fold_in_data, gone, operands, form=form)
+            result, values, effects = run(created, held, fold_in_data, gone, operands)
         else:
-            created, (result, values, kept) = self._whole(fold_in_data, gone, operands)
-        return self.output(body, created, (result, values, kept))
+            created, (result, values, effects) = self._jitted(fold_in_data, gone, operands)
+        return self.output(body, created, (result, values, effects))
 
     def output(self, body: Body, created: list[Any], output: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return the result and the output groups of a call, and apply its record outside."""
-        result, values, kept = output
-        body.replay(kept.record)
-        if not kept.changed:
+        result, values, effects = output
+        body.replay(effects.record)
+        if not effects.changed:
             return result, body.unchanged
         return with_created(created[: len(values)], result, values)
 
-    def _steadily(self, kept: Kept, body: Body, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _steadily(self, effects: Effects, body: Body, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call the compiled function and expect the effects that all its traces have in common.
 
         Raises:
@@ -393,10 +394,10 @@ class Compiled:
         call = _calls.get()
         call.steady = True
         try:
-            created, output = self._whole(self.fold_in_data(kept, body), gone, operands)
+            created, output = self._jitted(self.fold_in_data(effects, body), gone, operands)
         finally:
             call.steady = False
-        if output[2] != kept:  # an equal program was traced in the meantime
+        if output[2] != effects:  # an equal program was traced in the meantime
             if not any(gone):
                 raise NewTrace
             if output[2].draws:
@@ -408,9 +409,9 @@ class Compiled:
                 )
         return self.output(body, created, output)
 
-    def fold_in_data(self, kept: Kept, body: Body, room: int | None = None) -> Any:
+    def fold_in_data(self, effects: Effects, body: Body, room: int | None = None) -> Any:
         """Return the fold-in data of the draws of a body in this call: a vector that fills the room."""
-        data = [draw.fold_in_data(body) for draw in kept.draws]
+        data = [draw.fold_in_data(body) for draw in effects.draws]
         rest = np.zeros((room or self._steady.room) - len(data), np.uint32)
         if any(isinstance(one, jax.Array) for one in data):
             return jnp.concatenate([jnp.stack(data), rest])
@@ -419,7 +420,7 @@ class Compiled:
     def _trace(self, gone: Donated, operands: Any) -> Any:
         """Return the trace of the body; the body is traced only if no equal call was traced before."""
         while True:
-            traced = self._whole.trace(np.zeros(self._steady.room, np.uint32), gone, operands)
+            traced = self._jitted.trace(np.zeros(self._steady.room, np.uint32), gone, operands)
             draws = len(traced.out_info[1][2].draws)
             if draws <= self._steady.room:
                 return traced

@@ -33,7 +33,7 @@ from ..pipeline.reuse import once
 from ..pipeline.splitting import Part, Prologue, Split, trace
 from ..typing import Axis, InOutAxes, Path, PyTree
 from ..values import overlaid, tag
-from .axes import check_group_axes, check_out_axes, flatten_axes, slice_type, to_axis, to_front
+from .axes import check_group_axes, check_out_axes, slice_type, to_axis, to_front
 from .carry import (
     GROUPS,
     SLICES,
@@ -74,6 +74,10 @@ class Created(NamedTuple):
     carried: PyTree
     stacked: PyTree
     constant: tuple[list[Any], PyTree]
+
+    def updated(self, carried: PyTree) -> Created:
+        """Return the values as an iteration reads them: the carried ones have changed."""
+        return self._replace(carried=overlay(self.carried, carried)) if any(self.carried) else self
 
 
 class Iteration:
@@ -141,7 +145,10 @@ class Loop(NamedTuple):
             The last carry, the stacked values, and the output groups.
         """
         check_loop(body, self.size, len(self.group_axes), state, xs)
-        if body.writes or not _all_are_stacked(out_axes):
+        has_shared_output = not isinstance(out_axes, int) and not all(
+            isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)
+        )
+        if body.writes or has_shared_output:
             return self._run_split(body, iteration, shared, LoopState(*state), xs, out_axes)
 
         # The usual `apply`: nothing can be written, so nothing is split, and `self.scan` traces the body directly.
@@ -152,18 +159,22 @@ class Loop(NamedTuple):
             carry, ys = self.scan(Iteration(step, lambda carry: (None, LoopState(state[0], carry))), state[1], xs)
         except TypeError:
             slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
-            traced = trace(
+            split = trace(
                 lambda carry, slices: ((), iteration(body, shared, (state[0], carry), slices)[0]), state[1], slices
             )
-            check_carry(body.where, "carry", state[1], traced.outputs)
+            check_carry(body, "carry", state[1], split.outputs)
             raise
-        return carry, ys if out_axes == 0 else Outputs(body.where, out_axes).join(ys, ()), body.unchanged
+        if out_axes != 0:
+            leaves, treedef = jax.tree.flatten(ys)
+            axes = check_out_axes("out_axes", out_axes, ys, body, is_stacked=True)
+            ys = jax.tree.unflatten(treedef, list(map(to_axis, leaves, axes)))
+        return carry, ys, body.unchanged
 
     def _run_split(
         self,
         body: Body,
         iteration: Callable[..., Any],
-        given: PyTree,
+        shared: PyTree,
         state: LoopState,
         xs: PyTree,
         out_axes: InOutAxes,
@@ -173,13 +184,12 @@ class Loop(NamedTuple):
         The body is traced on types. The dependences of its initial values determine how they are computed (`Kinds`).
         They are computed before the loop (`_create`), and the loop runs the rest of the jaxpr.
         """
-        outputs = Outputs(body.where, out_axes)
+        outputs = Outputs(body, out_axes)
 
-        def parted(body: Body, state: Any, slices: Any, given: Any = given) -> Any:
-            carry, ys, (shared, carried, *stacked, captured) = run_iteration(iteration, body, given, state, slices)
+        def parted(body: Body, state: Any, slices: Any, shared: Any = shared) -> Any:
+            carry, ys, (shared, carried, *stacked, captured) = run_iteration(iteration, body, shared, state, slices)
             stackable, constant = outputs.split(ys)
-            if any(self.group_axes):
-                check_group_axes(body.where, self.group_axes, stacked)
+            check_group_axes(body, self.group_axes, stacked)
             # Shared outputs and new values of shared variables are treated like initial values: they must not depend on
             # the iteration either, and are computed before the loop.
             constants = tag((constant, shared.values))
@@ -187,45 +197,44 @@ class Loop(NamedTuple):
             return created, (LoopState(carried.values, carry), ([one.values for one in stacked], captured, stackable))
 
         slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
-        traced, state, is_read = self._trace(body, parted, given, state, slices)
-        traced, kinds, differs = _sharing(body, traced, self.advice)
+        split, state, is_read = self._trace(body, parted, shared, state, slices)
+        split, kinds, differs = _sharing(body, split, self.advice)
         if is_read or differs:
-            carrying = Carrying(iteration, traced.created.constant[WRITTEN])
-            return self._run_split(body, carrying, *carrying.moved(given, state), xs, out_axes)
-        once, made, stacked = self._create(body, traced, kinds, state, xs)
-        made_before = frozenset(traced.numbers) - kinds.left
+            carrying = Carrying(iteration, split.created.constant[WRITTEN])
+            return self._run_split(body, carrying, *carrying.moved(shared, state), xs, out_axes)
+        single, made, stacked = self._create(body, split, kinds, state, xs)
+        made_before = frozenset(split.numbers) - kinds.left
 
         def loop(made: Created, made_before: AbstractSet[int]) -> Any:
-            rest, (first, leaves) = traced.remaining(made_before), map(jax.tree.leaves, (state, xs))
+            rest, (first, leaves) = split.remaining(made_before), map(jax.tree.leaves, (state, xs))
             read = set(rest.places)  # slices that only initial values read are not looped over
             leaves = [leaf if place in read else None for place, leaf in enumerate(leaves, len(first))]
 
             def see(now: LoopState) -> tuple[Created, LoopState]:
-                carried = overlay(made.carried, now.carried) if any(made.carried) else made.carried
-                return made._replace(carried=carried), state.updated(now)
+                return made.updated(now.carried), state.updated(now)
 
             def step(now: LoopState, slices: Any) -> Any:
                 """Run the rest of one iteration, from the initial values and the leaves that it reads."""
                 (initial, now), (x_leaves, stacked_now) = see(now), slices
                 initial, operands = initial._replace(stacked=stacked_now), [*jax.tree.leaves(now), *x_leaves]
-                late, (now, ys) = traced.as_trees(made_before, rest(*jax.tree.leaves(initial), *rest.of(operands)))
+                late, (now, ys) = split.as_trees(made_before, rest(*jax.tree.leaves(initial), *rest.of(operands)))
                 return now, (late.stacked, ys)
 
-            begin = state.with_created(made.carried).begin(body, traced.outputs[0])
+            begin = state.with_created(made.carried).begin(body, split.outputs[0])
             return self.scan(Iteration(step, see), begin, (leaves, made.stacked))
 
         if body.nested and kinds.left:
             # The outer lift must find these values as created and tagged. So this run only computes them, and the run
             # below receives them. A carried variable that reads one of them is not tagged yet, but may already exist.
-            previews = body.preview(once.tree(kinds.late).carried)
+            previews = body.preview(single.tree(kinds.late).carried)
             _, (late, _) = loop(made._replace(carried=overlaid(made.carried, previews)), made_before)
             late = jax.tree.map(body.tag_outside, self._moved(to_axis, late))
             body.made([(), (), *late])
             stacked = _either(stacked, late)
-            made = self._made_late(body, once, kinds, stacked)
-            made_before = frozenset(traced.numbers)
+            made = self._made_late(body, single, kinds, stacked)
+            made_before = frozenset(split.numbers)
         last, (late, (values, captured, ys)) = loop(made, made_before)
-        if len(made_before) < len(traced.numbers):
+        if len(made_before) < len(split.numbers):
             stacked = _either(stacked, self._moved(to_axis, late))
         groups = (
             # A loop without iterations wrote nothing.
@@ -246,16 +255,19 @@ class Loop(NamedTuple):
         """
         casts: dict[Path, tuple[Any, ...]] = {}
         while True:  # it ends, since a leaf that was cast is no longer weakly typed
-            traced = trace(functools.partial(iteration, body.tagging(casts)), state, slices, body=body)
-            cast = state.cast(body, traced.created.carried, traced.outputs[0], casts)
+            split = trace(functools.partial(iteration, body.tagging(casts)), state, slices, body=body)
+            cast = state.cast(body, split.created.carried, split.outputs[0], casts)
             if cast is None:
-                written = traced.created.constant[WRITTEN]
-                given = body.tagging(casts), iteration, shared, written, state, slices, self.advice
-                return traced, state, any(written) and not check_unread(*given)
+                written = split.created.constant[WRITTEN]
+                tagging = body.tagging(casts)
+                is_read = any(written) and not check_unread(
+                    tagging, iteration, shared, written, state, slices, self.advice
+                )
+                return split, state, is_read
             state = cast
 
     def _create(
-        self, body: Body, traced: Split, kinds: Kinds, state: PyTree, xs: PyTree
+        self, body: Body, split: Split, kinds: Kinds, state: PyTree, xs: PyTree
     ) -> tuple[Prologue, Created, Sequence[PyTree]]:
         """Compute the initial values, except those of stacked variables that depend on the carry.
 
@@ -263,67 +275,67 @@ class Loop(NamedTuple):
             The prologue of the values that are computed once; the values; and the stacked values as they are outside.
         """
         first = _first(body.where, xs, self.size, self.reverse) if kinds.carried_from_slices else None
-        once = Prologue(traced, traced.leaves((state, first)))
+        single = Prologue(split, split.leaves((state, first)))
         if kinds.batched:
-            stacked = self._create_in_turn(traced, kinds, once, xs)
+            stacked = self._create_in_turn(split, kinds, single, xs)
         else:
             stacked = {}
-            once.make(kinds.early)
+            single.make(kinds.early)
         if kinds.late:  # for the first run of the loop, which computes what these read
-            once.evaluate(kinds.late)
-        made: Created = traced.tree({**once.values, **stacked})
+            single.evaluate(kinds.late)
+        made: Created = split.tree({**single.values, **stacked})
         body.made([made.shared, made.carried, *made.stacked])
-        return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
+        return single, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
 
-    def _create_in_turn(self, traced: Split, kinds: Kinds, once: Prologue, xs: PyTree) -> Mapping[int, Any]:
+    def _create_in_turn(self, split: Split, kinds: Kinds, single: Prologue, xs: PyTree) -> Mapping[int, Any]:
         """Compute the initial values of stacked variables and single ones, which may read each other.
 
         Args:
-            traced: the split.
+            split: the split.
             kinds: its kinds.
-            once: the prologue of the values that are computed once.
+            single: the prologue of the values that are computed once.
             xs: the slices of all iterations.
 
         Returns:
             The stacked values, by number, with those that they read.
         """
-        along = [None if leaf is None else 0 for leaf in traced.leaves((None, xs))]
-        many = Prologue(traced, traced.leaves((None, xs)), along, self._batch)
+        along = [None if leaf is None else 0 for leaf in split.leaves((None, xs))]
+        batched = Prologue(split, split.leaves((None, xs)), along, self._batch)
         axes = [None if kind != "stacked" else self.group_axes[group] for kind, group in kinds.fields]
-        single, several = set(kinds.early), set(kinds.batched)
-        while single or several:  # each in turn, as far as it does not read what the other has still to make
-            now = {number for number in single if several.isdisjoint(traced.earlier[number])}
-            once.make(now)
+        early, stacked = set(kinds.early), set(kinds.batched)
+        while early or stacked:  # each in turn, as far as it does not read what the other has still to make
+            now = {number for number in early if stacked.isdisjoint(split.earlier[number])}
+            single.make(now)
             for number in now:
                 if kinds.fields[number][0] != "carried":  # values that are computed at once read no carried variable
-                    many.know(number, once.values[number])
-            single -= now
-            now = {number for number in several if single.isdisjoint(traced.earlier[number])}
-            many.make(now, axes)
+                    batched.know(number, single.values[number])
+            early -= now
+            now = {number for number in stacked if early.isdisjoint(split.earlier[number])}
+            batched.make(now, axes)
             for number in now:
-                self._know_first(once, kinds, number, many.values[number])
-            several -= now
-        return many.values
+                self._know_first(single, kinds, number, batched.values[number])
+            stacked -= now
+        return batched.values
 
-    def _made_late(self, body: Body, once: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:
+    def _made_late(self, body: Body, single: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:
         """Return all initial values after the stacked ones exist: carried values that read these are computed again.
 
         Inside another lift, they must read the tagged values that are held there.
         """
-        traced = once.split
-        values = jax.tree.leaves(traced.created._replace(stacked=stacked))
+        split = single.split
+        values = jax.tree.leaves(split.created._replace(stacked=stacked))
         for number, (kind, _) in enumerate(kinds.fields):
             if kind == "stacked":
-                self._know_first(once, kinds, number, values[number])
-        once.make(kinds.late)
-        made: Created = once.tree()
+                self._know_first(single, kinds, number, values[number])
+        single.make(kinds.late)
+        made: Created = single.tree()
         return made._replace(stacked=self._moved(to_front, stacked))
 
-    def _know_first(self, once: Prologue, kinds: Kinds, number: int, stacked: Any) -> None:
+    def _know_first(self, single: Prologue, kinds: Kinds, number: int, stacked: Any) -> None:
         """Pass the first slice of a stacked value to the prologue of single values, if one of these reads it."""
         if self.size and number in kinds.read_once:
             axis, begin = self.group_axes[kinds.fields[number][1]], self.size - 1 if self.reverse else 0
-            once.know(number, jax.lax.index_in_dim(stacked, begin, axis or 0, keepdims=False))
+            single.know(number, jax.lax.index_in_dim(stacked, begin, axis or 0, keepdims=False))
 
     def _batch(self, part: Part, in_axes: Sequence[Any], out_axes: Sequence[Any]) -> Callable[..., Any]:
         """Run equations for all iterations at once if this gives the same values, otherwise one after the other."""
@@ -369,17 +381,17 @@ class Kinds(NamedTuple):
     carried_from_slices: bool
 
     @classmethod
-    def of(cls, traced: Split) -> Kinds:
+    def of(cls, split: Split) -> Kinds:
         """Return the kinds of the initial values of a body."""
-        paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
+        paths = [path for path, _ in jax.tree.leaves_with_path(split.created)]
         fields = [(path[0].name, path[1].idx) for path in paths]
         carried = {number for number, (kind, _) in enumerate(fields) if kind == "carried"}
         stacked = {number for number, (kind, _) in enumerate(fields) if kind == "stacked"}
         constant = {number for number, (kind, _) in enumerate(fields) if kind == "constant"}
-        single, reads, earlier = set(traced.numbers) - stacked, traced.depends, traced.earlier
+        single, reads, earlier = set(split.numbers) - stacked, split.depends, split.earlier
         # A carried variable that the body created has another value in the next iteration, like the carry.
-        pairs = enumerate(zip(reads, traced.earlier_if_given, strict=True))
-        moving = {number for number, (read, given) in pairs if STATE in read or carried & given}
+        pairs = enumerate(zip(reads, split.earlier_if_given, strict=True))
+        moving = {number for number, (read, previewed) in pairs if STATE in read or carried & previewed}
         left = stacked & moving
         late = {number for number in single if left & earlier[number]}
         return cls(
@@ -395,7 +407,7 @@ class Kinds(NamedTuple):
         )
 
 
-def _sharing(body: Body, traced: Split, advice: LoopAdvice) -> tuple[Split, Kinds, bool]:
+def _sharing(body: Body, split: Split, advice: LoopAdvice) -> tuple[Split, Kinds, bool]:
     """Check that the values that all iterations share do not depend on one of them; narrow the split if that helps.
 
     Returns:
@@ -404,16 +416,16 @@ def _sharing(body: Body, traced: Split, advice: LoopAdvice) -> tuple[Split, Kind
     Raises:
         LoopInvarianceError: if a value that is shared differs.
     """
-    kinds = Kinds.of(traced)
+    kinds = Kinds.of(split)
     if not kinds.differing:
-        return traced, kinds, False
+        return split, kinds, False
     chosen = kinds.differing
-    traced, without_rules = traced.narrowed(chosen), traced.narrowed(chosen, ruled=False)
-    kinds, others = Kinds.of(traced), Kinds.of(without_rules).differing
-    differing = others or (() if any(traced.created.constant[WRITTEN]) else kinds.differing)
+    split, without_rules = split.narrowed(chosen), split.narrowed(chosen, ruled=False)
+    kinds, others = Kinds.of(split), Kinds.of(without_rules).differing
+    differing = others or (() if any(split.created.constant[WRITTEN]) else kinds.differing)
     if differing:
-        raise not_constant(body, traced, sorted(differing), advice)
-    return traced, kinds, bool(kinds.differing)
+        raise not_constant(body, split, sorted(differing), advice)
+    return split, kinds, bool(kinds.differing)
 
 
 class Carrying:
@@ -445,29 +457,21 @@ class Carrying:
 class Outputs:
     """The outputs of a body that are stacked, along the axes in `out_axes`."""
 
-    def __init__(self, where: str, out_axes: InOutAxes) -> None:
-        self._where, self._out_axes = f"{where}, out_axes", out_axes
-        self._treedef: Any = None
+    def __init__(self, body: Body, out_axes: InOutAxes) -> None:
+        self._body, self._out_axes = body, out_axes
 
     def split(self, ys: PyTree) -> tuple[list[Any], list[Any]]:
-        """Return the leaves to stack, and those that are the same in all iterations."""
-        if self._out_axes != 0:  # there is always a position 0
-            check_out_axes(self._where, self._out_axes, ys)
-        axes = flatten_axes(self._where, self._out_axes, ys)
+        """Return the leaves to stack, and those that are the same in all iterations; it runs in the body."""
+        self._axes = check_out_axes("out_axes", self._out_axes, ys, self._body)
         leaves, self._treedef = jax.tree.flatten(ys)
-        pairs = list(zip(leaves, axes, strict=True))
+        pairs = list(zip(leaves, self._axes, strict=True))
         return [y for y, axis in pairs if axis is not None], [y for y, axis in pairs if axis is None]
 
     def join(self, stacked: PyTree, constant: PyTree) -> PyTree:
-        """Return the pytree from stacked and constant leaves, or from the stacked pytree, if it was never split."""
-        # `split` ran while the body was traced, so before there is anything to join.
-        treedef = jax.tree.structure(stacked) if self._treedef is None else self._treedef
-        if self._treedef is None:
-            check_out_axes(self._where, self._out_axes, stacked, is_stacked=True)
-        axes = flatten_axes(self._where, self._out_axes, jax.tree.unflatten(treedef, [0] * treedef.num_leaves))
-        leaves, constants = iter(jax.tree.leaves(stacked)), iter(constant)
-        each = [next(constants) if axis is None else to_axis(next(leaves), axis) for axis in axes]
-        return jax.tree.unflatten(treedef, each)
+        """Return the pytree from stacked and constant leaves."""
+        leaves, constants = iter(stacked), iter(constant)
+        each = [next(constants) if axis is None else to_axis(next(leaves), axis) for axis in self._axes]
+        return jax.tree.unflatten(self._treedef, each)
 
 
 def _first(where: str, xs: PyTree, size: int, reverse: bool) -> PyTree:
@@ -487,12 +491,6 @@ def _either(some: PyTree, others: PyTree) -> PyTree:
 
 def _is_none(value: Any) -> bool:
     return value is None
-
-
-def _all_are_stacked(out_axes: InOutAxes) -> bool:
-    return isinstance(out_axes, int) or all(
-        isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)
-    )
 
 
 def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None:

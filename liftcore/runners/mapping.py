@@ -137,8 +137,8 @@ class Elements:
         """
         runs: list[None] = []
 
-        def run(*given: Any) -> Any:
-            found = element(body, *given)
+        def run(*slices: Any) -> Any:
+            found = element(body, *slices)
             runs.append(None)
             return found
 
@@ -219,7 +219,7 @@ def over_elements(
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = Arguments(body, 1, args, kwargs, in_axes, kw_axes)
         size_of = functools.partial(arguments.size, axis_size, axes=axes.in_axes, fix=mapper.fix)
-        variable_groups = boxes_inside(body.where, variable_groups, axes.in_axes, metadata_params, size_of)
+        variable_groups = boxes_inside(body, variable_groups, axes.in_axes, metadata_params, size_of)
         size = size_of(variable_groups)
         keys = split_keys(rng_groups, key_axes, size)
         operands, along, others = arguments.split_with(variable_groups, axes.in_axes, keys, key_axes)
@@ -228,9 +228,9 @@ def over_elements(
             variables, rngs, args, kwargs = elements.join(*slices)
             result, groups = body(variables, rngs, *args, **kwargs)
             if out_axes != 0:  # there is always a position 0
-                check_out_axes(f"{body.where}, out_axes", out_axes, result)
+                check_out_axes("out_axes", out_axes, result, body)
             if any(axes.out_axes):
-                check_group_axes(body.where, axes.out_axes, groups[:-1])
+                check_group_axes(body, axes.out_axes, groups[:-1])
             return result, groups
 
         mesh = MeshAxis.of(operands, along, not DRAWS_SHARDED and splits(keys, key_axes))

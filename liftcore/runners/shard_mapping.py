@@ -28,9 +28,9 @@ from ..scopes.scope import Scope
 from ..texts import path_text
 from ..typing import Path, Predicate, PyTree
 
-__all__ = ["WHOLE", "Shards", "SplitOver", "spec_axes", "typed"]
+__all__ = ["REPLICATED", "Shards", "SplitOver", "spec_axes", "typed"]
 
-WHOLE = PartitionSpec()  # type: ignore[no-untyped-call]
+REPLICATED = PartitionSpec()  # type: ignore[no-untyped-call]
 """The spec of a value that is the same on all shards."""
 
 SplitOver = bool | str | tuple[str, ...]
@@ -94,18 +94,18 @@ class Shards(NamedTuple):
         if not body.writes:
             run = self.map(lambda *slices: shard(body, *slices)[0], in_specs, out_specs)
             return run(*operands), body.unchanged
-        marked = body.tagging()
-        parts = self.split(lambda *slices: without_created(*shard(marked, *slices)), in_specs, operands).within(body)
+        tagging = body.tagging()
+        split = self.split(lambda *slices: without_created(*shard(tagging, *slices)), in_specs, operands).within(body)
         specs = [*in_specs[0], PartitionSpec(tuple(self.axes))]  # type: ignore[no-untyped-call]
-        self.check_new(parts.created, specs, "do not split the stream that its initializer draws from")
-        self.check_new(parts.values[:-1], specs[:-1], "write the same value on all shards, such as a `jax.lax.pmean`")
-        created = parts.batched_prologue(self._part, operands, in_specs, specs)
+        self.check_new(split.created, specs, "do not split the stream that its initializer draws from")
+        self.check_new(split.values[:-1], specs[:-1], "write the same value on all shards, such as a `jax.lax.pmean`")
+        created = split.batched_prologue(self._part, operands, in_specs, specs)
 
         def rest(created: Any, *slices: Any) -> Any:
-            result, (*values, captured) = parts.remainder(created, *slices)
+            result, (*values, captured) = split.remainder(created, *slices)
             return result, [*values, jax.tree.map(lambda leaf: leaf[None], captured)]
 
-        return parts.join(created, *self.map(rest, (specs, *in_specs), (out_specs, specs))(created, *operands))
+        return split.join(created, *self.map(rest, (specs, *in_specs), (out_specs, specs))(created, *operands))
 
     def split(self, shard: Callable[..., Any], in_specs: PyTree, operands: PyTree) -> Split:
         """Trace a body once, on the types of one shard."""
@@ -120,7 +120,7 @@ class Shards(NamedTuple):
 
     def _part(self, part: Callable[..., Any], in_specs: Sequence[Any], out_specs: Sequence[Any]) -> Callable[..., Any]:
         """Map equations that compute initial values; a constant has no spec, and is the same on all shards."""
-        return self.map(part, tuple(WHOLE if spec is None else spec for spec in in_specs), list(out_specs))
+        return self.map(part, tuple(REPLICATED if spec is None else spec for spec in in_specs), list(out_specs))
 
     def check_parts(self, groups: Sequence[PyTree], specs: Sequence[PartitionSpec]) -> None:
         """Check that the variables can be partitioned according to their specs."""
@@ -183,11 +183,11 @@ def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
     def call(scopes: Any, *args: Any, **kwargs: Any) -> Any:
         flat: list[Scope]
         flat, treedef = jax.tree.flatten(scopes, is_leaf=lambda value: isinstance(value, Scope))
-        given = [_class(type(scope), rules).over(scope) for scope in flat]
-        for scope, inner in zip(flat, given, strict=True):
+        inside = [_class(type(scope), rules).over(scope) for scope in flat]
+        for scope, inner in zip(flat, inside, strict=True):
             inner.stand_for(scope)
-        result = call_inside(fn, jax.tree.unflatten(treedef, given), *args, **kwargs)
-        for scope, inner in zip(flat, given, strict=True):
+        result = call_inside(fn, jax.tree.unflatten(treedef, inside), *args, **kwargs)
+        for scope, inner in zip(flat, inside, strict=True):
             scope.take_names(inner.names())
         return result
 

@@ -54,7 +54,7 @@ class Shardings:
     operands: Frozen
     placement: Placement
 
-    def whole(self) -> dict[str, Any]:
+    def of_body(self) -> dict[str, Any]:
         """Return the arguments of `jax.jit` for the body."""
         result = self.placement.out_shardings.tree
         return {
@@ -62,7 +62,7 @@ class Shardings:
             "out_shardings": (None, (result, None, None)),
         }
 
-    def rest(self) -> dict[str, Any]:
+    def of_remainder(self) -> dict[str, Any]:
         """Return the arguments of `jax.jit` for the body without the computation of its initial values."""
         result = self.placement.out_shardings.tree
         return {

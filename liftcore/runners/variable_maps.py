@@ -231,9 +231,9 @@ class _TracedForms(_Forms):
             view, seen = self._views(stored, split.created[0])
             return [stored, tag(view)], seen
 
-        traced = trace(through, *self._types).with_effects()
-        self._through = Prologue(traced, [None for _ in self._types])
-        self._reads, self._first = traced.depends, traced.parts.count(0)
+        split = trace(through, *self._types).with_effects()
+        self._through = Prologue(split, [None for _ in self._types])
+        self._reads, self._first = split.depends, split.parts.count(0)
         self._wants = {number: {number} | self._reads[self._first + number] for number in range(len(self._types))}
 
     def result(self) -> tuple[Any, Any]:

@@ -436,14 +436,14 @@ MUTANTS = (
     ),
     Mutant(
         "runners/looping.py",
-        "for number in single if several.isdisjoint(traced.earlier[number])}",
-        "for number in single}",
+        "for number in early if stacked.isdisjoint(split.earlier[number])}",
+        "for number in early}",
         "what a loop makes once does not wait for the stacked initial values that it reads",
         ("laws/test_initial_values.py",),
     ),
     Mutant(
         "runners/looping.py",
-        "if STATE in read or carried & given}",
+        "if STATE in read or carried & previewed}",
         "if STATE in read}",
         "an initial value that reads a created carried one is made once for all iterations",
         ("lift/test_scan.py", "laws/test_initial_values.py"),
@@ -741,7 +741,7 @@ MUTANTS = (
     ),
     Mutant(
         "runners/axes.py",
-        "_without(where, group, axis, params) if axis is not None and any(group) and has_boxes(group) else group",
+        "_without(body, group, axis, params) if axis is not None and any(group) and has_boxes(group) else group",
         "group",
         "boxes keep the name of an axis that they lack inside",
         (
