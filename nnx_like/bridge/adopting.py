@@ -16,7 +16,7 @@ from liftcore.filters import leaves_of
 from liftcore.owners import Style, check_made, check_maker
 
 from ..graph.build import Builder
-from ..graph.definition import OBJECT, Definition
+from ..graph.definition import Definition, ObjectDef
 from ..rnglib.streams import Rngs
 from ..transforms.uniform import eval_shape
 from ..variablelib.kinds import Perturbation
@@ -93,10 +93,10 @@ class Plan:
 
     def may_have(self, name: str) -> bool:
         """Return whether the object has an attribute, as far as its class and its constructor tell."""
-        if self.definition[0] != OBJECT:
+        if type(self.definition) is not ObjectDef:
             return False
-        kind, parts = self.definition[1], self.definition[3]
-        return hasattr(kind, name) or hasattr(kind, "__getattr__") or name in dict(parts)
+        kind = self.definition.cls
+        return hasattr(kind, name) or hasattr(kind, "__getattr__") or name in self.definition.names
 
 
 def plan_in(scope: Scope, making: Making) -> Plan:

@@ -17,7 +17,7 @@ from ..crossing.inside import Inside
 from ..crossing.outside import Outside
 from ..crossing.ref import Ref, refs_in
 from ..errors import StructureError
-from ..graph.definition import VARIABLE, difference, entries, metadata_definition, metadata_of, static
+from ..graph.definition import VariableDef, difference, entries, metadata_definition, metadata_of, static
 from ..graph.walk import is_object
 from ..transforms.base import check_brings_none, checked, named
 from ..variablelib.kinds import RngKey, RngState, collection_of
@@ -175,7 +175,7 @@ def _places(refs: Sequence[Ref]) -> dict[_Slot, tuple[str, ...]]:
         level = f"{number}{rest}" if bracket and base.startswith("[") else base
         taken: dict[str, Any] = {}
         for path, definition in entries(ref.definition):
-            group, key = definition[-2:]
+            group, key = definition.slot
             if group is not None:
                 names = (*[level] * ref.prefix.several, *map(str, path)) or ("value",)
                 places[group, key] = _set(taken, (group, *names), key)[1:]
@@ -201,8 +201,8 @@ def _streams(refs: Sequence[Ref]) -> dict[str, list[_Slot]]:
     """Return the places of the keys of RNG streams, by the tags of the streams."""
     found: dict[str, list[_Slot]] = {}
     for _, definition in [pair for ref in refs for pair in entries(ref.definition)]:
-        if definition[0] == VARIABLE and issubclass(definition[1], RngKey) and definition[5] is not None:
-            found.setdefault(metadata_of(definition[3]).get("tag", "default"), []).append(definition[5:])
+        if type(definition) is VariableDef and issubclass(definition.cls, RngKey) and definition.group is not None:
+            found.setdefault(metadata_of(definition.metadata).get("tag", "default"), []).append(definition.slot)
     return found
 
 

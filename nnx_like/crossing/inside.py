@@ -16,12 +16,15 @@ from liftcore.errors import LiftArgumentError
 from ..errors import AliasError, TraceContextError
 from ..graph.build import Builder
 from ..graph.definition import (
-    AGAIN,
-    STATIC,
-    TREE,
+    AgainDef,
+    ArrayDef,
     Definition,
     Fixed,
     Keys,
+    MappingDef,
+    StaticDef,
+    TreeDef,
+    VariableDef,
     metadata_definition,
     metadata_of,
     path_text,
@@ -268,31 +271,31 @@ class _InnerBuilder(Builder):
 
     def build(self, definition: Definition, place: Place | None = None) -> Any:
         """Return the value that a definition describes."""
-        if definition[0] == STATIC:
+        if type(definition) is StaticDef:
             self._note(definition)
-        elif definition[0] == TREE or type(definition[1]) is Keys:
+        elif type(definition) is TreeDef or (type(definition) is MappingDef and type(definition.keys) is Keys):
             self.may_change = True  # also the `default_factory` of a defaultdict
         return super().build(definition, place)
 
-    def _note(self, definition: Definition) -> None:
-        value = definition[2]
+    def _note(self, definition: StaticDef) -> None:
+        value = definition.value
         if type(value) is not Fixed:
             return
         if not value.has_key:
             self.unknown[id(value.value)] = definition
         self.may_change = self.may_change or not is_fixed(value.value)
 
-    def _variable(self, definition: Definition) -> Any:
+    def _variable(self, definition: VariableDef) -> Any:
         made = super()._variable(definition)
-        self.slots[id(made)] = definition[5:]
-        self.may_change = self.may_change or definition[4] is not None
-        if self.names is not None and definition[3]:
-            self.described[id(made)] = made._metadata, definition[3]
+        self.slots[id(made)] = definition.slot
+        self.may_change = self.may_change or definition.form is not None
+        if self.names is not None and definition.metadata:
+            self.described[id(made)] = made._metadata, definition.metadata
         return made
 
-    def _array(self, definition: Definition, place: Place | None) -> Any:
+    def _array(self, definition: ArrayDef, place: Place | None) -> Any:
         if place is not None:
-            self.arrays[id(place[0]), *place[1:]] = definition[1:]
+            self.arrays[id(place[0]), *place[1:]] = definition.slot
         return super()._array(definition, place)
 
     def _metadata(self, kind: type[Any], definition: Definition, group: Any, value: Any) -> dict[str, Any]:
@@ -330,8 +333,8 @@ class _InnerWalk(Walk):
 
     def _left(self, table: dict[int, Any]) -> list[Definition]:
         """Return the definitions of objects that came in and were removed; a caller may still hold them."""
-        refs = [ref for ref, _ in self.inside.given if ref.definition[0] != AGAIN]
-        firsts = [ref.definition[2] for ref in refs]
+        refs = [ref for ref, _ in self.inside.given if type(ref.definition) is not AgainDef]
+        firsts = [ref.definition.number for ref in refs]
         found = []
         for index, node in table.items():
             if id(node) not in self.index:

@@ -24,7 +24,7 @@ from liftcore.errors import AxisSizeError, LiftError, rewords
 
 from ..errors import StructureError, TraceContextError
 from ..graph.build import Builder, value_of
-from ..graph.definition import AGAIN, path_of, path_text, static
+from ..graph.definition import path_of, path_text, static
 from ..graph.walk import Walk
 from ..objects.markers import children_with_path, is_native
 from ..objects.pytree import Pytree
@@ -265,10 +265,7 @@ class Outside:
         """Return a pytree with objects in place of refs of `args`."""
 
         def one(leaf: Any) -> Any:
-            if type(leaf) is not Ref:
-                return leaf
-            definition = leaf.definition
-            return self.walk.nodes[definition[1 if definition[0] == AGAIN else 2]]
+            return self.walk.nodes[leaf.definition.number] if type(leaf) is Ref else leaf
 
         return jax.tree.map(one, carry, is_leaf=is_ref)
 
@@ -382,7 +379,7 @@ class Rebuilder(Builder):
         self.owner: Any = None
 
     def _object(self, definition: Any) -> Any:
-        around, self.owner = self.owner, self._existing(definition[2])
+        around, self.owner = self.owner, self._existing(definition.number)
         try:
             return super()._object(definition)
         finally:

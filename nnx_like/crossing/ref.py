@@ -66,8 +66,8 @@ class Ref(_Leafless):
         return _facts(self.definition)
 
     def __repr__(self) -> str:
-        kind = self.definition[1]
-        return kind.__name__ if isinstance(kind, type) else "the object"
+        kind = getattr(self.definition, "cls", None)
+        return "the object" if kind is None else str(kind.__name__)
 
 
 @jax.tree_util.register_static

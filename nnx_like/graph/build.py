@@ -10,16 +10,17 @@ from liftcore import trace_state
 
 from ..objects.pytree import NO_MARKS, Pytree, mark
 from .definition import (
-    AGAIN,
-    ARRAY,
-    MAPPING,
-    OBJECT,
-    SEQUENCE,
-    STATIC,
-    TREE,
-    VARIABLE,
+    AgainDef,
+    ArrayDef,
     Definition,
+    Fixed,
     Keys,
+    MappingDef,
+    ObjectDef,
+    SequenceDef,
+    StaticDef,
+    TreeDef,
+    VariableDef,
     metadata_of,
     static_value,
 )
@@ -59,41 +60,40 @@ class Builder:
             definition: a definition from a walk.
             place: for a part of an attribute, its place.
         """
-        kind = definition[0]
-        if kind == STATIC:
+        kind = type(definition)
+        if kind is StaticDef:
             return static_value(definition)
-        if kind == VARIABLE:
+        if kind is VariableDef:
             return self._variable(definition)
-        if kind == OBJECT:
+        if kind is ObjectDef:
             return self._object(definition)
-        if kind == AGAIN:
-            return self.table[definition[1]]
-        if kind == ARRAY:
+        if kind is AgainDef:
+            return self.table[definition.number]
+        if kind is ArrayDef:
             return self._array(definition, place)
-        if kind == MAPPING or (kind == SEQUENCE and definition[1] is list):
+        if kind is MappingDef or definition[0] is list:
             return self._container(definition, place)
-        if kind == SEQUENCE and definition[1] is set:
+        if definition[0] is set:
             return self._set(definition)
-        _, of, parts = definition
-        built = [self.build(part, place and (*place, number)) for number, part in enumerate(parts)]
-        return of.value.unflatten(built) if kind == TREE else of(built)
+        parts = [self.build(part, place and (*place, number)) for number, part in enumerate(definition.parts)]
+        return definition.structure.value.unflatten(parts) if kind is TreeDef else tuple(parts)
 
-    def _container(self, definition: Definition, place: tuple[Any, ...] | None) -> Any:
-        kind, of, parts, index = definition
-        existing = self._existing(index)
-        fresh: Any = [] if kind == SEQUENCE else of.empty() if type(of) is Keys else {}
-        made = self.table[index] = fresh if existing is None else existing  # before its items: it may contain itself
-        steps = self._keys(of) if kind == MAPPING else range(len(parts))
+    def _container(self, definition: SequenceDef | MappingDef, place: tuple[Any, ...] | None) -> Any:
+        existing, parts = self._existing(definition.number), definition.parts
+        keys = definition.keys if type(definition) is MappingDef else None
+        fresh: Any = [] if keys is None else keys.empty() if type(keys) is Keys else {}
+        made = self.table[definition.number] = fresh if existing is None else existing  # first: it may contain itself
+        steps = range(len(parts)) if keys is None else self._keys(keys)
         items = [self.build(part, place and (*place, step)) for step, part in zip(steps, parts, strict=True)]
-        fresh.extend(items) if kind == SEQUENCE else fresh.update(zip(steps, items, strict=True))
+        fresh.extend(items) if keys is None else fresh.update(zip(steps, items, strict=True))
         if existing is not None:
             self._change_container(made, fresh)
         return made
 
-    def _set(self, definition: Definition) -> Any:
-        _, _, [items], index = definition
-        existing, now = self._existing(index), self.build(items)  # a copy, or itself if it has no key
-        made = self.table[index] = now if existing is None else existing
+    def _set(self, definition: SequenceDef) -> Any:
+        [items] = definition.parts
+        existing, now = self._existing(definition.number), self.build(items)  # a copy, or itself if it has no key
+        made = self.table[definition.number] = now if existing is None else existing
         if made is not now:
             self._change_container(made, now)
         return made
@@ -101,24 +101,26 @@ class Builder:
     def _keys(self, of: Any) -> Sequence[Any]:
         return [self.build(key) for key in of.keys] if type(of) is Keys else of
 
-    def _object(self, definition: Definition) -> Any:
-        _, cls, index, parts, marks, order = definition
-        existing = self._existing(index)
-        made = empty(cls, self.trace) if existing is None else existing
-        self.table[index] = made  # before its attributes, since the object may contain itself
-        attributes = {str(name): self.build(part, (made, name)) for name, part in parts}
-        if order:
-            attributes = {name: attributes[name] for name in order}
+    def _object(self, definition: ObjectDef) -> Any:
+        existing = self._existing(definition.number)
+        made = empty(definition.cls, self.trace) if existing is None else existing
+        self.table[definition.number] = made  # before its attributes, since the object may contain itself
+        attributes = {}
+        for name, part in zip(definition.names, definition.parts, strict=True):
+            plain = type(part) is StaticDef and type(part.value) is not Fixed  # as `build` does, without its overhead
+            attributes[str(name)] = part.value if plain else self.build(part, (made, name))
+        if definition.order:
+            attributes = {name: attributes[name] for name in definition.order}
         if existing is None:
             vars(made).update(attributes)
-            if marks:
-                mark(made, dict(marks))
+            if definition.marks:
+                mark(made, dict(definition.marks))
         else:
             self._change_object(made, attributes)
         return made
 
-    def _variable(self, definition: Definition) -> Any:
-        _, cls, index, metadata, form, group, key = definition
+    def _variable(self, definition: VariableDef) -> Any:
+        cls, index, metadata, form, group, key = definition
         value = value_of(() if group is None else self.read(group, key), form)
         made = self._existing(index)
         if made is None:
@@ -128,8 +130,8 @@ class Builder:
         self.table[index] = made
         return made
 
-    def _array(self, definition: Definition, place: tuple[Any, ...] | None) -> Any:
-        return self.read(definition[1], definition[2])
+    def _array(self, definition: ArrayDef, place: tuple[Any, ...] | None) -> Any:
+        return self.read(*definition)
 
     def _existing(self, index: int) -> Any:
         return self.existing[index] if index < len(self.existing) else None

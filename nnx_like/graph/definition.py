@@ -1,19 +1,8 @@
-"""Definitions: the static part of a graph as nested tuples, which C code hashes and compares.
+"""Definitions: the static part of a graph as nested named tuples, which C code hashes and compares.
 
-The first item of each tuple is its type:
-
-    (OBJECT, class, index, ((attribute, definition), …), marks, order)
-                                                                an object at its first occurrence
-    (VARIABLE, class, index, metadata, form, group, key)        a variable; its value is `values[group][key]`
-    (AGAIN, index)                                              an object, variable or container that occurred before
-    (ARRAY, group, key)                                         an array that is an attribute itself
-    (SEQUENCE, tuple, definitions)                              a tuple
-    (SEQUENCE, list, definitions, index)                        a list at its first occurrence
-    (SEQUENCE, set, (definition,), index)                       a set at its first occurrence, with a static definition
-    (MAPPING, keys, definitions, index)                         a dict at its first occurrence: the keys are strings, or
-                                                                `Keys` of any other keys and other classes of dicts
-    (TREE, structure, definitions)                              any other pytree that holds objects or arrays
-    (STATIC, class, value)                                      anything else
+Each part of a graph has the definition of its type: `ObjectDef`, `VariableDef`, `ArrayDef`, `SequenceDef`,
+`MappingDef`, `TreeDef`, `StaticDef` for anything else, and `AgainDef` for what occurred before. Tuples are compared
+without their types, but no two types have equal ones: they differ in length, or in the type of an item.
 
 Definitions are keys of JAX's caches. So they hold no arrays, nothing mutable, and nothing that compares equal to a
 different value.
@@ -26,7 +15,7 @@ import copy
 import enum
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
@@ -39,18 +28,18 @@ from ..objects.markers import hidden_error, hidden_in
 from ..variablelib.variable import is_object
 
 __all__ = [
-    "AGAIN",
-    "ARRAY",
-    "MAPPING",
-    "OBJECT",
-    "SEQUENCE",
-    "STATIC",
-    "TREE",
-    "VARIABLE",
+    "AgainDef",
+    "ArrayDef",
     "Definition",
     "Fixed",
     "Held",
     "Keys",
+    "MappingDef",
+    "ObjectDef",
+    "SequenceDef",
+    "StaticDef",
+    "TreeDef",
+    "VariableDef",
     "described",
     "difference",
     "entries",
@@ -69,9 +58,103 @@ __all__ = [
 ]
 
 
-OBJECT, VARIABLE, AGAIN, ARRAY, SEQUENCE, MAPPING, TREE, STATIC = range(8)
+Definition: TypeAlias = Any
+"""A definition: one of the classes below."""
 
-Definition = tuple[Any, ...]
+
+class ObjectDef(NamedTuple):
+    """An object at its first occurrence.
+
+    Attributes:
+        cls: its class.
+        number: its number among the objects, variables and containers of the graph.
+        names: the names of its attributes, sorted.
+        parts: the definitions of the attributes.
+        marks: the marks of the object itself.
+        order: the names in the order in which they were set; empty if the object is a sequence.
+    """
+
+    cls: type[Any]
+    number: int
+    names: tuple[Any, ...]
+    parts: tuple[Definition, ...]
+    marks: tuple[tuple[str, bool], ...]
+    order: tuple[str, ...]
+
+
+class VariableDef(NamedTuple):
+    """A variable at its first occurrence.
+
+    Attributes:
+        cls: its kind.
+        number: its number.
+        metadata: the names and definitions of its metadata.
+        form: rebuilds the value from its arrays: None for a single array, a `liftcore.Rest`, or a `StaticDef`.
+        group: the group of the value; None if the whole value is static.
+        key: the key of the value in the group.
+    """
+
+    cls: type[Any]
+    number: int
+    metadata: tuple[tuple[str, Definition], ...]
+    form: Any
+    group: Any
+    key: Any
+
+    @property
+    def slot(self) -> tuple[Any, Any]:
+        """The group and the key."""
+        return self.group, self.key
+
+
+class AgainDef(NamedTuple):
+    """An object, variable or container that occurred before, by its number."""
+
+    number: int
+
+
+class ArrayDef(NamedTuple):
+    """An array that is an attribute itself, by its group and key."""
+
+    group: Any
+    key: Any
+    form = None
+
+    @property
+    def slot(self) -> tuple[Any, Any]:
+        """The group and the key."""
+        return self.group, self.key
+
+
+class SequenceDef(NamedTuple):
+    """A tuple; or a list or a set at its first occurrence, with its number. The part of a set is a static value."""
+
+    cls: type[Any]
+    parts: tuple[Definition, ...]
+    number: int | None = None
+
+
+class MappingDef(NamedTuple):
+    """A dict at its first occurrence. The keys are strings, or `Keys` of any other keys and other classes of dicts."""
+
+    keys: Any
+    parts: tuple[Definition, ...]
+    number: int
+
+
+class TreeDef(NamedTuple):
+    """Any other pytree that holds objects or arrays: its structure, and the definitions of its children."""
+
+    structure: Fixed
+    parts: tuple[Definition, ...]
+
+
+class StaticDef(NamedTuple):
+    """Anything else: the class and the value, which is `Fixed` if it cannot be compared directly."""
+
+    cls: type[Any]
+    value: Any
+
 
 _ATOMS = frozenset(
     {
@@ -180,13 +263,13 @@ def static(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Defin
     """Return the definition of a static value; the arguments are those of `fixed`."""
     kind = type(value)
     if kind in _ATOMS or isinstance(value, (type, enum.Enum)):
-        return STATIC, kind, value
-    return STATIC, kind, fixed(value, path, unknown)
+        return StaticDef(kind, value)
+    return StaticDef(kind, fixed(value, path, unknown))
 
 
 def static_value(definition: Definition) -> Any:
     """Return the value that a static definition describes."""
-    value = definition[2]
+    value = definition.value
     return snapshot(value.value) if type(value) is Fixed else value
 
 
@@ -222,10 +305,20 @@ class Keys(NamedTuple):
         return self.kind()
 
 
-def keys_of(definition: Definition) -> tuple[Any, ...]:
+def keys_of(definition: MappingDef) -> tuple[Any, ...]:
     """Return the keys of a dict from its definition."""
-    of = definition[1]
-    return tuple(map(static_value, of.keys)) if type(of) is Keys else of
+    keys = definition.keys
+    return tuple(map(static_value, keys.keys)) if type(keys) is Keys else keys
+
+
+def parts_of(definition: Definition) -> list[tuple[Any, Definition]]:
+    """Return the parts of a definition, each with its name, key or number; nothing for a value without parts."""
+    kind = type(definition)
+    if kind is ObjectDef:
+        return list(zip(definition.names, definition.parts, strict=True))
+    if kind is MappingDef:
+        return list(zip(keys_of(definition), definition.parts, strict=True))
+    return list(enumerate(getattr(definition, "parts", ())))
 
 
 def metadata_definition(
@@ -274,27 +367,17 @@ def entries(definition: Definition, path: tuple[Any, ...] = ()) -> Iterator[tupl
         definition: a definition from a walk.
         path: its path.
     """
-    kind = definition[0]
-    if kind in (VARIABLE, ARRAY):
+    kind = type(definition)
+    if kind is VariableDef or kind is ArrayDef:
         yield path, definition
-    elif kind == OBJECT:
-        for name, part in definition[3]:
-            if part[0] != STATIC:
-                yield from entries(part, (*path, name))
-    elif kind in (SEQUENCE, MAPPING, TREE):
-        for step, part in zip(_steps(definition), definition[2], strict=True):
-            yield from entries(part, (*path, *step))
-
-
-def _steps(definition: Definition) -> list[tuple[Any, ...]]:
-    """Return the steps from a sequence, a dict or another pytree to its parts."""
-    kind, of, parts = definition[:3]
-    if kind == MAPPING:
-        return [(key,) for key in keys_of(definition)]
-    if kind == SEQUENCE:
-        return [(number,) for number in range(len(parts))]
-    pairs = jax.tree_util.tree_leaves_with_path(of.value.unflatten(range(len(parts))))
-    return [tuple(map(step_of, keys)) for keys, _ in pairs]
+    elif kind is TreeDef:
+        numbered = definition.structure.value.unflatten(range(len(definition.parts)))
+        for (keys, _), part in zip(jax.tree_util.tree_leaves_with_path(numbered), definition.parts, strict=True):
+            yield from entries(part, (*path, *map(step_of, keys)))
+    elif kind is not StaticDef:
+        for step, part in parts_of(definition):
+            if type(part) is not StaticDef:
+                yield from entries(part, (*path, step))
 
 
 # --- compared by identity ---------------------------------------------------------------------------------------------
@@ -344,18 +427,12 @@ def renumbered(definition: Definition, was: Sequence[int | None]) -> Definition:
         definition: a definition.
         was: maps a number in the definition to the number before.
     """
-    kind = definition[0]
-    if kind == AGAIN:
-        return AGAIN, _before(definition[1], was)
-    if kind == VARIABLE:
-        return (*definition[:2], _before(definition[2], was), *definition[3:])
-    if kind == OBJECT:
-        parts = tuple([(name, renumbered(part, was)) for name, part in definition[3]])
-        return (*definition[:2], _before(definition[2], was), parts, *definition[4:])
-    if kind in (SEQUENCE, MAPPING, TREE):
-        parts = tuple([renumbered(part, was) for part in definition[2]])
-        return (*definition[:2], parts, *[_before(index, was) for index in definition[3:]])
-    return definition
+    changes: dict[str, Any] = {}
+    if getattr(definition, "number", None) is not None:
+        changes["number"] = _before(definition.number, was)
+    if getattr(definition, "parts", ()):
+        changes["parts"] = tuple([renumbered(part, was) for part in definition.parts])
+    return definition._replace(**changes) if changes else definition
 
 
 def _before(index: int, was: Sequence[int | None]) -> int:
@@ -373,26 +450,21 @@ def difference(before: Definition, after: Definition, path: tuple[Any, ...] = ()
     """
     if before == after:
         return None
-    kind = before[0]
-    if kind != after[0] or (kind in (OBJECT, VARIABLE, SEQUENCE, STATIC) and before[1] is not after[1]):
+    kind = type(before)
+    by_class = kind in (ObjectDef, VariableDef, SequenceDef, StaticDef)
+    if kind is not type(after) or (by_class and before.cls is not after.cls):
         return f"{path_text(path)} was {_named(before)} and is {_named(after)}"
-    if kind == OBJECT:
-        return _in_attributes(before, after, path)
-    if kind in (SEQUENCE, TREE):
-        return _in_items(before[2], after[2], path)
-    if kind == MAPPING:
-        was, now = [dict(zip(keys_of(one), one[2], strict=True)) for one in (before, after)]
-        return _in_names(was, now, path) or f"{path_text(path)} has other keys, or is another kind of dict, than before"
-    if kind == VARIABLE and before[3] != after[3]:
+    if kind in (ObjectDef, MappingDef):
+        found = _in_names(dict(parts_of(before)), dict(parts_of(after)), path)
+        other = "has other keys, or is another kind of dict," if kind is MappingDef else "is a different object"
+        return found or f"{path_text(path)} {other} than before"
+    if kind in (SequenceDef, TreeDef):
+        return _in_items(before.parts, after.parts, path)
+    if kind is VariableDef and before.metadata != after.metadata:
         return f"the metadata of {path_text(path)} was {_metadata(before)} and is {_metadata(after)}"
-    if kind == STATIC:
-        return f"{path_text(path)} was {before[2]!r} and is {after[2]!r}"
-    return f"{path_text(path)} is a different {'array' if kind == ARRAY else 'object or variable'} than before"
-
-
-def _in_attributes(before: Definition, after: Definition, path: tuple[Any, ...]) -> str:
-    found = _in_names(dict(before[3]), dict(after[3]), path)
-    return found or f"{path_text(path)} is a different object than before"
+    if kind is StaticDef:
+        return f"{path_text(path)} was {before.value!r} and is {after.value!r}"
+    return f"{path_text(path)} is a different {'array' if kind is ArrayDef else 'object or variable'} than before"
 
 
 def _in_names(before: dict[Any, Any], after: dict[Any, Any], path: tuple[Any, ...]) -> str | None:
@@ -413,41 +485,37 @@ def _in_items(before: tuple[Definition, ...], after: tuple[Definition, ...], pat
     return next(filter(None, found), None)
 
 
-def path_of(definition: Definition, index: int, path: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
+def path_of(definition: Definition, number: int, path: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
     """Return the path of the object or variable with a given number in a definition; None if there is none.
 
     Args:
         definition: the definition of an object, or of a part of one.
-        index: the number.
+        number: the number.
         path: the path to the object.
     """
-    kind = definition[0]
-    own = definition[2:3] if kind in (OBJECT, VARIABLE) else definition[3:] if kind in (SEQUENCE, MAPPING) else ()
-    if own == (index,):
+    if type(definition) is not AgainDef and getattr(definition, "number", None) == number:
         return path
-    if kind == OBJECT:
-        parts = definition[3]
-    elif kind == MAPPING:
-        parts = zip(keys_of(definition), definition[2], strict=True)
-    else:
-        parts = enumerate(definition[2]) if kind in (SEQUENCE, TREE) else ()
-    found = (path_of(part, index, (*path, name)) for name, part in parts)
+    found = (path_of(part, number, (*path, name)) for name, part in parts_of(definition))
     return next((one for one in found if one is not None), None)
 
 
+_NAMES: dict[type[Any], str] = {
+    AgainDef: "reference to an earlier object",
+    ArrayDef: "array",
+    MappingDef: "dict",
+    TreeDef: "pytree",
+}
+
+
 def _named(definition: Definition) -> str:
-    kind = definition[0]
-    if kind in (OBJECT, VARIABLE):
-        return f"a {definition[1].__name__}"
-    if kind == STATIC:
-        return repr(definition[2])
-    if kind == SEQUENCE:
-        return f"a {definition[1].__name__}"
-    return {AGAIN: "a reference to an earlier object", ARRAY: "an array", MAPPING: "a dict", TREE: "a pytree"}[kind]
+    if type(definition) is StaticDef:
+        return repr(definition.value)
+    name = _NAMES.get(type(definition)) or definition.cls.__name__
+    return f"an {name}" if type(definition) is ArrayDef else f"a {name}"
 
 
-def _metadata(definition: Definition) -> str:
-    return repr({name: value[2] for name, value in definition[3]})
+def _metadata(definition: VariableDef) -> str:
+    return repr({name: one.value for name, one in definition.metadata})
 
 
 def described(definition: Definition, path: str = "", whole: Definition | None = None) -> Iterator[tuple[str, str]]:
@@ -458,27 +526,20 @@ def described(definition: Definition, path: str = "", whole: Definition | None =
         path: the path to it.
         whole: the definition that it is a part of.
     """
-    kind, whole = definition[0], whole or definition
-    if kind == OBJECT:
-        yield path, definition[1].__name__
-        for name, part in definition[3]:
-            yield from described(part, f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}", whole)
-    elif kind == VARIABLE:
-        yield path, definition[1].__name__ if definition[6] is not None else f"{definition[1].__name__}, static"
-        for name, value in definition[3]:
-            yield f"{path}.{name}", repr(value[2])
-    elif kind == AGAIN:
-        first = path_of(whole, definition[1])
-        yield (
-            path,
-            f"the object or variable number {definition[1]} again" if first is None else f"{path_text(first)} again",
-        )
-    elif kind == STATIC:
-        yield path, repr(definition[2])
-    elif kind == ARRAY:
-        yield path, "array"
-    else:
-        yield path, definition[1].__name__ if kind == SEQUENCE else {MAPPING: "dict", TREE: "pytree"}[kind]
-        names = keys_of(definition) if kind == MAPPING else range(len(definition[2]))
-        for name, part in zip(names, definition[2], strict=True):
-            yield from described(part, f"{path}[{name!r}]", whole)
+    kind, whole = type(definition), whole or definition
+    if kind is StaticDef:
+        yield path, repr(definition.value)
+        return
+    name = _NAMES.get(kind) or definition.cls.__name__
+    if kind is AgainDef:
+        first = path_of(whole, definition.number)
+        name = f"the object or variable number {definition.number}" if first is None else path_text(first)
+        name = f"{name} again"
+    elif kind is VariableDef and definition.group is None:
+        name = f"{name}, static"
+    yield path, name
+    for key, one in definition.metadata if kind is VariableDef else ():
+        yield f"{path}.{key}", repr(one.value)
+    for step, part in parts_of(definition):
+        is_name = kind is ObjectDef and not isinstance(step, int)
+        yield from described(part, f"{path}.{step}" if is_name else f"{path}[{step!r}]", whole)

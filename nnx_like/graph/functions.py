@@ -15,19 +15,7 @@ from ..statelib.functions import GraphState
 from ..statelib.state import FlatState, State
 from ..variablelib.variable import Variable
 from .build import Builder
-from .definition import (
-    ARRAY,
-    MAPPING,
-    OBJECT,
-    SEQUENCE,
-    TREE,
-    VARIABLE,
-    Definition,
-    described,
-    from_pickle,
-    path_text,
-    to_pickle,
-)
+from .definition import Definition, ObjectDef, VariableDef, described, entries, from_pickle, path_text, to_pickle
 from .walk import Place, Walk
 
 __all__ = [
@@ -119,7 +107,7 @@ class GraphDef(Generic[Node]):
         ('Dict', 2, (('a',), ('b', 'c')))
 
     Attributes:
-        definition: the nested tuples that describe the graph.
+        definition: the named tuples that describe the graph.
     """
 
     __slots__ = ("definition",)
@@ -130,12 +118,12 @@ class GraphDef(Generic[Node]):
     @property
     def type(self) -> Any:
         """The class of the object or the variable; None for any other pytree."""
-        return self.definition[1] if self.definition[0] in (OBJECT, VARIABLE) else None
+        return self.definition.cls if isinstance(self.definition, ObjectDef | VariableDef) else None
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The paths of the values in the graph, in the order of a state."""
-        return tuple(_paths(self.definition))
+        return tuple([one.key for _, one in entries(self.definition)])
 
     @property
     def num_leaves(self) -> int:
@@ -175,20 +163,6 @@ def _unpickled(definition: Definition) -> GraphDef[Any]:
 
 PureState: TypeAlias = tuple[GraphDef[Node], State]
 """The result of `split` without filters: a `GraphDef` and a `State`."""
-
-
-def _paths(definition: Definition) -> Iterable[Path]:
-    kind = definition[0]
-    if kind == OBJECT:
-        for _, part in definition[3]:
-            yield from _paths(part)
-    elif kind in (SEQUENCE, MAPPING, TREE):
-        for part in definition[2]:
-            yield from _paths(part)
-    elif kind == ARRAY:
-        yield definition[2]
-    elif kind == VARIABLE:
-        yield definition[6]
 
 
 class _Listing(Walk):
@@ -369,7 +343,7 @@ class _Merger(Builder):
         self.copy, self.recreate = copy, recreate
 
     def _variable(self, definition: Definition) -> Any:
-        _, cls, index, metadata, _, group, path = definition
+        cls, index, metadata, _, group, path = definition
         leaf = self.read(group, path)
         if not isinstance(leaf, Variable):
             made = leaf if not self.recreate else cls.made(leaf, self._metadata(cls, metadata, group, leaf), self.trace)

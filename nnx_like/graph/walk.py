@@ -18,16 +18,16 @@ from ..objects.pytree import Pytree, attributes_of, marks_of
 from ..variablelib.kinds import CONSTANTS, variable_type_from_name
 from ..variablelib.variable import Variable, is_object
 from .definition import (
-    AGAIN,
-    ARRAY,
-    MAPPING,
-    OBJECT,
-    SEQUENCE,
-    STATIC,
-    TREE,
-    VARIABLE,
+    AgainDef,
+    ArrayDef,
     Definition,
     Keys,
+    MappingDef,
+    ObjectDef,
+    SequenceDef,
+    StaticDef,
+    TreeDef,
+    VariableDef,
     fixed,
     metadata_definition,
     path_text,
@@ -176,7 +176,7 @@ class Walk:
         """
         kind = type(value)
         if kind in _STATIC:
-            return static(value, path) if kind is float else (STATIC, kind, value)
+            return static(value, path) if kind is float else StaticDef(kind, value)
         if isinstance(value, Variable):
             return self._variable(value, path, prefix)
         if isinstance(value, Pytree):
@@ -184,7 +184,7 @@ class Walk:
         if is_array_or_struct(value):
             return self._array(value, path, prefix, place)
         if kind is tuple:
-            return SEQUENCE, kind, self._items(enumerate(value), path, prefix, place)
+            return SequenceDef(kind, self._items(enumerate(value), path, prefix, place))
         if is_native(value):
             return self._container(value, path, prefix, place)
         if kind is set:
@@ -198,7 +198,7 @@ class Walk:
         if index < len(self.nodes):
             if origin != self.origins[index]:
                 self._check_alike(value, path, prefix, set())
-            return AGAIN, index
+            return AgainDef(index)
         self.nodes.append(value)
         self.origins.append(origin)
         items = list(enumerate(value) if type(value) is list else value.items())
@@ -207,17 +207,17 @@ class Walk:
             if (group := _array_group(part)) is not None:
                 self.placed[id(value), name] = group
         if type(value) is list:
-            return SEQUENCE, list, parts, index
-        return MAPPING, Keys.of(value, lambda key: self._static(key, path)), parts, index
+            return SequenceDef(list, parts, index)
+        return MappingDef(Keys.of(value, lambda key: self._static(key, path)), parts, index)
 
     def _set(self, value: set[Any], path: tuple[Any, ...]) -> Definition:
         """Return the definition of a set, which can change in place and be shared, and holds static values only."""
         index = self.index.setdefault(id(value), len(self.nodes))
         if index < len(self.nodes):
-            return AGAIN, index
+            return AgainDef(index)
         self.nodes.append(value)
         self.origins.append("")
-        return SEQUENCE, set, (self._static(value, path),), index
+        return SequenceDef(set, (self._static(value, path),), index)
 
     def _items(
         self, items: Iterable[tuple[Any, Any]], path: tuple[Any, ...], prefix: Prefix, place: Place | None
@@ -230,24 +230,25 @@ class Walk:
         if index < len(self.nodes):
             if origin != self.origins[index]:
                 self._check_alike(value, path, prefix, set())
-            return AGAIN, index
+            return AgainDef(index)
         self.nodes.append(value)
         self.origins.append(origin)
-        parts = []
-        marks = marks_of(value)
+        names, parts, marks = [], [], marks_of(value)
         for name, part in attributes_of(value):
             kind = type(part)
+            names.append(name)
             if marks and marks.get(name) is False and is_number(part):  # marked as data
-                parts.append((name, self._array(part, (*path, name), prefix, (value, name))))
+                parts.append(self._array(part, (*path, name), prefix, (value, name)))
             elif kind in _STATIC and kind is not float:  # as `define` does, without its call overhead
-                parts.append((name, (STATIC, kind, part)))
+                parts.append(StaticDef(kind, part))
             elif isinstance(part, Variable):
-                parts.append((name, self._variable(part, (*path, name), prefix)))
+                parts.append(self._variable(part, (*path, name), prefix))
             else:
-                parts.append((name, self.define(part, (*path, name), prefix, (value, name))))
+                parts.append(self.define(part, (*path, name), prefix, (value, name)))
         # A body may iterate over the attributes, so their order is part of the definition.
         order = () if type(value)._numbered else tuple(vars(value))
-        return OBJECT, type(value), index, tuple(parts), tuple(sorted(marks.items())) if marks else (), order
+        own = tuple(sorted(marks.items())) if marks else ()
+        return ObjectDef(type(value), index, tuple(names), tuple(parts), own, order)
 
     def _variable(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> Definition:
         index = self.index.setdefault(id(value), len(self.nodes))
@@ -257,7 +258,7 @@ class Walk:
                 group = self._group(value, path, prefix)
                 if group != self.groups[index]:
                     raise self._aliased(value, path, self.groups[index], group)
-            return AGAIN, index
+            return AgainDef(index)
         group = self._group(value, path, prefix)
         self.nodes.append(value)
         self.origins.append(origin)
@@ -265,15 +266,14 @@ class Walk:
         metadata = self._metadata(value, path, group)
         parts, form = self._variable_parts(value, path)
         if form is not None and not parts:
-            return VARIABLE, type(value), index, metadata, form, None, None
-        group, key = self._slot(value, path, group, parts, form)
-        return VARIABLE, type(value), index, metadata, form, group, key
+            return VariableDef(type(value), index, metadata, form, None, None)
+        return VariableDef(type(value), index, metadata, form, *self._slot(value, path, group, parts, form))
 
     def _array(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
         group = _group_at(self.seen(value), path, prefix)
         if place is not None:
             self.placed[id(place[0]), place[1]] = group
-        return ARRAY, *self._array_slot(value, path, group, place)
+        return ArrayDef(*self._array_slot(value, path, group, place))
 
     def _other(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
         """Return the definition of a value that JAX may know as a pytree."""
@@ -290,9 +290,9 @@ class Walk:
             below = (*path, *[step_of(key) for key in keys])
             parts.append(self.define(child, below, prefix, place and (*place, number)))
         self.open.discard(id(value))
-        if all(part[0] == STATIC for part in parts):
+        if all(type(part) is StaticDef for part in parts):
             return self._static(value, path)
-        return TREE, fixed(structure, path, self.unknown), tuple(parts)
+        return TreeDef(fixed(structure, path, self.unknown), tuple(parts))
 
     def _own(self, value: Any) -> None:
         """Record the kinds of the arrays of a module of another style."""
@@ -384,12 +384,12 @@ def _group_at(value: Any, path: tuple[Any, ...], prefix: Prefix) -> str:
 
 def _array_group(definition: Definition) -> str | None:
     """Return the group of an array, or of the first array in a tuple or another pytree; None if there is none."""
-    kind, of, parts = definition[0], definition[1], definition[2] if len(definition) > 2 else ()
-    if kind == ARRAY:
-        return str(of)
-    if kind != TREE and (kind != SEQUENCE or of is not tuple):
+    kind = type(definition)
+    if kind is ArrayDef:
+        return str(definition.group)
+    if kind is not TreeDef and (kind is not SequenceDef or definition.cls is not tuple):
         return None
-    return next(filter(None, map(_array_group, parts)), None)
+    return next(filter(None, map(_array_group, definition.parts)), None)
 
 
 def _parts(value: Any) -> Iterable[tuple[Any, Any]]:

@@ -17,7 +17,7 @@ from ..crossing.inside import Inside
 from ..crossing.outside import Outside
 from ..crossing.ref import Change, Plain, Ref
 from ..errors import StructureError
-from ..graph.definition import AGAIN, Definition, difference, path_of, path_text
+from ..graph.definition import AgainDef, Definition, difference, path_of, path_text
 from .base import checked, named, title
 
 __all__ = ["cond", "switch"]
@@ -142,8 +142,8 @@ def _types(result: Any, known: Sequence[tuple[str, Definition]]) -> str:
     """Describe the structure of a result: a type for each array, and for each object its class or its origin."""
 
     def one(leaf: Any) -> Any:
-        if type(leaf) is Ref and leaf.definition[0] == AGAIN:
-            paths = [path_of(definition, leaf.definition[1], (base,)) for base, definition in known]
+        if type(leaf) is Ref and type(leaf.definition) is AgainDef:
+            paths = [path_of(definition, leaf.definition.number, (base,)) for base, definition in known]
             return Plain(next((f"what is at {path_text(path)}" for path in paths if path), "an object met before"))
         if type(leaf) is Ref:
             return Plain(f"a new {leaf!r}")

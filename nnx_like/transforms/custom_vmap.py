@@ -154,9 +154,9 @@ def _flags_of(ref: Ref, given: Any) -> dict[Any, Any]:
     """Return which values of a new object are batched, by group and key."""
     found = entries(ref.definition)
     if not isinstance(given, State):
-        return {definition[-2:]: bool(given) for _, definition in found}
+        return {definition.slot: bool(given) for _, definition in found}
     known = dict(given.flat_state())
-    return {definition[-2:]: bool(known.get(path)) for path, definition in found}
+    return {definition.slot: bool(known.get(path)) for path, definition in found}
 
 
 def _is_batched(now: Any, before: Any, flag: Any) -> bool:

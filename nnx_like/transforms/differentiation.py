@@ -28,7 +28,7 @@ from ..crossing.outside import Outside
 from ..crossing.ref import Ref, Still, is_ref
 from ..filterlib import Everything, Filter, OfType, to_predicate
 from ..graph.build import value_of
-from ..graph.definition import VARIABLE, Definition, entries, metadata_of, path_text, static
+from ..graph.definition import Definition, VariableDef, entries, metadata_of, path_text, static
 from ..graph.functions import flatten, listed
 from ..graph.walk import is_object, value_parts
 from ..objects.pytree import Pytree
@@ -384,9 +384,9 @@ def differentiated(
 
 def variable_of(definition: Definition, value: Any) -> Any:
     """Return a variable that a definition describes, with another value; for an array, the value itself."""
-    if definition[0] != VARIABLE:
+    if type(definition) is not VariableDef:
         return value
-    return definition[1].made(value, metadata_of(definition[3]), liftcore.trace_state())
+    return definition.cls.made(value, metadata_of(definition.metadata), liftcore.trace_state())
 
 
 def state_of(
@@ -407,9 +407,9 @@ def state_of(
     """
     pairs = []
     for path, one in entries(ref.definition):
-        group, key = one[-2:]
+        group, key = one.slot
         if group is not None and only in (None, group):
-            value, form = read(group, key), one[4] if one[0] == VARIABLE else None
+            value, form = read(group, key), one.form
             value = convert(value) if form is None else value_of([convert(part) for part in value], form)
             pairs.append((path, make(one, value)))
     if pairs and not pairs[0][0]:  # a variable that is not an attribute
@@ -486,13 +486,13 @@ def _values_in(where: str, ref: Ref, given: Any, what: str) -> Iterator[tuple[st
     for path, definition in known.items():
         value = pairs.get(path)
         value = value.get_raw_value() if isinstance(value, Variable) else value
-        group, key = definition[-2:]
+        group, key = definition.slot
         if group is not None and moves(value):
             yield group, key, value_parts(value)[0]
 
 
 def _pairs_in(where: str, ref: Ref, given: Any, what: str) -> dict[Any, Any]:
-    if ref.definition[0] == VARIABLE and not isinstance(given, Mapping | Pytree):
+    if type(ref.definition) is VariableDef and not isinstance(given, Mapping | Pytree):
         return {(): given}
     if isinstance(given, Mapping):
         return dict((given if isinstance(given, State) else State(given)).flat_state())

@@ -11,7 +11,7 @@ import jax
 import liftcore
 
 from ..crossing.ref import Ref, is_ref
-from ..graph.definition import VARIABLE, Definition
+from ..graph.definition import Definition, VariableDef
 from ..statelib.state import State
 from .base import MISSING, also_decorator, checked
 from .differentiation import DIFFERENTIATED, ChosenArguments, DiffState, differentiated, state_of
@@ -168,7 +168,7 @@ def _jacobian(lift_of: Any, fun: Callable[..., Any], argnums: Any, has_aux: bool
 
 def _of_kind(definition: Definition, value: Any) -> Any:
     """Return a variable of the same kind without metadata, which describes axes that a Jacobian does not have."""
-    return definition[1].made(value, {}, liftcore.trace_state()) if definition[0] == VARIABLE else value
+    return definition.cls.made(value, {}, liftcore.trace_state()) if type(definition) is VariableDef else value
 
 
 def _nested(definition: Definition, value: Any) -> Any:

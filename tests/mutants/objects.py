@@ -42,16 +42,24 @@ OF_OBJECTS = (
     ),
     _of(
         "graph/build.py",
-        "        self.table[index] = made  # before its attributes, since the object may contain itself\n"
-        "        attributes = {str(name): self.build(part, (made, name)) for name, part in parts}\n",
-        "        attributes = {str(name): self.build(part, (made, name)) for name, part in parts}\n"
-        "        self.table[index] = made\n",
+        """        self.table[definition.number] = made  # before its attributes, since the object may contain itself
+        attributes = {}
+        for name, part in zip(definition.names, definition.parts, strict=True):
+            plain = type(part) is StaticDef and type(part.value) is not Fixed  # as `build` does, without its overhead
+            attributes[str(name)] = part.value if plain else self.build(part, (made, name))
+""",
+        """        attributes = {}
+        for name, part in zip(definition.names, definition.parts, strict=True):
+            plain = type(part) is StaticDef and type(part.value) is not Fixed  # as `build` does, without its overhead
+            attributes[str(name)] = part.value if plain else self.build(part, (made, name))
+        self.table[definition.number] = made
+""",
         "an object that holds itself cannot be made",
         OBJECTS,
     ),
     _of(
         "graph/build.py",
-        "            if marks:\n                mark(made, dict(marks))\n",
+        "            if definition.marks:\n                mark(made, dict(definition.marks))\n",
         "",
         "an object loses what its attributes were marked as on its way",
         OBJECTS + CROSSING,
