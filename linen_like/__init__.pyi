@@ -56,17 +56,17 @@ from .fp8_ops import (
 )
 from .initializers import ones, ones_init, zeros, zeros_init
 from .lifecycle.calling import compact, compact_name_scope, nowrap
-from .lifecycle.context import no_parent
-from .lifecycle.entry import apply, init, init_with_output
-from .lifecycle.interception import (
+from .lifecycle.context import (
     InterceptorContext,
     disable_named_call,
     enable_named_call,
     intercept_methods,
+    no_parent,
     override_named_call,
 )
+from .lifecycle.entry import apply, init, init_with_output
 from .lifecycle.places import share_scope
-from .lifting import lift_with
+from .lifting import lift_with, transformation
 from .lora import LoRA, LoRADense, merge_lora, unmerge_lora
 from .module import Module, merge_param
 from .normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, SpectralNorm, WeightNorm
@@ -82,7 +82,6 @@ from .recurrent import (
     RNNCellBase,
     SimpleCell,
 )
-from .sharded_init import init_sharded
 from .spmd import (
     PARTITION_NAME,
     LogicallyPartitioned,
@@ -91,6 +90,7 @@ from .spmd import (
     get_logical_axis_rules,
     get_partition_spec,
     get_sharding,
+    init_sharded,
     logical_axis_rules,
     logical_to_mesh,
     logical_to_mesh_axes,
@@ -107,11 +107,9 @@ from .summary.explanation import explain
 from .summary.tabulation import module_paths, summarize, tabulate
 from .transforms.branches import cond, switch
 from .transforms.compilation import checkify, checkpoint, eval_shape, jit, named_call, purify, remat
-from .transforms.derivatives import grad, jvp, linearize, value_and_grad, vjp
-from .transforms.jacobians import hessian, jacfwd, jacrev
+from .transforms.derivatives import grad, hessian, jacfwd, jacrev, jvp, linearize, value_and_grad, vjp
 from .transforms.loops import associative_scan, fori_loop, remat_scan, scan, while_loop
 from .transforms.mapping import map, pmap, shard_map, vmap
-from .transforms.own import transformation
 from .transforms.rules import custom_jvp, custom_vjp, custom_vmap
 from .transforms.variables import fold_rngs, map_variables, swap_collection, with_rngs
 

@@ -20,8 +20,8 @@ from liftcore.meta import replace_boxed, unbox
 from liftcore.serialization import from_state_dict, msgpack_restore, to_state_dict
 from liftcore.typing import Path, Variables
 
+from .lifecycle.context import InterceptorContext, intercept_methods
 from .lifecycle.fields import Base
-from .lifecycle.interception import InterceptorContext, intercept_methods
 from .stacks.stacking import stack_layers, unstack_layers
 
 __all__ = ["from_flax", "stack_layers", "to_flax", "unstack_layers"]

@@ -1,4 +1,4 @@
-"""Lifting: turns a transformation of liftcore into one of Module classes, of methods and of functions of a module."""
+"""Lifting: turns transformations, of liftcore or new ones, into those of Module classes, methods and functions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar, get_origin
 
 import liftcore
+from liftcore import Captured
 from liftcore.caches import bounded
 from liftcore.errors import AxisSizeError, LiftArgumentError, boundary, check_function, hide_frames, name_of, shown
 from liftcore.statics import kept_with, static_key
+from liftcore.typing import Filter
 
 from .errors import TransformTargetError
 from .lifecycle.advice import add_to_fix
@@ -25,7 +27,16 @@ from .lifecycle.context import context, no_parent
 from .module import Module
 from .rebuilding.on_scopes import ClassLift, on_scopes
 
-__all__ = ["Methods", "as_in_a_method", "flags", "lift_functions", "lift_with", "mark_lifted"]
+__all__ = [
+    "Methods",
+    "as_in_a_method",
+    "flags",
+    "lift_functions",
+    "lift_with",
+    "mark_lifted",
+    "refuse",
+    "transformation",
+]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Lift = Callable[..., Callable[..., Any]]
@@ -338,3 +349,74 @@ def mark_lifted(fn: Function) -> Function:
     """Mark a lifted function, which may be made of a method: unlike the method, it runs `setup` inside the lift."""
     fn.__dict__.update(is_lifted=True, is_module_method=False)
     return fn
+
+
+# --- new transformations ----------------------------------------------------------------------------------------------
+
+
+def transformation(
+    transform: Callable[..., Any],
+    in_variable_filters: Sequence[Filter],
+    out_variable_filters: Sequence[Filter | Captured],
+    rng_filters: Sequence[Filter],
+    name: str | None = None,
+    *,
+    prefix: str = "",
+    **options: Any,
+) -> Callable[..., Any]:
+    """Make a new lifted transformation; `liftcore.transformation` for module classes, methods and functions.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> def without_gradient(body, variables, rngs, *args):
+        ...     return body(jax.lax.stop_gradient(variables), rngs, *args)
+        >>> frozen = nn.transformation(without_gradient, [True], [True, nn.Captured()], [True], name="frozen")
+        >>> model, x = nn.Sequential([frozen(nn.Dense)(3), nn.Dense(1)]), jax.numpy.ones((2, 4))
+        >>> variables = model.init(jax.random.key(0), x)
+        >>> grads = jax.grad(lambda variables: model.apply(variables, x).sum())(variables)["params"]
+        >>> bool(grads["layers_0"]["kernel"].any()), bool(grads["layers_1"]["kernel"].any())
+        (False, True)
+
+    Args:
+        transform: called as `transform(body, variable_groups, rng_groups, *args, **kwargs)`, where `body` is the method
+            or function as a pure function of the groups, and the arguments are those of the call without the module;
+            returns the result and the output groups. See `liftcore.transformation`.
+        in_variable_filters: the filters of the input groups; variables that no filter matches are not lifted.
+        out_variable_filters: the filters of the output groups. With `Captured()` as the last one, sown values that no
+            other filter matches form a last group.
+        rng_filters: the filters of the groups of RNG streams.
+        name: the name of the transformation, in paths, in the names of lifted classes and in errors; by default the
+            name of `transform`.
+        prefix: the start of automatic names of submodules of a lifted class, before the name of the class; by default
+            empty, so that the names are those of the class.
+        **options: `advice`, `prepare` and `shown` of `liftcore.transformation`.
+
+    Returns:
+        `lifted(target, *, methods=None)`, where the target is a Module class, a `functools.partial` of one, or a
+        function whose first argument is a module. Use it like `nn.vmap`, also as a decorator of a method.
+        Transformations made with equal arguments make the same class from a class.
+
+    Raises:
+        LiftArgumentError: if `transform` is not callable.
+    """
+    check_function("nn.transformation", transform)
+    name = name or name_of(transform)
+    groups = tuple(in_variable_filters), tuple(out_variable_filters), tuple(rng_filters)
+    lift = functools.partial(_lift, transform, groups, name, tuple(options.items()))
+    return functools.partial(lift_with, lift, name=name, prefix=prefix)
+
+
+def _lift(transform: Any, groups: tuple[Any, Any, Any], name: str, options: Any, fn: Any) -> Callable[..., Any]:
+    return liftcore.transformation(transform, *groups, name, **dict(options))(fn)
+
+
+# --- options of Linen -------------------------------------------------------------------------------------------------
+
+
+def refuse(name: str, **options: Any) -> None:
+    """Raise an error if an option of Linen is used that is not supported."""
+    for option, value in options.items():
+        if value:
+            raise LiftArgumentError(
+                f"nn.{name}", f"{option}={value!r} is not supported; see the arguments of `nn.{name}`.", "Leave it out."
+            )

@@ -28,8 +28,8 @@ from .dtypes import PromoteDtypeFn, promote_dtype
 from .embedding import Embed
 from .initializers import Initializer, he_uniform, zeros_init
 from .lifecycle.calling import compact, nowrap
+from .lifecycle.context import InterceptorContext, intercept_methods
 from .lifecycle.fields import options
-from .lifecycle.interception import InterceptorContext, intercept_methods
 from .module import Module
 
 __all__ = ["LoRA", "LoRADense", "merge_lora", "unmerge_lora"]

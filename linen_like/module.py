@@ -37,15 +37,16 @@ from .errors import (
 from .lifecycle import binding, calling, entry, fields, naming
 from .lifecycle.binding import NEW, UNSPECIFIED, bound_scope
 from .lifecycle.calling import compact, compact_name_scope, nowrap
-from .lifecycle.context import CaptureFilter, context
-from .lifecycle.entry import NO_INTERMEDIATES, apply, init, init_with_output
-from .lifecycle.interception import (
+from .lifecycle.context import (
+    CaptureFilter,
     InterceptorContext,
+    context,
     disable_named_call,
     enable_named_call,
     intercept_methods,
     override_named_call,
 )
+from .lifecycle.entry import NO_INTERMEDIATES, apply, init, init_with_output
 from .lifecycle.places import share_scope
 
 __all__ = [

@@ -1,11 +1,9 @@
 from . import errors
-from .adopting import Adopted, adopt
-from .gradient import value_and_grad
 from .kinds import PaxKind
 from .layers import BatchNorm, Conv, Dropout, Layer, LayerNorm, Linear
-from .lifting import lift
+from .lifting import lift, module_and_value, pure, value_and_grad
 from .module import Module
-from .purity import module_and_value, pure
+from .variables import Adopted, adopt
 
 __all__ = [
     "Adopted",

@@ -1,22 +1,141 @@
-"""`lift`: apply any lifted transformation of liftcore to functions that change a module."""
+"""Functions of modules: as pure functions, under any lift of `liftcore`, and differentiated."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
-import liftcore
-from liftcore import Blueprint, Scope
-from liftcore.caches import bounded
-from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
+import jax
 
-from .purity import check_first
-from .structure import is_module
+import liftcore
+from liftcore import Blueprint, Scope, is_array
+from liftcore.caches import bounded
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of, shown
+
+from .structure import check_shared, is_module
 from .variables import Places, places_of, write
 
-__all__ = ["OnScope", "lift", "run"]
+__all__ = ["OnScope", "check_first", "lift", "module_and_value", "pure", "run", "value_and_grad"]
+
+# --- pure functions of modules ----------------------------------------------------------------------------------------
+
+
+def pure(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function pure: it gets copies of the modules among its arguments, and changes only these.
+
+    Example:
+        >>> import jax, pax_like as pax
+        >>> norm = pax.BatchNorm(3)
+        >>> @jax.jit
+        ... @pax.pure
+        ... def step(norm, x):
+        ...     y = norm(x)
+        ...     return norm, y.mean()
+        >>> changed, mean = step(norm, jax.numpy.ones((4, 3)))
+        >>> norm.mean.tolist(), [round(float(one), 2) for one in changed.mean]
+        ([0.0, 0.0, 0.0], [0.01, 0.01, 0.01])
+
+    Args:
+        fn: the function. To keep the changes of a module, it must return the module. A method of a module, or a module,
+            is called on a copy too.
+
+    Raises:
+        SharedModuleError: when the pure function is called, if a module is in two places of its arguments.
+    """
+    module, method = _of_module("pure", fn)
+    if module is None:
+        return _pure(fn)
+    bound = _pure(method)
+
+    @functools.wraps(method)
+    @boundary
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return bound(module, *args, **kwargs)
+
+    return call
+
+
+def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """Make a function pure: it returns the changed module and its result, and does not change the module it is given.
+
+    Example:
+        >>> import jax, pax_like as pax
+        >>> norm = pax.BatchNorm(3)
+        >>> norm, y = jax.jit(pax.module_and_value(norm))(jax.numpy.ones((4, 3)))
+        >>> y.shape, round(float(norm.mean[0]), 2)
+        ((4, 3), 0.01)
+
+    Args:
+        fn: a function whose first argument is a module; or a method of a module, or a callable module, for which the
+            pure function has no such argument.
+
+    Returns:
+        A function that returns the module after the call, and the result.
+
+    Raises:
+        LiftArgumentError: when it is called, if the first argument is not a module.
+        SharedModuleError: when it is called, if a module is in two places of its arguments.
+    """
+    module, method = _of_module("module_and_value", fn)
+
+    def both(module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        result = call_user(f"module_and_value({name_of(method)})", method, module, *args, **kwargs)
+        return module, result
+
+    changed = _pure(both)
+
+    @functools.wraps(method)
+    @boundary
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        if module is not None:
+            args = (module, *args)
+        check_first(f"module_and_value({name_of(method)})", args)
+        made: tuple[Any, Any] = changed(*args, **kwargs)
+        return made
+
+    return call
+
+
+def check_first(where: str, args: tuple[Any, ...]) -> None:
+    """Check that the first argument is a module.
+
+    Args:
+        where: the name of the function, for the error.
+        args: its arguments.
+    """
+    if not args or not is_module(args[0]):
+        raise LiftArgumentError(
+            where,
+            f"expected a module as its first argument, given {shown(args[0]) if args else 'none'}.",
+            "Call it as `fn(module, …)`.",
+        )
+
+
+def _of_module(where: str, fn: Callable[..., Any]) -> tuple[Any, Callable[..., Any]]:
+    """Return the module that a function is bound to, or None, and the function that takes it as first argument."""
+    check_function(where, fn)
+    if isinstance(fn, types.MethodType) and is_module(fn.__self__):
+        return fn.__self__, fn.__func__
+    if is_module(fn):
+        return fn, type(fn).__call__
+    return None, fn
+
+
+def _pure(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    @boundary
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check_shared((args, kwargs))
+        args, kwargs = jax.tree.map(lambda leaf: leaf, (args, kwargs))
+        return call_user(f"pure({name_of(fn)})", fn, *args, **kwargs)
+
+    return call
+
+
+# --- lifts of functions that change modules ---------------------------------------------------------------------------
 
 
 def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Callable[..., tuple[Any, Any]]:
@@ -159,3 +278,81 @@ def _bodies(fns: Sequence[Any], blueprint: Blueprint) -> list[Any]:
         [OnScope(fn, blueprint) for fn in one] if isinstance(one, list | tuple) else OnScope(one, blueprint)
         for one in fns
     ]
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+def value_and_grad(
+    fn: Callable[..., Any], has_aux: bool = False, **options: Any
+) -> Callable[..., tuple[tuple[Any, Any], Any]]:
+    """Apply `jax.value_and_grad` with respect to the parameters of a module that are not frozen.
+
+    Example:
+        >>> import jax, pax_like as pax
+        >>> import jax.numpy as jnp
+        >>> def loss(layer, x):
+        ...     return jnp.sum(layer(x) ** 2)
+        >>> layer = pax.Linear(2, 1, key=jax.random.key(0))
+        >>> (layer, value), gradient = pax.value_and_grad(loss)(layer, jnp.ones((3, 2)))
+        >>> gradient
+        Linear(bias=float32[1], kernel=float32[2,1], is_training=True)
+
+    Args:
+        fn: a function, called as `fn(module, *args, **kwargs)`. It returns a number or, with `has_aux`, a pair of a
+            number and anything else. It may change the arrays of the module.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated.
+        **options: `holomorphic` and `allow_int` of `jax.value_and_grad`.
+
+    Returns:
+        A function that returns `((module, value), gradient)`: the changed module, the value, and a module that holds
+        gradients in place of parameters, and None in place of all other arrays.
+
+    Raises:
+        LiftArgumentError: when it is called, if the first argument is not a module, has no parameter to differentiate
+            with respect to, or has one that is not floating-point.
+    """
+    where = f"value_and_grad({name_of(fn)})"
+    check_function(where, fn)
+
+    @bounded(64)
+    def lifted(places: Places) -> Callable[..., Any]:
+        if not places.trainable:
+            raise LiftArgumentError(
+                where,
+                "the module has no parameter to differentiate with respect to.",
+                "Register one, `self.register_parameter(name, array)`, or write `module.unfreeze()`.",
+            )
+        body = OnScope(fn, places.blueprint)
+        return liftcore.value_and_grad(body, has_aux=has_aux, wrt=_Among(places.trainable), **options)
+
+    @functools.wraps(fn)
+    @boundary
+    def call(module: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, Any], Any]:
+        changed, (value, gradient), places = run(where, lifted, module, args, kwargs)
+        paths = places.blueprint.paths
+        found = [_below(gradient, path) if path in places.trainable else None for path in paths]
+        return (changed, value), _without_functions(places.blueprint.rest.unflatten(found))
+
+    return call
+
+
+def _without_functions(gradient: Any) -> Any:
+    """Replace the functions in pytree modules by None, as in `parameters`."""
+    return jax.tree.map(lambda leaf: leaf if is_array(leaf) else None, gradient)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Among:
+    """A filter that matches variables by their exact paths."""
+
+    paths: frozenset[Any]
+
+    def __call__(self, path: Any, value: Any) -> bool:
+        return tuple(path) in self.paths
+
+
+def _below(tree: Any, path: Any) -> Any:
+    for name in path:
+        tree = tree[name]
+    return tree

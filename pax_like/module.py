@@ -15,7 +15,7 @@ from liftcore.cycles import checks_itself
 from liftcore.errors import check_keywords
 from liftcore.owners import is_owner
 
-from . import checks, structure, views
+from . import structure, views
 from .kinds import PaxKind
 from .structure import Definition, Structure, Structured, hold
 
@@ -123,7 +123,7 @@ class Module(Structured):
         Raises:
             KindError: if the attribute has another kind, or the value is not a module.
         """
-        checks.check_one_module(self, name, value)
+        structure.check_one_module(self, name, value)
         self.register_subtree(name, value, PaxKind.MODULE)
 
     def register_modules(self, name: str, value: Any) -> None:
@@ -150,9 +150,9 @@ class Module(Structured):
         Raises:
             KindError: if the attribute has another kind, or the value does not fit the kind.
         """
-        checks.check_changeable(self, name)
-        checks.check_kind(self, name, kind)
-        checks.check_value(self, name, value, kind)
+        structure.check_changeable(self, name)
+        structure.check_kind(self, name, kind)
+        structure.check_value(self, name, value, kind)
         hold(self, self._structure.registered(name, kind), {name: value})
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -162,11 +162,11 @@ class Module(Structured):
         if kind is not None:
             self.register_subtree(name, value, kind)
         else:
-            checks.check_changeable(self, name)
+            structure.check_changeable(self, name)
             super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        checks.check_changeable(self, name)
+        structure.check_changeable(self, name)
         super().__delattr__(name)
         hold(self, self._structure.without(name), {})
 

@@ -24,9 +24,8 @@ from liftcore.errors import LiftArgumentError, hide_frames, name_of, note_call, 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .advice import check_arrays, note_mistake
 from .binding import check_constructed, ensure_setup, entered, place
-from .context import context
+from .context import context, intercepted
 from .fields import Base
-from .interception import intercepted
 from .places import name_scope
 
 F = TypeVar("F", bound=Callable[..., Any])

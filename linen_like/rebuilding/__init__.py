@@ -2,8 +2,7 @@
 
 template    a bound module without its place, to make it again on other scopes
 closures    modules that a function closes over
-on_scopes   functions of modules as functions of scopes, for one call of a lift
-scoped      a module among the arguments of any transformation
+on_scopes   functions of modules as functions of scopes, for one call of a lift; a module among any arguments
 """
 
 from liftcore.lazy import from_stub

@@ -1,3 +1,3 @@
-from .scoped import split_module
+from .on_scopes import split_module
 
 __all__ = ["split_module"]

@@ -2,11 +2,12 @@
 
 A function of a module becomes a `Call`, a function of scopes. Inside the lift it makes the module again, and runs the
 function on it. Other modules and variables that the call uses, as arguments or in closures, are also made again, each
-of them once.
+of them once. In any other transformation, a module among the arguments is made again in the same way.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from ..lifecycle.naming import map_instances
 from .closures import BOUND, closed_over, may_keep_arrays, with_closed_over
 from .template import ArgumentAt, Parts, StandIn, Template, TemplateBuilder, instantiate, scopes_of
 
-__all__ = ["NONE", "Call", "ClassLift", "OnScopes", "RebuildPlan", "lies_below", "on_scopes"]
+__all__ = ["NONE", "Call", "ClassLift", "OnScopes", "RebuildPlan", "lies_below", "on_scopes", "split_module"]
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -374,3 +375,55 @@ def _name(fn: Callable[..., Any], template: Any) -> str:
     is_repeated = inside > 0 and lifts[inside - 1] in lifts[inside:]
     shown: str = (lifted[inside] if is_repeated else vars(cls).get("_lifted_class", cls)).__name__
     return shown if name == "__call__" else f"{shown}.{name}" if hasattr(cls, name) else name
+
+
+# --- modules among arguments ------------------------------------------------------------------------------------------
+
+
+def split_module(module: Base) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]]:
+    """Return the scopes of a module and a function that makes it again on others; an unbound module has no scopes."""
+    if module.scope is None:
+        return [], UnboundModule(module)
+    given = on_scopes(f"a {type(module).__name__} among arguments", module, [_itself])
+    return given.scopes, OnOtherScopes(given.calls[0].plan)
+
+
+def _itself(module: Any) -> Any:
+    return module
+
+
+@dataclasses.dataclass(frozen=True)
+class UnboundModule:
+    """Returns a module that has no scopes.
+
+    Attributes:
+        module: the module.
+    """
+
+    module: Any
+
+    def __call__(self, scopes: Sequence[Scope]) -> Any:
+        """Return the module."""
+        return self.module
+
+
+class OnOtherScopes:
+    """Makes a module on other scopes.
+
+    Attributes:
+        plan: the plan to make it.
+    """
+
+    def __init__(self, plan: RebuildPlan) -> None:
+        self.plan = plan
+
+    def __call__(self, scopes: Sequence[Scope]) -> Any:
+        """Make the module on some scopes."""
+        return self.plan.made(scopes)[0]
+
+    def __static_fields__(self) -> dict[str, Any]:
+        key = self.plan.key()
+        return {"module": object() if key is None else key, "captures": context.captures[-1]}
+
+    def __snapshot__(self) -> OnOtherScopes:
+        return OnOtherScopes(self.plan.__snapshot__())

@@ -23,9 +23,8 @@ from liftcore.leaves import Size, is_array_like, is_array_or_struct, split_leave
 from liftcore.typing import Filter, Path, RNGs
 
 from ..lifecycle.binding import constructor_arguments, deep_clone
-from ..lifecycle.context import capturing
+from ..lifecycle.context import InterceptorContext, capturing, intercept_methods
 from ..lifecycle.fields import Base
-from ..lifecycle.interception import InterceptorContext, intercept_methods
 from ..lifecycle.naming import map_instances
 
 __all__ = ["Notes", "RecordedCall", "Row", "record", "rows_of"]

@@ -10,8 +10,7 @@ import liftcore
 from liftcore.errors import boundary
 from liftcore.typing import Filter, Variables
 
-from ..lifting import Methods, lift_functions, lift_with
-from .options import refuse
+from ..lifting import Methods, lift_functions, lift_with, refuse
 
 __all__ = ["checkify", "checkpoint", "eval_shape", "jit", "named_call", "purify", "remat"]
 

@@ -11,8 +11,7 @@ import liftcore
 from liftcore.errors import boundary
 from liftcore.typing import Filter, InOutAxes, PyTree
 
-from ..lifting import Methods, flags, lift_functions, lift_with
-from .options import refuse
+from ..lifting import Methods, flags, lift_functions, lift_with, refuse
 
 __all__ = ["associative_scan", "fori_loop", "remat_scan", "scan", "while_loop"]
 

@@ -195,9 +195,9 @@ def test_no_two_classes_share_a_name() -> None:
         assert sorted(names) == sorted(set(names))
 
 
-def test_modules_reach_their_scopes_in_three_places_only() -> None:
+def test_modules_reach_their_scopes_in_two_places_only() -> None:
     users = {name for name, one in MODULES.items() for each in imports(one) if each.name == "on_scopes"}
-    assert users == {"linen_like.lifting", "linen_like.rebuilding.scoped", "linen_like.transforms.trees"}
+    assert users == {"linen_like.lifting", "linen_like.transforms.trees"}
 
 
 @for_each(STYLES.values())
