@@ -1,5 +1,5 @@
 from .activation import prelu
-from .attention import dot_product_attention, dot_product_attention_weights
+from .attention import attention_inputs, dot_product_attention, dot_product_attention_weights, head_features
 from .axes import check_mask, normalize_axes, split_mask
 from .convolution import conv, conv_local, conv_transpose
 from .decoding import DecodeCache, decode_cache
@@ -8,8 +8,7 @@ from .fp8 import Fp8Meta, fp8_dot_general, fp8_einsum, fp8_simulated_dot_general
 from .kernels import convolve, convolve_transpose
 from .linear import affine, affine_einsum, dense, dense_general, einsum
 from .lookup import Embedding, embedding
-from .low_rank import lora
-from .low_rank_layers import LowRankEmbedding, lora_conv, lora_einsum, lora_embedding
+from .low_rank import LowRankEmbedding, lora, lora_conv, lora_einsum, lora_embedding
 from .low_rank_merging import merge_lora, unmerge_lora
 from .masks import combine_masks, make_attention_mask, make_causal_mask
 from .normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
@@ -56,6 +55,7 @@ __all__ = [
     "affine",
     "affine_einsum",
     "align",
+    "attention_inputs",
     "averager",
     "avg_pool",
     "batch_norm",
@@ -90,6 +90,7 @@ __all__ = [
     "group_norm",
     "group_sizes",
     "gru_step",
+    "head_features",
     "instance_axes",
     "instance_norm",
     "is_sharded",
