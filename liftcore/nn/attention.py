@@ -179,7 +179,7 @@ def dot_product_attention(
         )
         return fused_attention(where, implementation, query, key, value, bias, mask, is_causal)
     dropout = (broadcast_dropout, dropout_rng, dropout_rate, deterministic)
-    given = (query.dtype, precision, module, force_fp32_for_softmax, einsum_dot_general, qk_attn_weights_einsum)
+    given: Any = (query.dtype, precision, module, force_fp32_for_softmax, einsum_dot_general, qk_attn_weights_einsum)
     weights = dot_product_attention_weights(query, key, bias, mask, *dropout, *given, is_causal=is_causal)
     return _averages(weights, value, attn_weights_value_einsum or _einsum(precision, einsum_dot_general))
 

@@ -83,7 +83,9 @@ def fused_attention(
 
     def attend(query: Array, key: Array, value: Array, bias: ArrayLike | None, mask: ArrayLike | None) -> Array:
         y = jax.nn.dot_product_attention(
-            *(_one_batch_axis(x, batch) for x in (query, key, value)),
+            _one_batch_axis(query, batch),
+            _one_batch_axis(key, batch),
+            _one_batch_axis(value, batch),
             bias=None if bias is None else _one_batch_axis(jnp.asarray(bias), batch),
             mask=None if mask is None else _one_batch_axis(jnp.asarray(mask, bool), batch),
             is_causal=is_causal,
