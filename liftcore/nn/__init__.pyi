@@ -5,7 +5,7 @@ from .convolution import conv, conv_local, conv_transpose
 from .decoding import DecodeCache, decode_cache
 from .dtypes import PromoteDtypeFn, canonicalize_dtype, promote_dtype
 from .fp8 import Fp8Meta, fp8_dot_general, fp8_einsum, fp8_simulated_dot_general
-from .kernels import convolve, convolve_transpose
+from .kernels import check_kernel_mask, convolve, convolve_transpose
 from .linear import affine, affine_einsum, dense, dense_general, einsum
 from .lookup import Embedding, embedding
 from .low_rank import LowRankEmbedding, lora, lora_conv, lora_einsum, lora_embedding
@@ -62,6 +62,7 @@ __all__ = [
     "canonicalize_dtype",
     "check_carry",
     "check_cell",
+    "check_kernel_mask",
     "check_layer",
     "check_mask",
     "check_option",

@@ -314,6 +314,11 @@ def check_groups(where: str, given: int, features: int, groups: int) -> None:
 def check_kernel_mask(where: str, mask: Array | None, shape: tuple[int, ...]) -> None:
     """Check that a mask has the shape of the kernel.
 
+    Args:
+        where: the layer, for errors.
+        mask: the mask, or None.
+        shape: the shape of the kernel.
+
     Raises:
         LiftArgumentError: if it has another shape.
     """
