@@ -179,7 +179,6 @@ class MultiHeadDotProductAttention(Module):
         """
         where = f"{type(self).__name__} at {self.scope.path_text}"
         inputs_k, inputs_v = _keys_and_values(where, inputs_q, inputs_k, inputs_v, inputs_kv)
-        _check_inputs(where, inputs_q, inputs_k, inputs_v)
         _check_positions(where, self.rotary, positions, key_positions)
         _check_lengths(where, lengths, self.decode and self.ragged_cache)
         chosen = {**_dropout(self, deterministic, dropout_rng), **_products(self)}
@@ -350,27 +349,8 @@ def _keys_and_values(
                 "Leave out `inputs_kv`, which is deprecated.",
             )
         warnings.warn("inputs_kv is deprecated: pass it as `inputs_k`.", DeprecationWarning, stacklevel=4)
-        return inputs_kv, inputs_kv
-    if inputs_k is None:
-        if inputs_v is not None:
-            raise LiftArgumentError(
-                where,
-                "`inputs_v` was given without `inputs_k`, so its keys are missing.",
-                "Pass `inputs_k`. To use one array for both, leave out `inputs_v`.",
-            )
-        inputs_k = inputs_q
-    return inputs_k, inputs_k if inputs_v is None else inputs_v
-
-
-def _check_inputs(where: str, *inputs: Array) -> None:
-    q, k, v = (jnp.shape(x) for x in inputs)
-    if len(q) < 2 or q[:-2] != k[:-2] or k[:-1] != v[:-1]:
-        raise LiftArgumentError(
-            where,
-            "expected inputs_q, inputs_k and inputs_v of shapes (*batch, queries, features), (*batch, keys, features) "
-            f"and (*batch, keys, features), given {q}, {k} and {v}.",
-            "Pass inputs of one batch, with a value for each key. Pass a mask by keyword: `mask=…`.",
-        )
+        inputs_k = inputs_v = inputs_kv
+    return nn.attention_inputs(where, inputs_q, inputs_k, inputs_v)
 
 
 def _check_positions(where: str, rotary: Any, *positions: ArrayLike | None) -> None:
@@ -395,16 +375,4 @@ def _heads(where: str, module: MultiHeadDotProductAttention, features: int) -> t
     """Return the number of heads of queries, of keys and values, and the number of features of each head."""
     heads, features = module.num_heads, module.qkv_features or features
     kv_heads = heads if module.num_kv_heads is None else module.num_kv_heads
-    if heads < 1 or features % heads:
-        raise LiftArgumentError(
-            where,
-            f"{features} features of queries, keys and values cannot be divided among num_heads={heads}.",
-            f"Choose `qkv_features` as a multiple of it, such as {(features // max(heads, 1) + 1) * max(heads, 1)}.",
-        )
-    if kv_heads < 1 or heads % kv_heads:
-        raise LiftArgumentError(
-            where,
-            f"num_heads={heads} heads of queries cannot share num_kv_heads={kv_heads} heads of keys evenly.",
-            "Choose a divisor of `num_heads`; 1 means that all heads share one.",
-        )
-    return heads, kv_heads, features // heads
+    return heads, kv_heads, nn.head_features(where, features, heads, kv_heads)

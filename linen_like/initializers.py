@@ -8,27 +8,7 @@ Example:
 
 from __future__ import annotations
 
-from jax.nn.initializers import (
-    constant,
-    delta_orthogonal,
-    glorot_normal,
-    glorot_uniform,
-    he_normal,
-    he_uniform,
-    kaiming_normal,
-    kaiming_uniform,
-    lecun_normal,
-    lecun_uniform,
-    normal,
-    ones,
-    orthogonal,
-    truncated_normal,
-    uniform,
-    variance_scaling,
-    xavier_normal,
-    xavier_uniform,
-    zeros,
-)
+from jax.nn.initializers import *
 
 from liftcore.typing import Initializer
 

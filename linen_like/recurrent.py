@@ -167,7 +167,7 @@ class RNN(Module):
             return functools.partial(run, self.cell)
 
         given: Any = (self, place(self), inputs, initial_carry, seq_lengths, make_carry, loop)
-        switches = {"return_carry": return_carry, "time_major": time_major, "reverse": reverse}
+        switches: Any = {"return_carry": return_carry, "time_major": time_major, "reverse": reverse}
         return nn.run_cell(*given, **switches, keep_order=keep_order)
 
 

@@ -1,14 +1,4 @@
-from . import bridge, errors, filterlib, graph, rnglib, spmd, statelib, traversals, variablelib
-from .bridge.adopting import object_in_scope
-from .bridge.lifting import lift
-from .crossing.inside import PARTITION_NAME
-from .filterlib import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
-from .graph.capturing import capture
-from .graph.changing import pop, set_metadata, update
-from .graph.functions import GraphDef, PureState, call, merge, unflatten
-from .layers import initializers
-from .layers.activations import (
-    PReLU,
+from jax.nn import (
     celu,
     elu,
     gelu,
@@ -33,20 +23,37 @@ from .layers.activations import (
     softplus,
     standardize,
     swish,
-    tanh,
 )
-from .layers.attention import MultiHeadAttention
+from jax.numpy import tanh
+
+from liftcore.nn import (
+    avg_pool,
+    combine_masks,
+    make_attention_mask,
+    make_causal_mask,
+    max_pool,
+    min_pool,
+    pool,
+)
+
+from . import bridge, errors, filterlib, graph, rnglib, spmd, statelib, traversals, variablelib
+from .bridge.adopting import object_in_scope
+from .bridge.lifting import lift
+from .crossing.inside import PARTITION_NAME
+from .filterlib import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
+from .graph.capturing import capture
+from .graph.changing import pop, set_metadata, update
+from .graph.functions import GraphDef, PureState, call, merge, unflatten
+from .layers import initializers
+from .layers.activations import PReLU
+from .layers.attention import MultiHeadAttention, dot_product_attention
 from .layers.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RNNCellBase, SimpleCell
 from .layers.convolution import Conv, ConvTranspose
-from .layers.dot_product import dot_product_attention
 from .layers.embedding import Embed
-from .layers.equations import Einsum
 from .layers.initializers import Initializer
-from .layers.linear import Linear, LinearGeneral
+from .layers.linear import Einsum, Linear, LinearGeneral
 from .layers.lora import LoRA, LoRALinear
-from .layers.masks import combine_masks, make_attention_mask, make_causal_mask
 from .layers.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
-from .layers.pooling import avg_pool, max_pool, min_pool, pool
 from .layers.recurrent import RNN, Bidirectional
 from .layers.reparametrized import SpectralNorm, WeightNorm
 from .layers.stochastic import Dropout

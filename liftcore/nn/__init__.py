@@ -7,7 +7,7 @@
     normalization                    batch_norm, layer_norm, rms_norm, group_norm, instance_norm
     stochastic                       dropout, and drop, which takes a key
     activation                       prelu
-    attention                        dot_product_attention, dot_product_attention_weights
+    attention                        dot_product_attention, dot_product_attention_weights; checks of inputs and heads
     masks, rotary, decoding          for attention: masks, positions, and the cache for decoding
     fp8                              fp8_dot_general, fp8_simulated_dot_general, fp8_einsum: products of 8-bit numbers
     low_rank                         lora, lora_einsum, lora_conv, lora_embedding: updates of low rank;

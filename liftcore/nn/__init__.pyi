@@ -1,15 +1,14 @@
 from .activation import prelu
-from .attention import dot_product_attention, dot_product_attention_weights
+from .attention import attention_inputs, dot_product_attention, dot_product_attention_weights, head_features
 from .axes import check_mask, normalize_axes, split_mask
 from .convolution import conv, conv_local, conv_transpose
 from .decoding import DecodeCache, decode_cache
 from .dtypes import PromoteDtypeFn, canonicalize_dtype, promote_dtype
 from .fp8 import Fp8Meta, fp8_dot_general, fp8_einsum, fp8_simulated_dot_general
-from .kernels import convolve, convolve_transpose
+from .kernels import check_kernel_mask, convolve, convolve_transpose
 from .linear import affine, affine_einsum, dense, dense_general, einsum
 from .lookup import Embedding, embedding
-from .low_rank import lora
-from .low_rank_layers import LowRankEmbedding, lora_conv, lora_einsum, lora_embedding
+from .low_rank import LowRankEmbedding, lora, lora_conv, lora_einsum, lora_embedding
 from .low_rank_merging import merge_lora, unmerge_lora
 from .masks import combine_masks, make_attention_mask, make_causal_mask
 from .normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
@@ -56,12 +55,14 @@ __all__ = [
     "affine",
     "affine_einsum",
     "align",
+    "attention_inputs",
     "averager",
     "avg_pool",
     "batch_norm",
     "canonicalize_dtype",
     "check_carry",
     "check_cell",
+    "check_kernel_mask",
     "check_layer",
     "check_mask",
     "check_option",
@@ -90,6 +91,7 @@ __all__ = [
     "group_norm",
     "group_sizes",
     "gru_step",
+    "head_features",
     "instance_axes",
     "instance_norm",
     "is_sharded",

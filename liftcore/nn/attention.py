@@ -19,7 +19,7 @@ from .options import checks_options
 from .sharding import agree, is_sharded, product_sharding, reshape
 from .stochastic import draw_kept
 
-__all__ = ["dot_product_attention", "dot_product_attention_weights"]
+__all__ = ["attention_inputs", "dot_product_attention", "dot_product_attention_weights", "head_features"]
 
 
 class _Sows(Protocol):
@@ -178,23 +178,9 @@ def dot_product_attention(
             },
         )
         return fused_attention(where, implementation, query, key, value, bias, mask, is_causal)
-    weights = dot_product_attention_weights(
-        query,
-        key,
-        bias,
-        mask,
-        broadcast_dropout,
-        dropout_rng,
-        dropout_rate,
-        deterministic,
-        query.dtype,
-        precision,
-        module,
-        force_fp32_for_softmax,
-        einsum_dot_general,
-        qk_attn_weights_einsum,
-        is_causal=is_causal,
-    )
+    dropout = (broadcast_dropout, dropout_rng, dropout_rate, deterministic)
+    given: Any = (query.dtype, precision, module, force_fp32_for_softmax, einsum_dot_general, qk_attn_weights_einsum)
+    weights = dot_product_attention_weights(query, key, bias, mask, *dropout, *given, is_causal=is_causal)
     return _averages(weights, value, attn_weights_value_einsum or _einsum(precision, einsum_dot_general))
 
 
@@ -320,3 +306,65 @@ def _drops(where: str, rate: float, deterministic: bool, rng: Key | None) -> boo
             "Pass `dropout_rng=key`, or `deterministic=True` to drop nothing.",
         )
     return True
+
+
+def attention_inputs(
+    where: str, inputs_q: Array, inputs_k: Array | None, inputs_v: Array | None
+) -> tuple[Array, Array]:
+    """Return the inputs of keys and values: by default those of queries for both, and those of keys for values.
+
+    Args:
+        where: the layer, for errors.
+        inputs_q: the inputs of queries, `(*batch, queries, features)`.
+        inputs_k: the inputs of keys, `(*batch, keys, features)`.
+        inputs_v: the inputs of values, `(*batch, keys, features)`.
+
+    Raises:
+        LiftArgumentError: if there are values without keys, or shapes do not match.
+    """
+    if inputs_k is None:
+        if inputs_v is not None:
+            raise LiftArgumentError(
+                where,
+                "`inputs_v` was given without `inputs_k`, so its keys are missing.",
+                "Pass `inputs_k`. To use one array for both, leave out `inputs_v`.",
+            )
+        inputs_k = inputs_q
+    inputs_v = inputs_k if inputs_v is None else inputs_v
+    q, k, v = (jnp.shape(x) for x in (inputs_q, inputs_k, inputs_v))
+    if len(q) < 2 or q[:-2] != k[:-2] or k[:-1] != v[:-1]:
+        raise LiftArgumentError(
+            where,
+            "expected inputs_q, inputs_k and inputs_v of shapes (*batch, queries, features), (*batch, keys, features) "
+            f"and (*batch, keys, features), given {q}, {k} and {v}.",
+            "Pass inputs of one batch, with a value for each key. Pass a mask by keyword: `mask=…`.",
+        )
+    return inputs_k, inputs_v
+
+
+def head_features(where: str, features: int, num_heads: int, num_kv_heads: int) -> int:
+    """Return the number of features of each head.
+
+    Args:
+        where: the layer, for errors.
+        features: the features of all heads of queries together.
+        num_heads: the number of heads of queries.
+        num_kv_heads: the number of heads of keys and values.
+
+    Raises:
+        LiftArgumentError: if the heads cannot divide the features, or share keys, evenly.
+    """
+    if num_heads < 1 or features % num_heads:
+        fitting = (features // max(num_heads, 1) + 1) * max(num_heads, 1)
+        raise LiftArgumentError(
+            where,
+            f"{features} features of queries, keys and values cannot be divided among num_heads={num_heads}.",
+            f"Choose `qkv_features` as a multiple of it, such as {fitting}.",
+        )
+    if num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise LiftArgumentError(
+            where,
+            f"num_heads={num_heads} heads of queries cannot share num_kv_heads={num_kv_heads} heads of keys evenly.",
+            "Choose a divisor of `num_heads`; 1 means that all heads share one.",
+        )
+    return features // num_heads

@@ -28,7 +28,6 @@ from .params import param_for
 from .sharding import check_out_sharding, place, reshape
 from .windows import (
     PaddingLike,
-    Window,
     batch_ndim,
     check_padding,
     dimension_numbers,
@@ -204,35 +203,26 @@ def conv_local(
     kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (*places, features), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(x, kernel if mask is None else kernel * mask, bias, dtype=dtype)
-    run = functools.partial(_convolve_locally, window=window, precision=precision)
+
+    def run(x: Array, kernel: Array, bias: Array | None = None) -> Array:
+        y = lax.conv_general_dilated_local(
+            x,
+            kernel,
+            window.strides,
+            window.padding,
+            filter_shape=window.size,
+            lhs_dilation=window.input_dilation,
+            rhs_dilation=window.kernel_dilation,
+            dimension_numbers=dimension_numbers(x.ndim),
+            precision=precision,
+        )
+        return with_bias(y, bias, x.shape[:1])
+
     y = sharded_convolution(run, x, kernel, bias, batch=1, out_sharding=None if len(batch) != 1 else out_sharding)
     if len(batch) == 1:
         return y
     y = reshape(y, (*batch, *y.shape[1:]))
     return y if out_sharding is None else place(y, (), out_sharding=out_sharding)
-
-
-def _convolve_locally(
-    x: Array,
-    kernel: Array,
-    bias: Array | None = None,
-    *,
-    window: Window,
-    precision: lax.PrecisionLike,
-) -> Array:
-    """Convolve padded inputs that have one batch dimension."""
-    y = lax.conv_general_dilated_local(
-        x,
-        kernel,
-        window.strides,
-        window.padding,
-        filter_shape=window.size,
-        lhs_dilation=window.input_dilation,
-        rhs_dilation=window.kernel_dilation,
-        dimension_numbers=dimension_numbers(x.ndim),
-        precision=precision,
-    )
-    return with_bias(y, bias, x.shape[:1])
 
 
 @checks_options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Literal, cast
@@ -81,33 +80,22 @@ def fused_attention(
             f"{value.shape[-1]}.",
             "Pass `implementation=None`, or project values to as many features as keys.",
         )
-    run = functools.partial(_attend, batch=batch, is_causal=is_causal, implementation=implementation)
+
+    def attend(query: Array, key: Array, value: Array, bias: ArrayLike | None, mask: ArrayLike | None) -> Array:
+        y = jax.nn.dot_product_attention(
+            _one_batch_axis(query, batch),
+            _one_batch_axis(key, batch),
+            _one_batch_axis(value, batch),
+            bias=None if bias is None else _one_batch_axis(jnp.asarray(bias), batch),
+            mask=None if mask is None else _one_batch_axis(jnp.asarray(mask, bool), batch),
+            is_causal=is_causal,
+            implementation=cast(Literal["xla", "cudnn"], implementation),
+        )
+        return y.reshape(*batch, *y.shape[1:])
+
     spec = to_spec(*sharding_entries(query)[:-1], sharding_entries(value)[-1])
-    y: Array = on_auto_axes(run, spec, query, key, value, bias, mask)
+    y: Array = on_auto_axes(attend, spec, query, key, value, bias, mask)
     return y
-
-
-def _attend(
-    query: Array,
-    key: Array,
-    value: Array,
-    bias: ArrayLike | None,
-    mask: ArrayLike | None,
-    *,
-    batch: tuple[int, ...],
-    is_causal: bool,
-    implementation: str,
-) -> Array:
-    y = jax.nn.dot_product_attention(
-        _one_batch_axis(query, batch),
-        _one_batch_axis(key, batch),
-        _one_batch_axis(value, batch),
-        bias=None if bias is None else _one_batch_axis(jnp.asarray(bias), batch),
-        mask=None if mask is None else _one_batch_axis(jnp.asarray(mask, bool), batch),
-        is_causal=is_causal,
-        implementation=cast(Literal["xla", "cudnn"], implementation),
-    )
-    return y.reshape(*batch, *y.shape[1:])
 
 
 def _one_batch_axis(x: Array, batch: tuple[int, ...]) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -90,18 +89,28 @@ def convolve(
         LiftArgumentError: if inputs, kernel, window and groups do not match, or `out_sharding` does not match the mesh.
     """
     check_out_sharding(where, out_sharding)
-    run = functools.partial(
-        _convolve,
-        strides=strides,
-        padding=padding,
-        input_dilation=input_dilation,
-        kernel_dilation=kernel_dilation,
-        feature_group_count=feature_group_count,
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-        conv_general_dilated=conv_general_dilated,
-        where=where,
-    )
+
+    def run(inputs: Array, kernel: Array, bias: Array | None = None) -> Array:
+        window = to_window(where, kernel.shape[:-2], strides, padding, input_dilation, kernel_dilation)
+        x, batch = flatten_batch(where, inputs, len(window.size))
+        check_groups(where, x.shape[-1], kernel.shape[-1], feature_group_count)
+        _check_features(where, x.shape[-1], kernel.shape[-2] * feature_group_count)
+        x, window = pad(where, x, window)
+        options: Any = {} if preferred_element_type is None else {"preferred_element_type": preferred_element_type}
+        y = (conv_general_dilated or lax.conv_general_dilated)(
+            x,
+            kernel,
+            window.strides,
+            window.padding,
+            lhs_dilation=window.input_dilation,
+            rhs_dilation=window.kernel_dilation,
+            dimension_numbers=dimension_numbers(x.ndim),
+            feature_group_count=feature_group_count,
+            precision=precision,
+            **options,  # which a user's function may not accept
+        )
+        return with_bias(y, bias, batch)
+
     groups = feature_group_count > 1
     return sharded_convolution(run, inputs, kernel, bias, groups=groups, out_sharding=out_sharding)
 
@@ -178,42 +187,6 @@ def _sharded(
     return place(y, out, inputs, kernel)
 
 
-def _convolve(
-    inputs: Array,
-    kernel: Array,
-    bias: Array | None = None,
-    *,
-    strides: int | Iterable[int] | None,
-    padding: PaddingLike,
-    input_dilation: int | Iterable[int] | None,
-    kernel_dilation: int | Iterable[int] | None,
-    feature_group_count: int,
-    precision: lax.PrecisionLike,
-    preferred_element_type: Dtype | None,
-    conv_general_dilated: Callable[..., Array] | None,
-    where: str,
-) -> Array:
-    window = to_window(where, kernel.shape[:-2], strides, padding, input_dilation, kernel_dilation)
-    x, batch = flatten_batch(where, inputs, len(window.size))
-    check_groups(where, x.shape[-1], kernel.shape[-1], feature_group_count)
-    _check_features(where, x.shape[-1], kernel.shape[-2] * feature_group_count)
-    x, window = pad(where, x, window)
-    options: Any = {} if preferred_element_type is None else {"preferred_element_type": preferred_element_type}
-    y = (conv_general_dilated or lax.conv_general_dilated)(
-        x,
-        kernel,
-        window.strides,
-        window.padding,
-        lhs_dilation=window.input_dilation,
-        rhs_dilation=window.kernel_dilation,
-        dimension_numbers=dimension_numbers(x.ndim),
-        feature_group_count=feature_group_count,
-        precision=precision,
-        **options,  # which a user's function may not accept
-    )
-    return with_bias(y, bias, batch)
-
-
 def convolve_transpose(
     inputs: Array,
     kernel: Array,
@@ -262,52 +235,30 @@ def convolve_transpose(
             does not match the mesh.
     """
     check_out_sharding(where, out_sharding)
-    run = functools.partial(
-        _convolve_transpose,
-        strides=strides,
-        padding=padding,
-        kernel_dilation=kernel_dilation,
-        transpose_kernel=transpose_kernel,
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-        where=where,
-    )
+
+    def run(inputs: Array, kernel: Array, bias: Array | None = None) -> Array:
+        window = to_spread_window(where, kernel.shape[:-2], strides, padding, kernel_dilation)
+        x, batch = flatten_batch(where, inputs, len(window.size))
+        circular = window.padding == "CIRCULAR"
+        check_padding(where, window, x.shape[1:-1])
+        _check_features(where, x.shape[-1], kernel.shape[-1 if transpose_kernel else -2])
+        y = lax.conv_transpose(
+            x,
+            kernel,
+            window.strides,
+            "VALID" if circular else window.padding,
+            rhs_dilation=window.kernel_dilation,
+            transpose_kernel=transpose_kernel,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
+        )
+        if circular:
+            periods = [size * step for size, step in zip(x.shape[1:-1], window.strides, strict=True)]
+            y = _wound(y, periods, transpose_kernel)
+        return with_bias(y, bias, batch)
+
     axes = (-1, -2) if transpose_kernel else (-2, -1)
     return sharded_convolution(run, inputs, kernel, bias, axes=axes, out_sharding=out_sharding)
-
-
-def _convolve_transpose(
-    inputs: Array,
-    kernel: Array,
-    bias: Array | None = None,
-    *,
-    strides: int | Iterable[int] | None,
-    padding: PaddingLike,
-    kernel_dilation: int | Iterable[int] | None,
-    transpose_kernel: bool,
-    precision: lax.PrecisionLike,
-    preferred_element_type: Dtype | None,
-    where: str,
-) -> Array:
-    window = to_spread_window(where, kernel.shape[:-2], strides, padding, kernel_dilation)
-    x, batch = flatten_batch(where, inputs, len(window.size))
-    circular = window.padding == "CIRCULAR"
-    check_padding(where, window, x.shape[1:-1])
-    _check_features(where, x.shape[-1], kernel.shape[-1 if transpose_kernel else -2])
-    y = lax.conv_transpose(
-        x,
-        kernel,
-        window.strides,
-        "VALID" if circular else window.padding,
-        rhs_dilation=window.kernel_dilation,
-        transpose_kernel=transpose_kernel,
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-    )
-    if circular:
-        periods = [size * step for size, step in zip(x.shape[1:-1], window.strides, strict=True)]
-        y = _wound(y, periods, transpose_kernel)
-    return with_bias(y, bias, batch)
 
 
 def to_spread_window(
@@ -362,6 +313,11 @@ def check_groups(where: str, given: int, features: int, groups: int) -> None:
 
 def check_kernel_mask(where: str, mask: Array | None, shape: tuple[int, ...]) -> None:
     """Check that a mask has the shape of the kernel.
+
+    Args:
+        where: the layer, for errors.
+        mask: the mask, or None.
+        shape: the shape of the kernel.
 
     Raises:
         LiftArgumentError: if it has another shape.

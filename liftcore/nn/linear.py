@@ -7,19 +7,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
 from ..errors import LiftArgumentError
 from ..scopes.scope import Scope
-from ..typing import Array, ArrayLike, Dtype, Initializer, Key, Shape
+from ..typing import Array, ArrayLike, Dtype, Initializer
 from .axes import normalize_axes, to_tuple
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .equation import to_equation
 from .options import checks_options
-from .params import param_for
+from .params import folded, param_for
 from .sharding import Labels, agree, align, check_out_sharding, explained, product_sharding, reshape
 
 __all__ = ["affine", "affine_einsum", "dense", "dense_general", "einsum"]
@@ -156,8 +155,8 @@ def dense_general(
     n, rows, columns = math.prod(batch_shape), math.prod(summed_shape), math.prod(features)
     param = functools.partial(param_for, inputs, "dense_general", scope)
     shapes = (*batch_shape, *summed_shape, *features), (*batch_shape, *features)
-    kernel = param("kernel", _flat(kernel_init, (n * rows, columns)), shapes[0], param_dtype)
-    bias = param("bias", _flat(bias_init, (n * columns,)), shapes[1], param_dtype) if use_bias else None
+    kernel = param("kernel", folded(kernel_init, (n * rows, columns)), shapes[0], param_dtype)
+    bias = param("bias", folded(bias_init, (n * columns,)), shapes[1], param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
     options: Any = {"precision": precision, "dot_general": dot_general, "out_sharding": out_sharding, "where": where}
     return affine(x, kernel, bias, axes, batch, **options)
@@ -370,17 +369,6 @@ def _given(**options: Any) -> dict[str, Any]:
 def _fit(where: str, fits: bool, text: str) -> None:
     if not fits:
         raise LiftArgumentError(where, text, "Check the sizes of the layer, and the shape of its inputs.")
-
-
-def _flat(init_fn: Initializer, flat: Shape) -> Initializer:
-    """Wrap an initializer to see a flat shape; the value is folded, inside boxed metadata if there is any."""
-
-    def init(key: Key, shape: Shape, dtype: Dtype) -> Any:
-        made = init_fn(key, flat, dtype)
-        # Inside the metadata: outside of it, the flat value would be sharded by the names of the folded axes.
-        return jax.tree.map(lambda leaf: jnp.reshape(leaf, shape), made)
-
-    return init
 
 
 def _check_axes(

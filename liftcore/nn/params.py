@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from ..errors import ScopeParamShapeError
 from ..scopes.scope import Scope
 from ..typing import ArrayLike, Dtype, Initializer, Key, Shape
 
-__all__ = ["check_stored", "param_for"]
+__all__ = ["check_stored", "folded", "param_for"]
 
 
 def param_for(
@@ -42,6 +43,17 @@ def _of_nothing(init_fn: Initializer) -> Initializer:
             return init_fn(key, shape, dtype)
         except ZeroDivisionError:
             return jnp.zeros(shape, dtype)
+
+    return init
+
+
+def folded(init_fn: Initializer, flat: Shape) -> Initializer:
+    """Wrap an initializer to see a flat shape; the value is folded, inside boxed metadata if there is any."""
+
+    def init(key: Key, shape: Shape, dtype: Dtype) -> Any:
+        made = init_fn(key, flat, dtype)
+        # Inside the metadata: outside of it, the flat value would be sharded by the names of the folded axes.
+        return jax.tree.map(lambda leaf: jnp.reshape(leaf, shape), made)
 
     return init
 

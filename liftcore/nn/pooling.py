@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -60,16 +59,15 @@ def pool(
     single = inputs.ndim == len(window) + 1
     x = inputs[None] if single else inputs
     sizes = (*batch, *window, 1), (*batch, *steps, 1)
-    reduce = functools.partial(_reduce_window, init=init, reduce_fn=reduce_fn, sizes=sizes, padding=pads)
+
+    def reduce(x: Array) -> Array:
+        reduced: Array = lax.reduce_window(x, init, reduce_fn, *sizes, pads)
+        return reduced
+
     spec = to_spec(*sharding_entries(x))
     # XLA's partitioner cannot handle padded windows over sharded dimensions.
     y: Array = on_auto_axes(reduce, spec, gather(x, range(len(batch), x.ndim - 1)))
     return jnp.squeeze(y, axis=0) if single else y
-
-
-def _reduce_window(x: Array, init: float, reduce_fn: Any, sizes: tuple[Any, Any], padding: Any) -> Array:
-    reduced: Array = lax.reduce_window(x, init, reduce_fn, *sizes, padding)
-    return reduced
 
 
 def max_pool(

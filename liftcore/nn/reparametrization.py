@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -59,21 +58,17 @@ def spectral_normalize(
     Returns:
         The weights; the singular vector that was found, to start from next time; and the singular value.
     """
+
+    def divide(weights: Array, u: Array) -> tuple[Array, Array, Array]:
+        matrix, v = jnp.reshape(weights, (-1, weights.shape[-1])), u
+        for _ in range(n_steps):
+            v = unit_norm(jnp.matmul(u, matrix.T), epsilon=epsilon)
+            u = unit_norm(jnp.matmul(v, matrix), epsilon=epsilon)
+        u, v = lax.stop_gradient(u), lax.stop_gradient(v)
+        sigma = jnp.matmul(jnp.matmul(v, matrix), u.T)[0, 0]
+        divided = jnp.reshape(matrix / jnp.where(sigma != 0, sigma, 1), weights.shape)
+        return jnp.asarray(divided, canonicalize_dtype(weights, u, v, sigma, dtype=dtype)), u, sigma
+
     specs = to_spec(*sharding_entries(weights)), to_spec(*sharding_entries(u)), to_spec()
-    found: tuple[Array, Array, Array] = on_auto_axes(
-        functools.partial(_spectral, n_steps=n_steps, epsilon=epsilon, dtype=dtype), specs, weights, u
-    )
+    found: tuple[Array, Array, Array] = on_auto_axes(divide, specs, weights, u)
     return found
-
-
-def _spectral(
-    weights: Array, u: Array, *, n_steps: int, epsilon: float, dtype: Dtype | None
-) -> tuple[Array, Array, Array]:
-    matrix, v = jnp.reshape(weights, (-1, weights.shape[-1])), u
-    for _ in range(n_steps):
-        v = unit_norm(jnp.matmul(u, matrix.T), epsilon=epsilon)
-        u = unit_norm(jnp.matmul(v, matrix), epsilon=epsilon)
-    u, v = lax.stop_gradient(u), lax.stop_gradient(v)
-    sigma = jnp.matmul(jnp.matmul(v, matrix), u.T)[0, 0]
-    divided = jnp.reshape(matrix / jnp.where(sigma != 0, sigma, 1), weights.shape)
-    return jnp.asarray(divided, canonicalize_dtype(weights, u, v, sigma, dtype=dtype)), u, sigma

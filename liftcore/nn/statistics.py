@@ -185,7 +185,7 @@ class Normalization(NamedTuple):
 
     def moments(
         self, x: Array, axes: Sequence[int], mask: ArrayLike | None = None, centered: bool = True
-    ) -> tuple[Array | None, Array]:
+    ) -> tuple[Any, Array]:
         """Return mean and variance over axes.
 
         Args:
@@ -206,7 +206,7 @@ class Normalization(NamedTuple):
             )
         average = averager(axes, mask, self.axis_name, self.axis_index_groups)
         x = to_reduction_dtype(x, self.dtype, self.force_float32)
-        return moments(x, axes, average, self.use_fast_variance) if centered else (None, *average(abs_square(x)))
+        return moments(x, axes, average, self.use_fast_variance) if centered else (None, average(abs_square(x))[0])
 
     def group_moments(
         self, x: Array, axes: Sequence[int], groups: int, size: int, mask: ArrayLike | None = None
@@ -228,7 +228,7 @@ class Normalization(NamedTuple):
         def moments_of(x: Array, mask: ArrayLike | None) -> tuple[Array, ...]:
             grouped = jnp.reshape(x, (*x.shape[:-1], groups, size))
             found = self.moments(grouped, (*axes[:-1], x.ndim), split_mask(mask, groups, size))
-            return tuple(jnp.repeat(one, size, axis=-1) for one in found)  # type: ignore[arg-type]
+            return tuple(jnp.repeat(one, size, axis=-1) for one in found)
 
         spec = to_spec(*(entry for axis, entry in enumerate(sharding_entries(x)) if axis not in axes[:-1]))
         found: tuple[Array, Array] = on_auto_axes(moments_of, (spec, spec), x, mask)

@@ -1,4 +1,4 @@
-"""Activations: the functions of JAX, and `PReLU`, which has a trainable slope."""
+"""`PReLU`, an activation with a trainable slope; those without parameters are in `jax.nn`."""
 
 from __future__ import annotations
 
@@ -7,33 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
-from jax.nn import (
-    celu,
-    elu,
-    gelu,
-    glu,
-    hard_sigmoid,
-    hard_silu,
-    hard_swish,
-    hard_tanh,
-    identity,
-    leaky_relu,
-    log_sigmoid,
-    log_softmax,
-    logsumexp,
-    one_hot,
-    relu,
-    relu6,
-    selu,
-    sigmoid,
-    silu,
-    soft_sign,
-    softmax,
-    softplus,
-    standardize,
-    swish,
-)
-from jax.numpy import tanh
 
 from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype
@@ -43,34 +16,7 @@ from ..variablelib.kinds import Param
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .parameters import value_of
 
-__all__ = [
-    "PReLU",
-    "celu",
-    "elu",
-    "gelu",
-    "glu",
-    "hard_sigmoid",
-    "hard_silu",
-    "hard_swish",
-    "hard_tanh",
-    "identity",
-    "leaky_relu",
-    "log_sigmoid",
-    "log_softmax",
-    "logsumexp",
-    "one_hot",
-    "relu",
-    "relu6",
-    "selu",
-    "sigmoid",
-    "silu",
-    "soft_sign",
-    "softmax",
-    "softplus",
-    "standardize",
-    "swish",
-    "tanh",
-]
+__all__ = ["PReLU"]
 
 
 class PReLU(Module):

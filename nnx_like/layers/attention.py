@@ -1,11 +1,13 @@
-"""`MultiHeadAttention`: attention with several heads, and a cache for decoding."""
+"""Attention of objects: dot-product attention, and `MultiHeadAttention`, with a cache for decoding."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -16,15 +18,150 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, Shape
 from ..objects.module import Module
 from ..rnglib.streams import Rngs, RngStream
 from ..variablelib.kinds import Cache
-from .dot_product import dot_product_attention
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import lecun_normal, zeros
 from .linear import LinearGeneral
 from .normalization import LayerNorm
 
-__all__ = ["MultiHeadAttention"]
+__all__ = ["MultiHeadAttention", "dot_product_attention", "dot_product_attention_weights"]
 
 _LECUN_NORMAL = lecun_normal()
+
+
+@nn.checks_options
+def dot_product_attention_weights(
+    query: Array,
+    key: Array,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: Key | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Dtype | None = None,
+    precision: lax.PrecisionLike = None,
+    module: Module | None = None,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+    is_causal: bool = False,
+) -> Array:
+    """Compute `softmax(query · key / √depth + bias)` over the keys, for the pairs that the mask allows.
+
+    Shapes: `(*batch, queries, heads, depth)` and `(*batch, keys, kv_heads, depth)` to `(*batch, heads, queries, keys)`;
+    see `dot_product_attention`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.eye(2)[:, None]  # two positions, one head
+        >>> dot_product_attention_weights(x, x, is_causal=True).round(3)
+        Array([[[1.  , 0.  ],
+                [0.33, 0.67]]], dtype=float32)
+
+    Args:
+        query: the queries.
+        key: the keys.
+        bias: added to the products, broadcast to the weights.
+        mask: the weights that may be nonzero, broadcast to the weights: True, or a nonzero number.
+        broadcast_dropout: whether all heads and examples drop the same weights.
+        dropout_rng: the key for dropout.
+        dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
+        deterministic: whether to drop nothing.
+        dtype: the dtype of the computation; by default what query and key promote to.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        module: a module to sow the weights into, before dropout, as `Intermediate` `attention_weights`.
+        promote_dtype: converts `(query, key)` to one dtype.
+        is_causal: whether query `i` ignores keys after the `i`-th; a mask or bias may hide more.
+
+    Raises:
+        LiftArgumentError: if shapes do not match, or a dropout key is missing.
+    """
+    query, key = promote_dtype((query, key), dtype=dtype)
+    dropout = (broadcast_dropout, dropout_rng, dropout_rate, deterministic)
+    given = (query.dtype, precision, module)
+    return nn.dot_product_attention_weights(query, key, bias, mask, *dropout, *given, is_causal=is_causal)
+
+
+@nn.checks_options
+def dot_product_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: Key | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Dtype | None = None,
+    precision: lax.PrecisionLike = None,
+    module: Module | None = None,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+    is_causal: bool = False,
+) -> Array:
+    """Average the values with the weights of `dot_product_attention_weights`.
+
+    Without a dropout rate and a module, this is `jax.nn.dot_product_attention`, with the softmax in `float32`. Source:
+    Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762. If there are fewer heads of keys and
+    values than of queries, neighboring heads of queries share one (grouped queries, https://arxiv.org/abs/2305.13245).
+
+    Shapes: `(*batch, queries, heads, depth)`, `(*batch, keys, kv_heads, depth)` and `(*batch, keys, kv_heads, out)` to
+    `(*batch, queries, heads, out)`; `kv_heads` divides `heads`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.eye(2)[:, None]  # two positions, one head
+        >>> dot_product_attention(x, x, 100 * x, is_causal=True)[:, 0].round()
+        Array([[100.,   0.],
+               [ 33.,  67.]], dtype=float32)
+
+    Args:
+        query: the queries.
+        key: the keys.
+        value: the values to average.
+        bias: added to the products, broadcast to the weights.
+        mask: the weights that may be nonzero, broadcast to the weights: True, or a nonzero number.
+        broadcast_dropout: whether all heads and examples drop the same weights.
+        dropout_rng: the key for dropout.
+        dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
+        deterministic: whether to drop nothing.
+        dtype: the dtype of the computation; by default what query, key and value promote to.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
+        module: a module to sow the weights into, before dropout, as `Intermediate` `attention_weights`.
+        promote_dtype: converts `(query, key, value)` to one dtype.
+        is_causal: whether query `i` ignores keys after the `i`-th; a mask or bias may hide more.
+
+    Raises:
+        LiftArgumentError: if shapes do not match, or a dropout key is missing.
+    """
+    query, key, value = promote_dtype((query, key, value), dtype=dtype)
+    fused = dropout_rate == 0.0 and module is None and value.shape[-1] == key.shape[-1]
+    exactly = _precisely(precision) if fused else None
+    if exactly is not None:
+        with exactly:
+            return nn.dot_product_attention(query, key, value, bias, mask, is_causal=is_causal, implementation="xla")
+    dropout = (broadcast_dropout, dropout_rng, dropout_rate, deterministic)
+    given = (query.dtype, precision, module)
+    return nn.dot_product_attention(query, key, value, bias, mask, *dropout, *given, is_causal=is_causal)
+
+
+def _precisely(precision: Any) -> contextlib.AbstractContextManager[Any] | None:
+    """Return a context that sets the precision of fused attention; None if a single setting is not enough."""
+    if precision is None:
+        return contextlib.nullcontext()
+    if isinstance(precision, tuple) and len(precision) == 2 and precision[0] == precision[1]:
+        precision = precision[0]
+    if isinstance(precision, lax.DotAlgorithmPreset):
+        name = precision.name
+    elif isinstance(precision, lax.Precision | str):
+        name = str(getattr(precision, "name", precision)).lower()
+    else:  # a pair, or a `DotAlgorithm`
+        return None
+    exactly: contextlib.AbstractContextManager[Any] = jax.default_matmul_precision(_ALSO_CALLED.get(name, name))
+    return exactly
+
+
+_ALSO_CALLED = {"fastest": "default", "bfloat16_3x": "high"}
 
 
 class MultiHeadAttention(Module):
@@ -142,7 +279,7 @@ class MultiHeadAttention(Module):
         self.out_features = in_features if out_features is None else out_features
         self.in_kv_features = in_features if in_kv_features is None else in_kv_features
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        self.head_dim = _head_dim(num_heads, self.num_kv_heads, self.qkv_features)
+        self.head_dim = nn.head_features("MultiHeadAttention", self.qkv_features, num_heads, self.num_kv_heads)
         self.dtype, self.param_dtype, self.precision, self.use_bias = dtype, param_dtype, precision, use_bias
         self.broadcast_dropout, self.dropout_rate, self.deterministic = broadcast_dropout, dropout_rate, deterministic
         self.attention_fn, self.decode, self.normalize_qk = attention_fn, decode, normalize_qk
@@ -247,7 +384,7 @@ class MultiHeadAttention(Module):
         Raises:
             LiftArgumentError: if the shapes of inputs, mask and cache do not match, or a required argument is missing.
         """
-        inputs_k, inputs_v = self._inputs(inputs_q, inputs_k, inputs_v)
+        inputs_k, inputs_v = nn.attention_inputs("MultiHeadAttention", inputs_q, inputs_k, inputs_v)
         query = self.query(inputs_q, out_sharding=qkv_sharding)
         key = self.key(inputs_k, out_sharding=qkv_sharding)
         value = self.value(inputs_v, out_sharding=qkv_sharding)
@@ -326,27 +463,6 @@ class MultiHeadAttention(Module):
         batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
         self.init_cache((*batch, max_length, self.in_features), jnp.float32 if self.dtype is None else self.dtype)
 
-    def _inputs(self, inputs_q: Array, inputs_k: Array | None, inputs_v: Array | None) -> tuple[Array, Array]:
-        """Return the inputs of queries, keys and values, checked."""
-        if inputs_k is None:
-            if inputs_v is not None:
-                raise LiftArgumentError(
-                    "MultiHeadAttention",
-                    "`inputs_v` was given without `inputs_k`, so its keys are missing.",
-                    "Pass `inputs_k`. To use one array for both, leave out `inputs_v`.",
-                )
-            inputs_k = inputs_q
-        inputs_v = inputs_k if inputs_v is None else inputs_v
-        q, k, v = (jnp.shape(x) for x in (inputs_q, inputs_k, inputs_v))
-        if len(q) < 2 or q[:-2] != k[:-2] or k[:-1] != v[:-1]:
-            raise LiftArgumentError(
-                "MultiHeadAttention",
-                "expected inputs_q, inputs_k and inputs_v of shapes (*batch, queries, features), (*batch, keys, "
-                f"features) and (*batch, keys, features), given {q}, {k} and {v}.",
-                "Pass inputs of one batch, with a value for each key. Pass a mask by keyword: `mask=…`.",
-            )
-        return inputs_k, inputs_v
-
     def _chosen(self, name: str, given: bool | None) -> bool:
         """Return an option from the call, or else from the layer."""
         found = getattr(self, name) if given is None else given
@@ -381,21 +497,3 @@ class MultiHeadAttention(Module):
                 "Call `init_cache(input_shape)` first, with the shape of the longest inputs.",
             )
         return nn.DecodeCache(key, value, index, "MultiHeadAttention", "`init_cache` with a shape", casts=True)
-
-
-def _head_dim(num_heads: int, num_kv_heads: int, features: int) -> int:
-    """Return the number of features of each head."""
-    if num_heads < 1 or features % num_heads:
-        fitting = (features // max(num_heads, 1) + 1) * max(num_heads, 1)
-        raise LiftArgumentError(
-            "MultiHeadAttention",
-            f"{features} features of queries, keys and values cannot be divided among num_heads={num_heads}.",
-            f"Choose a multiple of it for `qkv_features`, such as {fitting}.",
-        )
-    if num_kv_heads < 1 or num_heads % num_kv_heads:
-        raise LiftArgumentError(
-            "MultiHeadAttention",
-            f"num_heads={num_heads} heads of queries cannot share num_kv_heads={num_kv_heads} heads of keys evenly.",
-            "Choose a divisor of `num_heads`; 1 means that all heads share one.",
-        )
-    return features // num_heads

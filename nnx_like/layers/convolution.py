@@ -101,7 +101,7 @@ class Conv(Module):
         self.kernel_size = to_tuple(kernel_size)
         _check_groups(in_features, out_features, feature_group_count)
         self.kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
-        _check_mask("Conv", mask, self.kernel_shape)
+        nn.check_kernel_mask("Conv", mask, self.kernel_shape)
         self.kernel = new_param("Conv", rngs, kernel_init, self.kernel_shape, param_dtype, kernel_metadata)
         self.bias = None
         if use_bias:
@@ -224,7 +224,7 @@ class ConvTranspose(Module):
         self.kernel_size = to_tuple(kernel_size)
         ends = (out_features, in_features) if transpose_kernel else (in_features, out_features)
         self.kernel_shape = (*self.kernel_size, *ends)
-        _check_mask("ConvTranspose", mask, self.kernel_shape)
+        nn.check_kernel_mask("ConvTranspose", mask, self.kernel_shape)
         self.kernel = new_param("ConvTranspose", rngs, kernel_init, self.kernel_shape, param_dtype, kernel_metadata)
         self.bias = None
         if use_bias:
@@ -271,18 +271,9 @@ def _promoted(layer: Conv | ConvTranspose, inputs: ArrayLike) -> Any:
     """Return the inputs, the masked kernel and the bias in one dtype."""
     kernel = value_of(layer.kernel)
     if layer.mask is not None:
-        _check_mask(type(layer).__name__, layer.mask, layer.kernel_shape)
+        nn.check_kernel_mask(type(layer).__name__, layer.mask, layer.kernel_shape)
         kernel = kernel * layer.mask
     return layer.promote_dtype((inputs, kernel, value_of(layer.bias)), dtype=layer.dtype)
-
-
-def _check_mask(where: str, mask: Array | None, shape: tuple[int, ...]) -> None:
-    if mask is not None and jnp.shape(mask) != shape:
-        raise LiftArgumentError(
-            where,
-            f"the mask has shape {jnp.shape(mask)}, but the kernel has shape {shape}.",
-            f"Pass a mask of shape {shape}.",
-        )
 
 
 def _check_groups(in_features: int, out_features: int, groups: int) -> None:

@@ -147,7 +147,7 @@ class RNN(Module):
             return self.cell.initialize_carry(shape, self.rngs if stream is None else stream)
 
         given: Any = (self, "RNN", inputs, initial_carry, seq_lengths, make_carry, self._loop)
-        switches = {"return_carry": return_carry, "time_major": time_major, "reverse": reverse}
+        switches: Any = {"return_carry": return_carry, "time_major": time_major, "reverse": reverse}
         return nn.run_cell(*given, **switches, keep_order=keep_order)
 
     def _loop(self, time: Sequences, keeps_all: bool, out_axes: Any) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
@@ -234,6 +235,38 @@ def test_lifts_and_runners_use_public_names_of_the_pipeline_only(source: Source)
     for one in imports(source):
         if one.module.startswith("liftcore.pipeline"):
             assert one.name in public, f"line {one.line}: {one.name}"
+
+
+COMPUTES = {
+    "equinox_like.checking": "`error_if` tests values",
+    "equinox_like.shard": "`filter_shard` is that function of JAX",
+    "equinox_like.vmap": "moves the axis that a user named",
+    "linen_like.cells": "the gates in one product, and default activations that can be pickled",
+    "linen_like.recurrent": "the default `merge_fn`",
+    "linen_like.stacks.one_by_one": "stacks the outputs of layers",
+    "linen_like.stacks.stacking": "stacks the variables of layers",
+    "nnx_like.layers.activations": "`PReLU` may have a dtype of its own",
+    "nnx_like.layers.cells": "the gates in one product, and default activations that can be pickled",
+    "nnx_like.layers.parameters": "folds the value of an initializer, inside its metadata",
+    "nnx_like.layers.recurrent": "the default `merge_fn`",
+    "nnx_like.rnglib.streams": "one count for each key",
+    "nnx_like.training.ema": "rounds averages of integers",
+    "nnx_like.training.metrics": "sums and deviations",
+    "nnx_like.variablelib.items": "sets one element of a value",
+}
+"""The files of the styles that compute, and what. The list may only shrink: what two need is in liftcore, once."""
+
+PLAIN = {"array", "asarray", "dtype", "issubdtype", "ndim", "ones", "result_type", "shape", "size", "zeros"}
+"""Functions of JAX that say what an array is, or make the first value of a variable."""
+
+
+def test_styles_leave_computing_to_liftcore() -> None:
+    def computes(source: Source) -> bool:
+        calls = [ast.unparse(node.func) for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
+        found = [re.match(r"(?:jnp|lax|jax\.(?:numpy|lax|nn))\.(?:asarray\(\w+\)\.)?(\w+)", call) for call in calls]
+        return any(one is not None and one[1] not in PLAIN for one in found)
+
+    assert {source.module for source in STYLES.values() if computes(source)} == COMPUTES.keys()
 
 
 def test_liftcore_knows_no_module_layer() -> None:

@@ -15,8 +15,8 @@ import linen_like as nn
 import nnx_like as nnx
 from liftcore.errors import LiftArgumentError, LiftError
 from nnx_like.errors import StructureError
+from nnx_like.layers.attention import dot_product_attention_weights
 from nnx_like.layers.cells import modified_orthogonal
-from nnx_like.layers.dot_product import dot_product_attention_weights
 
 X = jnp.sin(jnp.arange(24.0)).reshape(2, 3, 4)
 
