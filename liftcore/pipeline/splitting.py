@@ -70,6 +70,10 @@ class Split:
         earlier: for each initial value, the numbers of those that it reads directly or indirectly.
     """
 
+    numbers: range
+    outvars: list[Any]
+    earlier: list[frozenset[int]]
+
     def __init__(self, closed: jex.ClosedJaxpr, sizes: Sequence[int], structure: Any, body: Body | None = None) -> None:
         self.jaxpr, self.consts, self._sizes, self.body = opened(closed), list(closed.consts), sizes, body
         avals = [atom.aval for atom in closed.jaxpr.outvars]
