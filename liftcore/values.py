@@ -134,7 +134,7 @@ def tag_previews(tree: PyTree, at: Path) -> PyTree:
     return jax.tree.map_with_path(lambda path, leaf: tag(leaf, _preview_name(at, path)), tree)
 
 
-def previews_in(tagged: Mapping[str, Any], created: PyTree, places: Sequence[Path]) -> dict[Any, int]:
+def previews_in(tagged: Mapping[Any, Any], created: PyTree, places: Sequence[Path]) -> dict[Any, int]:
     """Find previews among tagged values; map them to the indices of the initial values.
 
     Args:

@@ -156,8 +156,8 @@ def _check_records(body: Body) -> None:
             if body.outers[index].tree.thread != here:  # the scopes outside may belong to another thread
                 body.outers[index].below(path).check_live("drawing from", name)
         for scope, names in zip(body.given, record.names, strict=bool(record.names)):
-            for (*path, name, collection), owner in names.owners:
-                scope.below(tuple(path)).check_owner(name, collection, owner)
+            for (*modules, own, collection), owner in names.owners:
+                scope.below(tuple(modules)).check_owner(own, collection, owner)
 
 
 def _checked_changes(body: Body, groups: Sequence[PyTree]) -> tuple[dict[Place, Any], dict[Place, Any]]:

@@ -70,6 +70,10 @@ class Split:
         earlier: for each initial value, the numbers of those that it reads directly or indirectly.
     """
 
+    numbers: range
+    outvars: list[Any]
+    earlier: list[frozenset[int]]
+
     def __init__(self, closed: jex.ClosedJaxpr, sizes: Sequence[int], structure: Any, body: Body | None = None) -> None:
         self.jaxpr, self.consts, self._sizes, self.body = opened(closed), list(closed.consts), sizes, body
         avals = [atom.aval for atom in closed.jaxpr.outvars]
@@ -435,8 +439,8 @@ class Prologue:
         # values, both would seem to depend on all that it reads. So those that depend on different operands are
         # computed separately. In a batch that is not nested too, a value that all elements share must read a mapped
         # value as it will be in `apply`: batched.
-        shared = [] if axes is None else [number for number in numbers if axes[number] is None]
-        mixes = any(axes[read] is not None for number in shared for read in split.earlier[number])
+        pairs = () if axes is None else ((axes[one], axes[read]) for one in numbers for read in split.earlier[one])
+        mixes = any(axis is None and read is not None for axis, read in pairs)
         for group in split.in_order(numbers) if outer is not None or mixes else [numbers]:
             self.evaluate(group, axes, form if outer is None else outer_form)
 
