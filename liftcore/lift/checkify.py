@@ -86,5 +86,5 @@ def checkify(
         error, (result, values) = checks.checkify(rest, chosen)()
         return split.join(created, (error, result), values)
 
-    out = [variables, Captured(all=True)]
+    out = (variables, Captured(all=True))
     return transformation(transform, [variables], out, [rngs], "checkify", advice=AS_IT_IS)(fn)

@@ -79,7 +79,7 @@ def cond(
 
         return run_one(body, [true_fun, false_fun], choose, variable_groups, rng_groups, operands)
 
-    out = [variables, Captured(all=True)]
+    out = (variables, Captured(all=True))
     lifted = transformation(transform, [variables], out, [rngs], "cond", advice=_ADVICE)(true_fun)
 
     @named_like(true_fun)
@@ -135,7 +135,7 @@ def switch(
 
         return run_one(body, functions, choose, variable_groups, rng_groups, operands)
 
-    out = [variables, Captured(all=True)]
+    out = (variables, Captured(all=True))
     lifted = transformation(transform, [variables], out, [rngs], "switch", advice=_ADVICE)(functions[0])
 
     @named_like(functions[0])

@@ -54,5 +54,5 @@ def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter
         body.forget()
         return shapes, body.unchanged
 
-    out = [variables, Captured(all=True)]
+    out = (variables, Captured(all=True))
     return transformation(transform, [variables], out, [rngs], "eval_shape", advice=_ADVICE)(fn)

@@ -65,7 +65,7 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
         body.replay(dataclasses.replace(record, draws=(*record.draws, *draws)))
         return output
 
-    out = [variables, Captured(all=True)]
+    out = (variables, Captured(all=True))
     return transformation(transform, [variables], out, [rngs], "fold_rngs", advice=_ADVICE)(fn)
 
 

@@ -134,7 +134,7 @@ def jit(
         return own if other is fn else prepare(other)
 
     def lift(runner: Runner) -> Lifter:
-        out = [variables, Captured(all=True)]
+        out = (variables, Captured(all=True))
         return transformation(
             functools.partial(transform, runner), [variables], out, [rngs], "jit", advice=AS_IT_IS, prepare=prepared
         )

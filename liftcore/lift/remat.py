@@ -83,7 +83,7 @@ def remat(
     def prepare(fn: Callable[..., Any]) -> set[str]:
         return choose(fn, "static", static_argnums, static_argnames)
 
-    out = [variables, Captured(all=True)]
+    out = (variables, Captured(all=True))
     return transformation(transform, [variables], out, [rngs], "remat", advice=AS_IT_IS, prepare=prepare)(fn)
 
 

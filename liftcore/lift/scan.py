@@ -2,7 +2,7 @@
 
 The body is traced once. Its variables form three kinds of groups: *shared* variables are the same in all iterations,
 *carried* variables pass from one iteration to the next, and *stacked* variables have an axis with one slice for each
-iteration. `loop` describes how the body may create a variable of each kind.
+iteration. `liftcore.runners.looping` describes how the body may create a variable of each kind.
 """
 
 from __future__ import annotations

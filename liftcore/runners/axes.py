@@ -198,6 +198,7 @@ def flatten_axes(where: str, axes: PyTree, tree: PyTree, body: Body | None = Non
         return [axes] * len(jax.tree.leaves(tree))
     if axes is None or axes is broadcast:
         return [None] * len(jax.tree.leaves(tree))
+    treedef: Any
     prefix, treedef = jax.tree.flatten(axes, is_leaf=_no_axis)
     try:
         parts = treedef.flatten_up_to(tree)

@@ -100,6 +100,7 @@ def _promoted(before: PyTree, after: PyTree) -> PyTree | None:
 
     JAX does the same: a Python number that enters a loop as a weakly typed `int32` may come out as a `float32`.
     """
+    treedef: Any
     (leaves, treedef), (news, treedef_after) = jax.tree.flatten(before), jax.tree.flatten(after)
     if treedef != treedef_after:
         return None
@@ -121,6 +122,7 @@ def _casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[
 
     They correspond to `_promoted` for variables that existed before; see `Tree.casts`.
     """
+    treedef: Any
     found = {}
     after = by_place(written)
     for place, value in by_place(select(created, written)).items():
@@ -159,6 +161,7 @@ def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
     Raises:
         CarryTypeError: if the structure, a shape, a dtype or a sharding differs.
     """
+    treedef: Any
     (olds, treedef), (news, treedef_after) = jax.tree.flatten(before), jax.tree.flatten(after)
     if treedef != treedef_after:
         raise CarryTypeError(

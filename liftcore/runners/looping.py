@@ -455,20 +455,24 @@ class Carrying:
 
 
 class Outputs:
-    """The outputs of a body that are stacked, along the axes in `out_axes`."""
+    """The outputs of a body that are stacked, along the axes in `out_axes`; by default they stay as they are."""
 
     def __init__(self, body: Body, out_axes: InOutAxes) -> None:
         self._body, self._out_axes = body, out_axes
 
-    def split(self, ys: PyTree) -> tuple[list[Any], list[Any]]:
-        """Return the leaves to stack, and those that are the same in all iterations; it runs in the body."""
+    def split(self, ys: PyTree) -> tuple[PyTree, list[Any]]:
+        """Return what is stacked, and the leaves that are the same in all iterations; it runs in the body."""
+        if self._out_axes == 0:
+            return ys, []
         self._axes = check_out_axes("out_axes", self._out_axes, ys, self._body)
         leaves, self._treedef = jax.tree.flatten(ys)
         pairs = list(zip(leaves, self._axes, strict=True))
         return [y for y, axis in pairs if axis is not None], [y for y, axis in pairs if axis is None]
 
     def join(self, stacked: PyTree, constant: PyTree) -> PyTree:
-        """Return the pytree from stacked and constant leaves."""
+        """Return the outputs from what was stacked, and the constant leaves."""
+        if self._out_axes == 0:
+            return stacked
         leaves, constants = iter(stacked), iter(constant)
         each = [next(constants) if axis is None else to_axis(next(leaves), axis) for axis in self._axes]
         return jax.tree.unflatten(self._treedef, each)

@@ -301,7 +301,7 @@ class MeshAxis(NamedTuple):
         if True not in [isinstance(leaf, jax.Array) and not jax.typeof(leaf).sharding.mesh.empty for leaf in operands]:
             return None
         found = next(filter(None, map(_entry, operands, axes)), None)
-        return None if found is None else cls(*found, gathers)
+        return None if found is None else cls(found[0], found[1], gathers)
 
     def alike(self, tree: PyTree, axes: PyTree) -> PyTree:
         """Return arrays that are mapped together with the operands, sharded alike along their own mapped axes."""

@@ -58,8 +58,8 @@ MUTANTS = (
     ),
     Mutant(
         "lift/remat.py",
-        "out = [variables, Captured(all=True)]",
-        "out = [variables]",
+        "out = (variables, Captured(all=True))",
+        "out = (variables,)",
         "captured values stay inside of a lift that passes all variables through",
         ("lift/test_remat.py",),
     ),
