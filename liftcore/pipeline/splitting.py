@@ -13,7 +13,6 @@ has the operands that each of them reads, and `earlier` the other initial values
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import itertools
 import operator
@@ -91,14 +90,16 @@ class Split:
 
     def closed_over(self, consts: Sequence[Any]) -> Split:
         """Return the same function, of no body, with other closed-over arrays of the same types."""
-        other = self.within(None)
-        other.consts = list(consts)
-        return other
+        return self._but(body=None, consts=list(consts))
 
     def within(self, body: Body | None) -> Split:
         """Return the same split for another body, or for none: a split that is kept must not keep scopes."""
-        other = copy.copy(self)
-        other.body = body
+        return self._but(body=body)
+
+    def _but(self, **changes: Any) -> Split:
+        """Return the same split with some attributes changed."""
+        other = object.__new__(type(self))
+        other.__dict__ = {**self.__dict__, **changes}
         return other
 
     @property
@@ -176,9 +177,9 @@ class Split:
 
     def narrowed(self, numbers: Iterable[int] | None = None, ruled: bool = True) -> Split:
         """Return the split in which some values (None: all outputs) read only what they, or their rules, need."""
-        other, outvars = copy.copy(self), self.jaxpr.outvars
+        outvars = self.jaxpr.outvars
         chosen = outvars if numbers is None else [outvars[number] for number in numbers]
-        other.steps = narrowed(self.jaxpr, self.steps, chosen, ruled)
+        other = self._but(steps=narrowed(self.jaxpr, self.steps, chosen, ruled))
         other._note_reads()
         return other
 
@@ -301,12 +302,11 @@ class Split:
         So each of these effects runs once, however many initial values read its result, and whether or not the rest of
         the body reads it too.
         """
-        other = copy.copy(self)
         given = self.results_of_effects(needed(self.steps, self.outvars)) if self.jaxpr.effects else []
-        outvars = [*self.outvars, *given, *self.jaxpr.outvars[len(self.numbers) :]]
-        other.created = [*self.created, [var.aval for var in given]]
-        other._treedef = jax.tree.structure(other.created)
+        created = [*self.created, [var.aval for var in given]]
+        other = self._but(created=created, _treedef=jax.tree.structure(created))
         if given:
+            outvars = [*self.outvars, *given, *self.jaxpr.outvars[len(self.numbers) :]]
             other.jaxpr = self.jaxpr.replace(outvars=outvars)  # type: ignore[no-untyped-call]
             other._note_reads()
         return other
