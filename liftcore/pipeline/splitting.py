@@ -13,6 +13,7 @@ has the operands that each of them reads, and `earlier` the other initial values
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import operator
@@ -244,7 +245,7 @@ class Split:
         prologue.make(None, axes, form)
         created: list[PyTree] = prologue.tree()
         if self.body is not None:
-            self.body.made(created[: len(self.values)])
+            self.body.made(created[: len(self.outputs[1])])
         return created
 
     def remainder(self, created: Sequence[PyTree], *operands: PyTree) -> tuple[PyTree, list[PyTree]]:
@@ -474,7 +475,7 @@ class Prologue:
         reads = dict.fromkeys([var for step in steps for var in step.reads] + read)
         inputs = [var for var in reads if var in self._known]
         jaxpr = cut(split.jaxpr, inputs, steps, [*effects, *outvars], set(read) if tagged else ())
-        run: Callable[..., list[Any]] = Part(jaxpr, [], [])
+        run: Callable[..., list[Any]] = Part(jaxpr)
         if self._batch is not None:
             run = self._batch(run, [self._known[var][1] for var in inputs], [*along, *out_axes])
         made = iter(run(*[self._known[var][0] for var in inputs]))
@@ -498,20 +499,19 @@ def _in_numbers(chosen: Iterable[int]) -> list[int]:
     return sorted(numbers)
 
 
+@dataclasses.dataclass(eq=False)
 class Part:
     """Some equations of a body, as a function of given values and of the leaves of the operands that they read.
 
-    Args:
-        jaxpr: the equations; its inputs are the constants, the given values, and these leaves.
-        places: see below.
-        consts: the constants.
-
     Attributes:
+        jaxpr: the equations; its inputs are the constants, the given values, and the leaves.
         places: the indices, among all leaves of the operands, of the leaves that it takes.
+        consts: the constants.
     """
 
-    def __init__(self, jaxpr: jex.Jaxpr, places: list[int], consts: Sequence[Any]) -> None:
-        self._jaxpr, self.places, self._consts = jaxpr, places, consts
+    jaxpr: jex.Jaxpr
+    places: Sequence[int] = ()
+    consts: Sequence[Any] = ()
 
     def of(self, leaves: Sequence[Any]) -> list[Any]:
         """Return the leaves of the operands that it takes."""
@@ -519,13 +519,13 @@ class Part:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Run the equations and return their outputs."""
-        loops = any(eqn.primitive in LOOPS for eqn in self._jaxpr.eqns)
-        return (run_loops if loops else evaluate)(self._jaxpr, *self._consts, *inputs)
+        loops = any(eqn.primitive in LOOPS for eqn in self.jaxpr.eqns)
+        return (run_loops if loops else evaluate)(self.jaxpr, *self.consts, *inputs)
 
     @property
     def can_be_batched(self) -> bool:
         """Whether `jax.vmap` of it gives the same values as running it for one element after another."""
-        return batches(self._jaxpr)
+        return batches(self.jaxpr)
 
 
 def trace(
