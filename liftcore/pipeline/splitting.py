@@ -13,7 +13,7 @@ has the operands that each of them reads, and `earlier` the other initial values
 from __future__ import annotations
 
 import contextlib
-import copy
+import dataclasses
 import functools
 import itertools
 import operator
@@ -91,14 +91,16 @@ class Split:
 
     def closed_over(self, consts: Sequence[Any]) -> Split:
         """Return the same function, of no body, with other closed-over arrays of the same types."""
-        other = self.within(None)
-        other.consts = list(consts)
-        return other
+        return self._but(body=None, consts=list(consts))
 
     def within(self, body: Body | None) -> Split:
         """Return the same split for another body, or for none: a split that is kept must not keep scopes."""
-        other = copy.copy(self)
-        other.body = body
+        return self._but(body=body)
+
+    def _but(self, **changes: Any) -> Split:
+        """Return the same split with some attributes changed."""
+        other = object.__new__(type(self))
+        other.__dict__ = {**self.__dict__, **changes}
         return other
 
     @property
@@ -176,9 +178,9 @@ class Split:
 
     def narrowed(self, numbers: Iterable[int] | None = None, ruled: bool = True) -> Split:
         """Return the split in which some values (None: all outputs) read only what they, or their rules, need."""
-        other, outvars = copy.copy(self), self.jaxpr.outvars
+        outvars = self.jaxpr.outvars
         chosen = outvars if numbers is None else [outvars[number] for number in numbers]
-        other.steps = narrowed(self.jaxpr, self.steps, chosen, ruled)
+        other = self._but(steps=narrowed(self.jaxpr, self.steps, chosen, ruled))
         other._note_reads()
         return other
 
@@ -243,7 +245,7 @@ class Split:
         prologue.make(None, axes, form)
         created: list[PyTree] = prologue.tree()
         if self.body is not None:
-            self.body.made(created[: len(self.values)])
+            self.body.made(created[: len(self.outputs[1])])
         return created
 
     def remainder(self, created: Sequence[PyTree], *operands: PyTree) -> tuple[PyTree, list[PyTree]]:
@@ -301,12 +303,11 @@ class Split:
         So each of these effects runs once, however many initial values read its result, and whether or not the rest of
         the body reads it too.
         """
-        other = copy.copy(self)
         given = self.results_of_effects(needed(self.steps, self.outvars)) if self.jaxpr.effects else []
-        outvars = [*self.outvars, *given, *self.jaxpr.outvars[len(self.numbers) :]]
-        other.created = [*self.created, [var.aval for var in given]]
-        other._treedef = jax.tree.structure(other.created)
+        created = [*self.created, [var.aval for var in given]]
+        other = self._but(created=created, _treedef=jax.tree.structure(created))
         if given:
+            outvars = [*self.outvars, *given, *self.jaxpr.outvars[len(self.numbers) :]]
             other.jaxpr = self.jaxpr.replace(outvars=outvars)  # type: ignore[no-untyped-call]
             other._note_reads()
         return other
@@ -474,7 +475,7 @@ class Prologue:
         reads = dict.fromkeys([var for step in steps for var in step.reads] + read)
         inputs = [var for var in reads if var in self._known]
         jaxpr = cut(split.jaxpr, inputs, steps, [*effects, *outvars], set(read) if tagged else ())
-        run: Callable[..., list[Any]] = Part(jaxpr, [], [])
+        run: Callable[..., list[Any]] = Part(jaxpr)
         if self._batch is not None:
             run = self._batch(run, [self._known[var][1] for var in inputs], [*along, *out_axes])
         made = iter(run(*[self._known[var][0] for var in inputs]))
@@ -498,20 +499,19 @@ def _in_numbers(chosen: Iterable[int]) -> list[int]:
     return sorted(numbers)
 
 
+@dataclasses.dataclass(eq=False)
 class Part:
     """Some equations of a body, as a function of given values and of the leaves of the operands that they read.
 
-    Args:
-        jaxpr: the equations; its inputs are the constants, the given values, and these leaves.
-        places: see below.
-        consts: the constants.
-
     Attributes:
+        jaxpr: the equations; its inputs are the constants, the given values, and the leaves.
         places: the indices, among all leaves of the operands, of the leaves that it takes.
+        consts: the constants.
     """
 
-    def __init__(self, jaxpr: jex.Jaxpr, places: list[int], consts: Sequence[Any]) -> None:
-        self._jaxpr, self.places, self._consts = jaxpr, places, consts
+    jaxpr: jex.Jaxpr
+    places: Sequence[int] = ()
+    consts: Sequence[Any] = ()
 
     def of(self, leaves: Sequence[Any]) -> list[Any]:
         """Return the leaves of the operands that it takes."""
@@ -519,13 +519,13 @@ class Part:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Run the equations and return their outputs."""
-        loops = any(eqn.primitive in LOOPS for eqn in self._jaxpr.eqns)
-        return (run_loops if loops else evaluate)(self._jaxpr, *self._consts, *inputs)
+        loops = any(eqn.primitive in LOOPS for eqn in self.jaxpr.eqns)
+        return (run_loops if loops else evaluate)(self.jaxpr, *self.consts, *inputs)
 
     @property
     def can_be_batched(self) -> bool:
         """Whether `jax.vmap` of it gives the same values as running it for one element after another."""
-        return batches(self._jaxpr)
+        return batches(self.jaxpr)
 
 
 def trace(
