@@ -7,6 +7,7 @@ is an instance of, never its exact type: `jax.checkpoint` returns numbers and Nu
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -153,7 +154,8 @@ def has_type(value: Any) -> bool:
     return isinstance(getattr(value, "shape", None), tuple) and getattr(value, "dtype", None) is not None
 
 
-class Size(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Size:
     """The number of elements of some arrays, and the number of bytes that they take.
 
     Example:
@@ -173,7 +175,8 @@ class Size(NamedTuple):
     @classmethod
     def sum(cls, sizes: Iterable[Size]) -> Size:
         """Return the size of everything together."""
-        return cls(*map(sum, zip(*sizes, strict=True)))
+        each = list(sizes)
+        return cls(sum(size.count for size in each), sum(size.bytes for size in each))
 
     def __str__(self) -> str:
         if not self.count:

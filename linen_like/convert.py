@@ -21,7 +21,7 @@ from liftcore.serialization import from_state_dict, msgpack_restore, to_state_di
 from liftcore.typing import Path, Variables
 
 from .lifecycle.context import InterceptorContext, intercept_methods
-from .lifecycle.fields import Base
+from .lifecycle.fields import Base, recipe_of
 from .stacks.stacking import stack_layers, unstack_layers
 
 __all__ = ["from_flax", "stack_layers", "to_flax", "unstack_layers"]
@@ -140,7 +140,7 @@ def _in_flax(children: Mapping[str, type[Base]]) -> dict[str, str]:
 
 def _class_name(cls: type[Base]) -> str:
     """Return the name of a class in flax, where lifted classes have other names."""
-    if "_lifted_class" not in vars(cls):
+    if recipe_of(cls) is None:
         return cls.__name__
     lifted: Any = cls.__bases__[0]
     lift = cls.__name__.removesuffix(lifted.__name__)

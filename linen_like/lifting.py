@@ -24,6 +24,7 @@ from .lifecycle.advice import add_to_fix
 from .lifecycle.binding import entered
 from .lifecycle.calling import nowrap
 from .lifecycle.context import context, no_parent
+from .lifecycle.fields import Recipe, recipe_of
 from .module import Module
 from .rebuilding.on_scopes import ClassLift, on_scopes
 
@@ -239,8 +240,7 @@ def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Mod
         "__module__": cls.__module__,
         "__qualname__": class_name,
         "_name_prefix": f"{prefix}{cls._name_prefix}",
-        "_lifted_class": vars(cls).get("_lifted_class", cls),
-        "_recipe": (name, methods, cls, prefix),
+        "_recipe": Recipe(name, methods, cls, prefix),
         "_methods_advice": _to_lift_all(lifted, [method for method in known if method not in (*lifted, "setup")]),
         "__reduce__": _reduced,
         "__copy__": _copied,
@@ -271,10 +271,8 @@ def _reduced(module: Module) -> Any:
 
 def _recipe(cls: Any) -> Any:
     """Return how to make a lifted class again; for any other class, the class."""
-    if "_recipe" not in vars(cls):
-        return cls
-    name, methods, base, prefix = cls._recipe
-    return name, methods, _recipe(base), prefix
+    recipe = recipe_of(cls)
+    return cls if recipe is None else recipe._replace(cls=_recipe(recipe.cls))
 
 
 def _without_fields(recipe: Any) -> Any:
@@ -337,7 +335,7 @@ def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, na
             return lifted(self, args, kwargs, (class_lift,))
         except Exception as error:
             if isinstance(error, AxisSizeError) and error.has_variables:
-                add_to_fix(error, getattr(type(self), "_methods_advice", ""))
+                add_to_fix(error, self._methods_advice)
             hide_frames(error)
             raise
 

@@ -3,15 +3,7 @@
 The code is split into files by idea: `fields` (the dataclass), `naming`, `binding` (unbound to bound, clones),
 `calling` (around each method), `entry` (`init`, `apply`). This file is the class that users see.
 
-Lifting relies on:
-    - `Module(…, parent=scope)`: makes a module on a scope. It adopts the unbound modules in its fields, and runs
-      `setup` there at the first use; `binding.constructor_arguments(module)` returns the fields to make an equal one.
-    - `naming.map_instances(tree, kinds, fn)`: visits the modules in fields and arguments, in any pytree.
-    - `module._state.follow(other._state)`: continues from the state of another module: whether `setup` or a compact
-      method is running, and the lifts that it is inside of.
-    - `liftcore.static_key(module)`: returns class and fields as one key, by `Base.__static_fields__`.
-    - `_name_prefix`: a class attribute: the start of automatic names of its instances, by default the class's name.
-    - `method.__wrapped__`: the method as the user wrote it; `is_module_method` marks wrapped methods.
+What lifting relies on is listed in `fields.Base`.
 """
 
 from __future__ import annotations

@@ -228,8 +228,8 @@ def _types(make: Callable[[Any], PyTree]) -> PyTree:
 
     def trace(key: Any) -> None:
         tree = make(key)
-        arrays = {id(leaf): jax.typeof(leaf) for leaf in jax.tree.leaves(tree) if is_array(leaf)}
-        types: Any = {each: jax.ShapeDtypeStruct(one.shape, one.dtype) for each, one in arrays.items()}
+        arrays = {id(leaf): leaf for leaf in jax.tree.leaves(tree) if is_array(leaf)}
+        types: Any = jax.eval_shape(lambda: arrays)
         found.append(jax.tree.map(lambda leaf: types.get(id(leaf), leaf), tree))
 
     jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))

@@ -131,7 +131,7 @@ def _of_modules(error: LiftError) -> None:
     if isinstance(error, ScopeParamShapeError):
         for module in context.modules:
             if module is not None and not module._state.lifts:  # of a lifted class, but outside its lift
-                add_to_fix(error, getattr(type(module), "_methods_advice", ""))
+                add_to_fix(error, module._methods_advice)
 
 
 def _replaced(text: str, patterns: Mapping[str, str]) -> str:

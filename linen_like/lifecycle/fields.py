@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Optional, Self, dataclass_transform
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Self, dataclass_transform
 
 from liftcore import nn
 from liftcore.caches import bounded
@@ -28,14 +28,53 @@ _RESERVED = ("parent", "scope")
 _WIDTH = 100
 
 
+class Recipe(NamedTuple):
+    """How a lifted class is made, the same in each process.
+
+    Attributes:
+        name: the name of the lift.
+        methods: the methods that are lifted, each with its lift.
+        cls: the class that is lifted, which may be a lifted one.
+        prefix: see `lift_with`.
+    """
+
+    name: str
+    methods: Sequence[tuple[str, Any]]
+    cls: Any
+    prefix: str
+
+
+def recipe_of(cls: Any) -> Recipe | None:
+    """Return how a lifted class is made; None for any other class, and for a subclass of a lifted one."""
+    return vars(cls).get("_recipe")
+
+
+def unlifted(cls: Any) -> Any:
+    """Return the class that a lifted class, or a lift of that, was made from; any other class itself."""
+    recipe = recipe_of(cls)
+    return cls if recipe is None else unlifted(recipe.cls)
+
+
 @dataclass_transform(field_specifiers=(dataclasses.field,))
 class Base:
     """The attributes of a module that type checkers, and the files that `Module` is made of, rely on.
+
+    Lifting reads those of them that begin with an underscore, and no others. It takes a module apart with
+    `constructor_arguments`, makes it again with its constructor and `parent=scope`, visits modules in any pytree with
+    `map_instances`, and compares modules with `liftcore.static_key`. A wrapped method has `is_module_method`, and the
+    method that the user wrote as `__wrapped__`.
 
     Attributes:
         scope: the `liftcore.Scope` that holds its variables, or None while it is unbound.
         preserve_adopted_names: whether a module that is passed to the constructor keeps its name.
         makes_objects: whether the fields may hold objects, which become a part of the object that the module makes.
+        _state: what is running, and the lifts around it; `follow` continues from the state of another module.
+        _field_names: the names of the fields, without `parent` and `name`.
+        _has_setup: whether the class defines `setup`, which runs again on a module that is made again.
+        _has_constructor: whether making an instance may define something.
+        _name_prefix: the start of automatic names, by default the name of the class.
+        _recipe: of a lifted class, how it is made.
+        _methods_advice: of a lifted class, advice for errors about methods that are not lifted.
     """
 
     __style__: ClassVar[Style] = Style("a Linen-style module")
@@ -45,6 +84,8 @@ class Base:
     _has_setup: ClassVar[bool] = False
     _takes_parent: ClassVar[bool] = True
     _has_constructor: ClassVar[bool] = False
+    _recipe: ClassVar[Recipe | None] = None
+    _methods_advice: ClassVar[str] = ""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make a module without fields."""

@@ -24,7 +24,7 @@ from liftcore.typing import Filter, Path, RNGs
 
 from ..lifecycle.binding import constructor_arguments, deep_clone
 from ..lifecycle.context import InterceptorContext, capturing, intercept_methods
-from ..lifecycle.fields import Base
+from ..lifecycle.fields import Base, unlifted
 from ..lifecycle.naming import map_instances
 
 __all__ = ["Notes", "RecordedCall", "Row", "record", "rows_of"]
@@ -138,8 +138,7 @@ def _noted(context: InterceptorContext, args: tuple[Any, ...], kwargs: dict[str,
 
 def _unbound(module: Base) -> Any:
     """Return a module without its place, and without the lifts of its class."""
-    cls = type(module)
-    lifted = vars(cls).get("_lifted_class", cls)
+    cls, lifted = type(module), unlifted(type(module))
     copy = deep_clone(module, None, False, {"name": None}, {})
     return copy if lifted is cls else lifted(parent=None, **constructor_arguments(copy))
 

@@ -178,14 +178,19 @@ def vjp(
 
     def lift(trees: Trees, call: Callable[..., Any]) -> Callable[..., Any]:
         lifted = liftcore.vjp(call, has_aux, wrt=vjp_variables, variables=variables, rngs=rngs)
-
-        def run(*args: Any) -> tuple[Any, ...]:
-            result, pullback, *aux = lifted(*args)
-            return result, jax.tree_util.Partial(functools.partial(_pull_back, trees), pullback), *aux
-
-        return run
+        return _with_partial(lifted, functools.partial(_pull_back, trees))
 
     return run_arranged("nn.vjp", lift, [fn], mdl, primals, several=multi_scope)
+
+
+def _with_partial(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a lifted function whose second result, a function, becomes the first argument of `fn`."""
+
+    def run(*args: Any) -> tuple[Any, ...]:
+        result, inner, *aux = lifted(*args)
+        return result, jax.tree_util.Partial(fn, inner), *aux
+
+    return run
 
 
 def _pull_back(trees: Trees, pullback: Callable[..., Any], cotangent: Any) -> Any:
@@ -292,12 +297,7 @@ def linearize(
 
     def lift(trees: Trees, call: Callable[..., Any]) -> Callable[..., Any]:
         lifted = liftcore.linearize(call, has_aux, wrt=wrt, variables=variables, rngs=rngs)
-
-        def run(*args: Any) -> tuple[Any, ...]:
-            result, along, *aux = lifted(*args)
-            return result, jax.tree_util.Partial(functools.partial(_along, trees), along), *aux
-
-        return run
+        return _with_partial(lifted, functools.partial(_along, trees))
 
     return run_arranged("nn.linearize", lift, [fn], mdl, primals)
 

@@ -12,6 +12,7 @@ import pytest
 
 import liftcore
 import linen_like
+import linen_like.lifecycle.fields
 from tests.architecture.sources import PACKAGES, Source, imports, offers, public_definitions, sources, targets
 
 LEVELS = (
@@ -198,6 +199,18 @@ def test_no_two_classes_share_a_name() -> None:
 def test_modules_reach_their_scopes_in_two_places_only() -> None:
     users = {name for name, one in MODULES.items() for each in imports(one) if each.name == "on_scopes"}
     assert users == {"linen_like.lifting", "linen_like.transforms.trees"}
+
+
+def test_lifting_reads_what_the_base_of_modules_says() -> None:
+    base = linen_like.lifecycle.fields.Base
+    documented = set(re.findall(r"^    (_\w+):", inspect.getdoc(base) or "", re.MULTILINE))
+    private = {name for name in {*dir(linen_like.Module), "_state"} if re.match("_[a-z]", name)}
+    lifting = [
+        one for one in LINEN.values() if one.module == "linen_like.lifting" or one.package.endswith("rebuilding")
+    ]
+    nodes = [node for one in lifting for node in ast.walk(one.tree)]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)} & private
+    assert documented == read | {"_recipe"}  # which only `recipe_of` reads
 
 
 @for_each(STYLES.values())
