@@ -24,6 +24,7 @@ from liftcore.statics import Undescribed, snapshot
 
 from ..errors import StructureError, TraceContextError
 from ..variablelib.kinds import CONSTANTS
+from ..variablelib.metadata import Alike
 from ..variablelib.variable import ByReference, Variable, is_object
 from .markers import (
     MARK,
@@ -100,28 +101,6 @@ class Statics:
         return Statics, (self.value,)
 
 
-class _Alike:
-    """The key of a value that has no other: equal if the types are the same and `==` returns True."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Alike) or type(self.value) is not type(other.value):
-            return False
-        if self.value is other.value:
-            return True
-        try:
-            return bool(self.value == other.value)
-        except Exception:  # such as comparing arrays, which has no truth value
-            return False
-
-    def __hash__(self) -> int:
-        return hash(type(self.value))
-
-
 def _key(value: Any) -> Hashable:
     try:
         return static_key(value)
@@ -129,7 +108,7 @@ def _key(value: Any) -> Hashable:
         found = hidden_in(value)
         if found is not None and is_object(found[1]):
             raise hidden_error(f"a {type(value).__name__}{found[0]}", found[1], value) from None
-        return _Alike(value)
+        return Alike(value)
 
 
 def own_marks(node: Any) -> Mapping[str, bool]:

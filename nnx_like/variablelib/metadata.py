@@ -5,27 +5,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
+from liftcore import static_key
 from liftcore.errors import LiftArgumentError
-from liftcore.leaves import is_numpy
+from liftcore.statics import Undescribed
 
 __all__ = [
     "AXIS_HOOKS",
     "HOOKS",
     "A",
+    "Alike",
     "M",
     "StaticMetadata",
     "VarDefaults",
     "VariableMetadata",
     "called",
     "merged",
-    "metadata_key",
     "named",
-    "static_key",
     "var_defaults",
     "with_metadata",
     "with_partitioning",
@@ -231,48 +229,8 @@ def with_partitioning(
 # --- static values as keys --------------------------------------------------------------------------------------------
 
 
-def static_key(value: Any) -> Any:
-    """Return a hashable key for a static value; keys of different types differ.
-
-    Example:
-        >>> static_key(1) == static_key(True), static_key([1, {"a": 2}]) == static_key([1, {"a": 2}])
-        (False, True)
-        >>> hash(static_key([1])) == hash(static_key([1]))
-        True
-
-    Args:
-        value: any value. Lists, dicts and sets are compared by their current contents. Other values that cannot be
-            hashed are compared by value, and hashed by type.
-    """
-    kind = type(value)
-    if kind is str:
-        return value
-    if kind is tuple or kind is list:
-        return kind, tuple([static_key(item) for item in value])
-    if kind is dict:
-        return kind, frozenset([(static_key(name), static_key(item)) for name, item in value.items()])
-    if kind is set or kind is frozenset:
-        return kind, frozenset([static_key(item) for item in value])
-    try:
-        hash(value)
-    except TypeError:
-        return kind, _Unhashable(value)
-    return kind, value
-
-
-def metadata_key(metadata: Mapping[str, Any]) -> Any:
-    """Return a hashable key for the metadata of a variable; the order of names does not matter.
-
-    Args:
-        metadata: names and values.
-    """
-    if not metadata:
-        return ()
-    return tuple([(name, static_key(metadata[name])) for name in sorted(metadata)])
-
-
-class _Unhashable:
-    """A value that cannot be hashed."""
+class Alike:
+    """The key of a value that has no other: equal if the types are the same and `==` returns True."""
 
     __slots__ = ("value",)
 
@@ -280,26 +238,28 @@ class _Unhashable:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Unhashable):
-            return NotImplemented
+        if not isinstance(other, Alike) or type(self.value) is not type(other.value):
+            return False
         if self.value is other.value:
             return True
-        if type(self.value) is not type(other.value):
+        try:
+            return bool(self.value == other.value)
+        except Exception:  # such as comparing arrays, which has no truth value
             return False
-        return _equal(self.value, other.value)
 
     def __hash__(self) -> int:
         return hash(type(self.value))
 
 
-def _equal(first: Any, second: Any) -> bool:
-    """Return whether two values of one type are equal; arrays are compared element by element."""
-    if is_numpy(first):
-        return first.dtype == second.dtype and np.array_equal(first, second)
+def _key(value: Any) -> Hashable:
+    if type(value) is str:
+        return value
+    if type(value) is tuple:  # such as names of axes; this is faster
+        return tuple, *map(_key, value)
     try:
-        return bool(first == second)
-    except Exception:  # such as for a tracer: compare by identity only
-        return False
+        return static_key(value)
+    except Undescribed:
+        return Alike(value)
 
 
 class StaticMetadata:
@@ -312,7 +272,8 @@ class StaticMetadata:
     __slots__ = ("key", "metadata")
 
     def __init__(self, metadata: dict[str, Any]) -> None:
-        self.metadata, self.key = metadata, metadata_key(metadata)
+        self.metadata = metadata
+        self.key = tuple([(name, _key(metadata[name])) for name in sorted(metadata)]) if metadata else ()
 
     def __eq__(self, other: object) -> bool:
         return type(other) is StaticMetadata and self.key == other.key
