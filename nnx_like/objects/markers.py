@@ -48,6 +48,7 @@ __all__ = [
     "parts_in",
     "register_data_type",
     "static",
+    "step_of",
     "unmarked",
 ]
 
@@ -102,6 +103,14 @@ def children_with_path(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
     # JAX asks about the pytree first, and then about each child, which may be the pytree itself.
     asked = itertools.chain([False], itertools.repeat(True))
     return jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda _: next(asked))
+
+
+def step_of(key: Any) -> Any:
+    """Convert a step of a JAX path into a step of a path here."""
+    for name in ("name", "key", "idx"):
+        if hasattr(key, name):
+            return getattr(key, name)
+    return str(key)
 
 
 def contains_itself(value: Any, where: str) -> StructureError:
