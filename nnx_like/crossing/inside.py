@@ -48,7 +48,6 @@ __all__ = [
     "encode_part",
     "holds_objects",
     "is_told_of_axes",
-    "stay",
 ]
 
 
@@ -125,15 +124,11 @@ def _without(names: tuple[Any, ...], place: int, name: Any) -> tuple[Any, ...]:
 
 # --- the body's side --------------------------------------------------------------------------------------------------
 
-Stays = Callable[[str, str], bool]
+Stays = bool | Callable[[str, str], bool]
+"""Whether a variable keeps the group that it came in with where it is found in another one: `stays(known, group)`."""
 
 _NEW = object()
 _NOTHING: Any = (None, None)
-
-
-def stay(known: str, group: str) -> bool:
-    """Keep variables that came in in their groups, wherever they are found in the result."""
-    return True
 
 
 class Inside:
@@ -169,7 +164,7 @@ class Inside:
         return made
 
     def encode(
-        self, result: Any, prefix: Any, what: str = "out_axes", stays: Stays | None = None, name: Name = "result"
+        self, result: Any, prefix: Any, what: str = "out_axes", stays: Stays = False, name: Name = "result"
     ) -> tuple[Any, Any, Change]:
         """Return what goes back to the caller: the result with refs, values that the scope does not carry, changes.
 
@@ -177,15 +172,15 @@ class Inside:
             result: a pytree that may hold objects.
             prefix: the encoded groups of new variables in it; a pytree prefix.
             what: the name of that prefix in errors.
-            stays: called with the group that a variable came in with and the group in the prefix; returns whether the
-                variable keeps its own. Without it, the two must be the same.
+            stays: whether a variable keeps the group that it came in with where the prefix has another one. If not, the
+                two must be the same.
             name: the name of the result in errors, or a function that names its parts.
 
         Returns:
             The result with a `Ref` for each object; for each group, a list of new values, and by key the values that
             cannot be written in the scope; and the change of the structure.
         """
-        walk = _InnerWalk(self, stay if stays is stay else None)
+        walk = _InnerWalk(self, stays is True)
         home: dict[str, Any] = {name: ([], {}) for name in self.groups.specs}
         written = None if holds_objects(result) else self._only_written()
         if written is not None:
@@ -315,7 +310,7 @@ class _InnerWalk(Walk):
 
     __slots__ = ("fresh", "inside", "stays", "trace")
 
-    def __init__(self, inside: Inside, stays: Stays | None) -> None:
+    def __init__(self, inside: Inside, stays: Stays) -> None:
         super().__init__()
         self.inside, self.trace, self.stays = inside, trace_state(), stays
         self.fresh: dict[str, list[Any]] = {}
@@ -351,13 +346,13 @@ class _InnerWalk(Walk):
         return group
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Any) -> str:
-        if self.stays is None:
+        if self.stays is False:
             return super()._group(value, path, prefix)
         known = self.groups.get(self.index[id(value)]) or self.inside.group_of(value)
-        if known is not None and self.stays is stay:
+        if known is not None and self.stays is True:
             return known
         group = super()._group(value, path, prefix)
-        return known if known is not None and self.stays(known, group) else group
+        return known if known is not None and self._keeps(known, group) else group
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
         names = self.inside.names
@@ -400,7 +395,10 @@ class _InnerWalk(Walk):
         return found
 
     def _may_go(self, known: str, group: str) -> bool:
-        return known == group or (self.stays is not None and self.stays(known, group))
+        return known == group or self._keeps(known, group)
+
+    def _keeps(self, known: str, group: str) -> bool:
+        return self.stays(known, group) if callable(self.stays) else self.stays
 
     def _new(self, group: str, parts: Any) -> tuple[str, int]:
         values = self.fresh.setdefault(group, [])

@@ -23,7 +23,7 @@ from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
 
 from ..crossing.groups import Choose, Groups, in_call
-from ..crossing.inside import Inside, stay
+from ..crossing.inside import Inside
 from ..crossing.outside import Outside
 from ..crossing.ref import Ref, Still, is_ref
 from ..filterlib import Everything, Filter, OfType, to_predicate
@@ -310,7 +310,7 @@ class Derivative:
             inside = Inside(scope, groups)
             args, kwargs = inside.decode((args, kwargs))
             result, aux = plain_result(groups.where, call_user(groups.where, f, *args, **kwargs), has_aux)
-            return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, stays=stay))
+            return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, stays=True))
 
         self.body = body
 

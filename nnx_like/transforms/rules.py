@@ -19,7 +19,7 @@ from liftcore.errors import LiftArgumentError, boundary, call_user, check_functi
 from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups
-from ..crossing.inside import Inside, encode, stay
+from ..crossing.inside import Inside, encode
 from ..crossing.outside import Outside, decoded
 from ..crossing.ref import Ref, Still, is_ref, refs_in
 from ..graph.build import Builder
@@ -86,7 +86,7 @@ class RuledFunction:
         @named(fun)
         def body(scope: liftcore.Scope, *args: Any) -> Any:
             inside = Inside(scope, groups)
-            home = inside.encode(call_user(groups.where, fun, *inside.decode(args)), REST, stays=stay)
+            home = inside.encode(call_user(groups.where, fun, *inside.decode(args)), REST, stays=True)
             _called.get()[-1].append(home)  # the body is traced during the call
             return home
 
@@ -331,7 +331,7 @@ class CustomJvp(RuledFunction):
                 f"the rule of {self.where}", jvp, *[given[number] for number in numbers], *map(tuple, seen)
             )
             result, tangent = checked_pair(self.where, jvp, both, "result, tangent")
-            home = inside.encode(result, REST, stays=stay)
+            home = inside.encode(result, REST, stays=True)
             self.check_alike(jvp, expected, home)
             return home, _tangents(self.where, *home, tangent)
 
@@ -484,7 +484,7 @@ class CustomVjp(RuledFunction):
             result, residuals = checked_pair(
                 self.where, fwd, call_user(f"the rule of {self.where}", fwd, *given), "result, residuals"
             )
-            home = inside.encode(result, REST, stays=stay)
+            home = inside.encode(result, REST, stays=True)
             self.check_alike(fwd, expected, home)
             kept = tuple([veiled(given[number], is_array) for number in self.held_numbers(len(args))]), residuals
             return home, _Residuals(*by_value(self._groups, kept), outline(args), _kinds(inside.values))
