@@ -47,7 +47,6 @@ __all__ = [
     "encode",
     "encode_part",
     "holds_objects",
-    "is_told_of_axes",
 ]
 
 
@@ -60,7 +59,7 @@ _SHARDINGS = ("out_sharding", "optimizer_sharding")
 """The metadata that name the axes of a variable, and of the state of an optimizer for it."""
 
 
-def is_told_of_axes(kind: type[Any]) -> bool:
+def _is_told_of_axes(kind: type[Any]) -> bool:
     """Return whether a type of variables overrides the methods for gaining or losing an axis."""
     return kind.add_axis is not Variable.add_axis or kind.remove_axis is not Variable.remove_axis
 
@@ -81,7 +80,7 @@ class AxisNames:
     def is_told(self, variable: Variable[Any]) -> bool:
         """Return whether a variable has hooks for axes, which run when it enters and leaves."""
         metadata = variable._metadata
-        return is_told_of_axes(type(variable)) or "on_add_axis" in metadata or "on_remove_axis" in metadata
+        return _is_told_of_axes(type(variable)) or "on_add_axis" in metadata or "on_remove_axis" in metadata
 
     def inside(self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any) -> dict[str, Any]:
         """Return the metadata of a variable as a body sees it; `value` is its value there."""
@@ -95,7 +94,7 @@ class AxisNames:
         self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any, change: Callable[..., Any]
     ) -> dict[str, Any]:
         axis = self.axes.get(group)
-        if type(axis) is not int or not (metadata or is_told_of_axes(kind)):
+        if type(axis) is not int or not (metadata or _is_told_of_axes(kind)):
             return metadata
         changed, place = dict(metadata), axis if axis >= 0 else _rank(value) + 1 + axis
         for key, name in {**dict.fromkeys(_SHARDINGS, self.name), **self.gains}.items():
@@ -359,7 +358,7 @@ class _InnerWalk(Walk):
         given, outside = self.inside.builder.described.get(id(value), _NOTHING)
         if given is value._metadata and not (names and names.is_told(value)):  # the axis name that it lost is known
             return outside
-        if names is None or not (value._metadata or is_told_of_axes(type(value))):
+        if names is None or not (value._metadata or _is_told_of_axes(type(value))):
             return super()._metadata(value, path, group)
         changed = names.outside(type(value), value._metadata, group, value.get_raw_value())
         return metadata_definition(changed, path, self._static)

@@ -117,7 +117,6 @@ class ArrayDef(NamedTuple):
 
     group: Any
     key: Any
-    form = None
 
     @property
     def slot(self) -> tuple[Any, Any]:

@@ -35,10 +35,10 @@ from .definition import (
     static,
 )
 
-__all__ = ["Leaf", "Place", "Prefix", "Walk", "alias_error", "is_object", "is_single", "value_parts"]
+__all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "is_single", "value_parts"]
 
 
-def alias_error(value: Any, place: str, leaves: Iterable[tuple[Any, ...]], before: str, now: str) -> AliasError:
+def _alias_error(value: Any, place: str, leaves: Iterable[tuple[Any, ...]], before: str, now: str) -> AliasError:
     """Return the error for one variable in two groups.
 
     Args:
@@ -375,7 +375,7 @@ class Walk:
         return known == group
 
     def _aliased(self, value: Any, path: tuple[Any, ...], before: str, now: str) -> AliasError:
-        return alias_error(value, path_text(path, self.base), self.leaves, before, now)
+        return _alias_error(value, path_text(path, self.base), self.leaves, before, now)
 
 
 def _group_at(value: Any, path: tuple[Any, ...], prefix: Prefix) -> str:

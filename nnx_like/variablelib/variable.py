@@ -17,7 +17,7 @@ from liftcore.owners import Style
 
 from ..errors import TraceContextError
 from .metadata import HOOKS, StaticMetadata, VariableMetadata, called, merged, named, without_models
-from .values import Operators, block, size_of, size_text, with_item, without_item
+from .values import MISSING, Operators, block, size_of, size_text, with_item, without_item
 
 __all__ = ["ByReference", "Variable", "is_object"]
 
@@ -33,13 +33,6 @@ class ByReference:
 
 is_object: Callable[[Any], bool] = ByReference.__instancecheck__
 """Returns whether a value is a variable or an object with attributes. JAX calls it on each leaf, so it runs in C."""
-
-
-class _Missing:
-    """The type of the default for an argument that may be None."""
-
-
-_MISSING: Any = _Missing()
 
 
 class Variable(Operators, ByReference, Generic[A]):
@@ -148,20 +141,20 @@ class Variable(Operators, ByReference, Generic[A]):
 
     # --- the value
 
-    def get_value(self, *, index: Any = _MISSING) -> Any:
+    def get_value(self, *, index: Any = MISSING) -> Any:
         """Return the value, after the hook `on_get_value`.
 
         Args:
             index: the index of an item to read instead, if given.
         """
         value, metadata = self._value, self._metadata
-        if index is not _MISSING and index is not ...:
+        if index is not MISSING and index is not ...:
             value = value[index]
         if metadata and "on_get_value" in metadata:
             return called(metadata["on_get_value"], self, value)
         return value
 
-    def set_value(self, value: Any, *, index: Any = _MISSING) -> None:
+    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
         """Assign the value, after the hook `on_set_value`.
 
         Args:
@@ -177,7 +170,7 @@ class Variable(Operators, ByReference, Generic[A]):
         metadata = self._metadata
         if metadata and "on_set_value" in metadata:
             value = called(metadata["on_set_value"], self, value)
-        _put_value(self, value if index is _MISSING else with_item(self._value, index, value))
+        _put_value(self, value if index is MISSING else with_item(self._value, index, value))
 
     # Not `property(get_value, …)`: a subclass may override the two methods.
     value = property(
@@ -225,7 +218,7 @@ class Variable(Operators, ByReference, Generic[A]):
     # --- metadata
 
     def get_metadata(
-        self, name: str | None = None, default: Any = _MISSING, *, exclude_required: bool | None = None
+        self, name: str | None = None, default: Any = MISSING, *, exclude_required: bool | None = None
     ) -> Any:
         """Return all metadata as a new dict, or the metadata of one name.
 
@@ -239,7 +232,7 @@ class Variable(Operators, ByReference, Generic[A]):
         """
         if name is None:
             return dict(self._metadata)
-        if default is _MISSING:
+        if default is MISSING:
             return self._metadata[_kept(name)]
         return self._metadata.get(_kept(name), default)
 
@@ -342,21 +335,21 @@ class Variable(Operators, ByReference, Generic[A]):
         """The kind: the class of the variable."""
         return type(self)
 
-    def copy(self, value: Any = _MISSING, **updates: Any) -> Self:
+    def copy(self, value: Any = MISSING, **updates: Any) -> Self:
         """Return a copy: a new variable of the same kind, raw value and metadata.
 
         Args:
             value: another raw value, if given; for a variable, its value. Containers are copied, arrays are not.
             **updates: other metadata, by name.
         """
-        if value is _MISSING:
+        if value is MISSING:
             value = jax.tree.map(lambda leaf: leaf, self._value)
         elif isinstance(value, Variable):
             value = value.get_value()
         metadata = {**self._metadata, **named(updates)} if updates else self._metadata
         return self.made(value, metadata, trace_state())
 
-    def replace(self, value: Any = _MISSING, **updates: Any) -> Self:
+    def replace(self, value: Any = MISSING, **updates: Any) -> Self:
         """Return a new variable of the same kind with another raw value or other metadata.
 
         Args:
@@ -365,7 +358,7 @@ class Variable(Operators, ByReference, Generic[A]):
         """
         return self.copy(value, **updates)
 
-    def to_state(self, value: Any = _MISSING, **updates: Any) -> Self:
+    def to_state(self, value: Any = MISSING, **updates: Any) -> Self:
         """Return a copy of the variable, for a state.
 
         Args:
