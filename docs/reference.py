@@ -92,6 +92,7 @@ BY_HAND = {
     "nnx_like.PARTITION_NAME": "The key of `transform_metadata` for the name of the axis that variables gain.",
     "nnx_like.PureState": "Type: a definition and its state, a pair.",
     "nnx_like.Static": "In the body of a class: `name: Static[T]` does what `name: T = static()` does.",
+    "nnx_like.Variable.required_metadata": "The names of metadata that each variable has: none.",
     "nnx_like.Variable.type": "The kind: the class of the variable.",
     "nnx_like.Variable.value": "The value, read and written with hooks.",
     "nnx_like.avg_pool": "The mean of each window; see `liftcore.nn.avg_pool`.",

@@ -132,9 +132,8 @@ from .training.metrics import Metric, MultiMetric
 from .training.optimizer import ModelAndOptimizer, OptArray, Optimizer, OptState, OptVariable
 from .training.state import TrainState
 from .transforms.custom_vmap import custom_vmap
-from .transforms.derivatives import linearize
+from .transforms.derivatives import hessian, jacfwd, jacrev, linearize
 from .transforms.differentiation import DiffState
-from .transforms.jacobian import hessian, jacfwd, jacrev
 from .transforms.jit import StateSharding
 from .transforms.loops import Carry, remat_scan
 from .transforms.mapping import StateAxes, batched_map

@@ -47,8 +47,6 @@ __all__ = [
     "encode",
     "encode_part",
     "holds_objects",
-    "is_told_of_axes",
-    "stay",
 ]
 
 
@@ -61,7 +59,7 @@ _SHARDINGS = ("out_sharding", "optimizer_sharding")
 """The metadata that name the axes of a variable, and of the state of an optimizer for it."""
 
 
-def is_told_of_axes(kind: type[Any]) -> bool:
+def _is_told_of_axes(kind: type[Any]) -> bool:
     """Return whether a type of variables overrides the methods for gaining or losing an axis."""
     return kind.add_axis is not Variable.add_axis or kind.remove_axis is not Variable.remove_axis
 
@@ -82,7 +80,7 @@ class AxisNames:
     def is_told(self, variable: Variable[Any]) -> bool:
         """Return whether a variable has hooks for axes, which run when it enters and leaves."""
         metadata = variable._metadata
-        return is_told_of_axes(type(variable)) or "on_add_axis" in metadata or "on_remove_axis" in metadata
+        return _is_told_of_axes(type(variable)) or "on_add_axis" in metadata or "on_remove_axis" in metadata
 
     def inside(self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any) -> dict[str, Any]:
         """Return the metadata of a variable as a body sees it; `value` is its value there."""
@@ -96,7 +94,7 @@ class AxisNames:
         self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any, change: Callable[..., Any]
     ) -> dict[str, Any]:
         axis = self.axes.get(group)
-        if type(axis) is not int or not (metadata or is_told_of_axes(kind)):
+        if type(axis) is not int or not (metadata or _is_told_of_axes(kind)):
             return metadata
         changed, place = dict(metadata), axis if axis >= 0 else _rank(value) + 1 + axis
         for key, name in {**dict.fromkeys(_SHARDINGS, self.name), **self.gains}.items():
@@ -125,15 +123,11 @@ def _without(names: tuple[Any, ...], place: int, name: Any) -> tuple[Any, ...]:
 
 # --- the body's side --------------------------------------------------------------------------------------------------
 
-Stays = Callable[[str, str], bool]
+Stays = bool | Callable[[str, str], bool]
+"""Whether a variable keeps the group that it came in with where it is found in another one: `stays(known, group)`."""
 
 _NEW = object()
 _NOTHING: Any = (None, None)
-
-
-def stay(known: str, group: str) -> bool:
-    """Keep variables that came in in their groups, wherever they are found in the result."""
-    return True
 
 
 class Inside:
@@ -169,7 +163,7 @@ class Inside:
         return made
 
     def encode(
-        self, result: Any, prefix: Any, what: str = "out_axes", stays: Stays | None = None, name: Name = "result"
+        self, result: Any, prefix: Any, what: str = "out_axes", stays: Stays = False, name: Name = "result"
     ) -> tuple[Any, Any, Change]:
         """Return what goes back to the caller: the result with refs, values that the scope does not carry, changes.
 
@@ -177,15 +171,15 @@ class Inside:
             result: a pytree that may hold objects.
             prefix: the encoded groups of new variables in it; a pytree prefix.
             what: the name of that prefix in errors.
-            stays: called with the group that a variable came in with and the group in the prefix; returns whether the
-                variable keeps its own. Without it, the two must be the same.
+            stays: whether a variable keeps the group that it came in with where the prefix has another one. If not, the
+                two must be the same.
             name: the name of the result in errors, or a function that names its parts.
 
         Returns:
             The result with a `Ref` for each object; for each group, a list of new values, and by key the values that
             cannot be written in the scope; and the change of the structure.
         """
-        walk = _InnerWalk(self, stay if stays is stay else None)
+        walk = _InnerWalk(self, stays is True)
         home: dict[str, Any] = {name: ([], {}) for name in self.groups.specs}
         written = None if holds_objects(result) else self._only_written()
         if written is not None:
@@ -315,7 +309,7 @@ class _InnerWalk(Walk):
 
     __slots__ = ("fresh", "inside", "stays", "trace")
 
-    def __init__(self, inside: Inside, stays: Stays | None) -> None:
+    def __init__(self, inside: Inside, stays: Stays) -> None:
         super().__init__()
         self.inside, self.trace, self.stays = inside, trace_state(), stays
         self.fresh: dict[str, list[Any]] = {}
@@ -351,20 +345,20 @@ class _InnerWalk(Walk):
         return group
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Any) -> str:
-        if self.stays is None:
+        if self.stays is False:
             return super()._group(value, path, prefix)
         known = self.groups.get(self.index[id(value)]) or self.inside.group_of(value)
-        if known is not None and self.stays is stay:
+        if known is not None and self.stays is True:
             return known
         group = super()._group(value, path, prefix)
-        return known if known is not None and self.stays(known, group) else group
+        return known if known is not None and self._keeps(known, group) else group
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
         names = self.inside.names
         given, outside = self.inside.builder.described.get(id(value), _NOTHING)
         if given is value._metadata and not (names and names.is_told(value)):  # the axis name that it lost is known
             return outside
-        if names is None or not (value._metadata or is_told_of_axes(type(value))):
+        if names is None or not (value._metadata or _is_told_of_axes(type(value))):
             return super()._metadata(value, path, group)
         changed = names.outside(type(value), value._metadata, group, value.get_raw_value())
         return metadata_definition(changed, path, self._static)
@@ -400,7 +394,10 @@ class _InnerWalk(Walk):
         return found
 
     def _may_go(self, known: str, group: str) -> bool:
-        return known == group or (self.stays is not None and self.stays(known, group))
+        return known == group or self._keeps(known, group)
+
+    def _keeps(self, known: str, group: str) -> bool:
+        return self.stays(known, group) if callable(self.stays) else self.stays
 
     def _new(self, group: str, parts: Any) -> tuple[str, int]:
         values = self.fresh.setdefault(group, [])

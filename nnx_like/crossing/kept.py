@@ -272,7 +272,7 @@ def _can_be_kept(node: Any) -> bool:
 
 def _is_seen(value: Any) -> bool:
     """Return whether everything in an attribute is immutable, or is compared in each call."""
-    if is_object(value) or is_native(value) or is_fixed(value):
+    if type(value) in _FIXED or is_object(value) or is_native(value) or is_fixed(value):
         return True  # a list or a dict is a node itself
     parts = _inside(value)
     return parts is not None and all(map(_is_seen, parts))
@@ -288,7 +288,7 @@ def _inside(value: Any) -> Iterable[Any] | None:
 
 def _containers(values: Iterable[Iterable[Any]]) -> Iterator[Any]:
     """Return the lists and dicts in attributes, each once; a container may contain itself."""
-    left, met = [part for some in values for part in some], set()
+    left, met = [part for some in values for part in some if type(part) not in _FIXED and not is_object(part)], set()
     while left:
         value = left.pop()
         value = value.raw_mapping if isinstance(value, StateTree) else value

@@ -393,29 +393,18 @@ class Rebuilder(Builder):
         self.changes.append(functools.partial(super()._change_container, made, items))
 
     def _change_object(self, made: Any, attributes: dict[str, Any]) -> None:
-        held = vars(made)
         if made._trace != self.trace:
-            if not _same_items(held, attributes):
+            if not _same_items(vars(made), attributes):
                 raise self.error(made)
             return
-
-        def change() -> None:
-            held.clear()
-            held.update(attributes)
-
-        self.changes.append(change)
+        self.changes.append(functools.partial(super()._change_object, made, attributes))
 
     def _change_variable(self, made: Any, value: Any, metadata: dict[str, Any]) -> None:
         if made._trace != self.trace:
             if made._value is not value or made._metadata != metadata:
                 raise self.error(made)
             return
-
-        def change() -> None:
-            object.__setattr__(made, "_value", value)
-            object.__setattr__(made, "_metadata", metadata)
-
-        self.changes.append(change)
+        self.changes.append(functools.partial(super()._change_variable, made, value, metadata))
 
     def commit(self) -> None:
         """Change the objects."""

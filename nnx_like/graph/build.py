@@ -51,7 +51,7 @@ class Builder:
     def __init__(self, read: Callable[[str, Any], Any], existing: Sequence[Any] = ()) -> None:
         self.read, self.existing = read, existing
         self.trace = trace_state()
-        self.table: dict[int, Any] = {}
+        self.table: dict[Any, Any] = {}
 
     def build(self, definition: Definition, place: tuple[Any, ...] | None = None) -> Any:
         """Return the value that a definition describes.
@@ -131,10 +131,10 @@ class Builder:
         return made
 
     def _array(self, definition: ArrayDef, place: tuple[Any, ...] | None) -> Any:
-        return self.read(*definition)
+        return self.read(definition.group, definition.key)
 
-    def _existing(self, index: int) -> Any:
-        return self.existing[index] if index < len(self.existing) else None
+    def _existing(self, number: Any) -> Any:
+        return self.existing[number] if number < len(self.existing) else None
 
     def _metadata(self, kind: type[Any], definition: Definition, group: Any, value: Any) -> dict[str, Any]:
         return metadata_of(definition)

@@ -11,11 +11,11 @@ from liftcore.errors import LiftArgumentError
 from liftcore.owners import is_owner
 
 from ..filterlib import Filter
-from ..objects.markers import is_native, items_of
+from ..objects.markers import is_native, items_of, step_of
 from ..objects.pytree import Pytree, attributes_of, check_live
 from ..statelib.state import State
 from ..variablelib.variable import Variable
-from .definition import path_text, step_of
+from .definition import path_text
 from .functions import Path, at_known_paths, grouped, listed, pairs_of_states
 from .walk import is_object
 

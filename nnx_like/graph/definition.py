@@ -24,7 +24,7 @@ from liftcore.pickling import portable
 from liftcore.statics import Undescribed, snapshot, warn_not_shared
 
 from ..errors import StructureError
-from ..objects.markers import hidden_error, hidden_in
+from ..objects.markers import hidden_error, hidden_in, step_of
 from ..variablelib.variable import is_object
 
 __all__ = [
@@ -53,7 +53,6 @@ __all__ = [
     "renumbered",
     "static",
     "static_value",
-    "step_of",
     "to_pickle",
 ]
 
@@ -118,7 +117,6 @@ class ArrayDef(NamedTuple):
 
     group: Any
     key: Any
-    form = None
 
     @property
     def slot(self) -> tuple[Any, Any]:
@@ -350,14 +348,6 @@ def path_text(path: tuple[Any, ...], base: str = "") -> str:
     """
     text = "".join(f".{name}" if isinstance(name, str) else f"[{name!r}]" for name in path)
     return base + text.removeprefix(".") if path else base.removesuffix(".") or "the object itself"
-
-
-def step_of(key: Any) -> Any:
-    """Convert a step of a JAX path into a step of a path here."""
-    for name in ("name", "key", "idx"):
-        if hasattr(key, name):
-            return getattr(key, name)
-    return str(key)
 
 
 def entries(definition: Definition, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Definition]]:

@@ -503,8 +503,6 @@ def _copied(leaf: Any) -> Any:
 
 # --- flat, and as one mapping -----------------------------------------------------------------------------------------
 
-Node = TypeVar("Node")
-
 
 def flatten(node: Any, /, *, with_paths: bool = True) -> tuple[GraphDef[Any], Any]:
     """Return the definition of a graph, and its variables and arrays by path.

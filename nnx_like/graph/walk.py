@@ -13,8 +13,9 @@ from liftcore.owners import is_owner
 from liftcore.statics import Undescribed
 
 from ..errors import AliasError
-from ..objects.markers import children_with_path, contains_itself, is_dict, is_native
+from ..objects.markers import children_with_path, contains_itself, is_native, step_of
 from ..objects.pytree import Pytree, attributes_of, marks_of
+from ..objects.traversal import children_of
 from ..variablelib.kinds import CONSTANTS, variable_type_from_name
 from ..variablelib.variable import Variable, is_object
 from .definition import (
@@ -32,13 +33,12 @@ from .definition import (
     metadata_definition,
     path_text,
     static,
-    step_of,
 )
 
-__all__ = ["Leaf", "Place", "Prefix", "Walk", "alias_error", "is_object", "is_single", "value_parts"]
+__all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "is_single", "value_parts"]
 
 
-def alias_error(value: Any, place: str, leaves: Iterable[tuple[Any, ...]], before: str, now: str) -> AliasError:
+def _alias_error(value: Any, place: str, leaves: Iterable[tuple[Any, ...]], before: str, now: str) -> AliasError:
     """Return the error for one variable in two groups.
 
     Args:
@@ -366,7 +366,7 @@ class Walk:
             is_node = isinstance(value, Pytree) or is_native(value)
             if is_node:
                 seen.add(id(value))
-            for name, part in _parts(value):
+            for name, part in children_of(value) or ():
                 found = self.placed.get((id(value), name)) if is_node else known
                 self._check_alike(part, (*path, name), prefix, seen, found)
 
@@ -375,7 +375,7 @@ class Walk:
         return known == group
 
     def _aliased(self, value: Any, path: tuple[Any, ...], before: str, now: str) -> AliasError:
-        return alias_error(value, path_text(path, self.base), self.leaves, before, now)
+        return _alias_error(value, path_text(path, self.base), self.leaves, before, now)
 
 
 def _group_at(value: Any, path: tuple[Any, ...], prefix: Prefix) -> str:
@@ -390,16 +390,3 @@ def _array_group(definition: Definition) -> str | None:
     if kind is not TreeDef and (kind is not SequenceDef or definition.cls is not tuple):
         return None
     return next(filter(None, map(_array_group, definition.parts)), None)
-
-
-def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the attributes of an object, or the items of a container or another pytree; nothing for a leaf."""
-    if isinstance(value, Pytree):
-        return attributes_of(value)
-    if is_dict(value):
-        return value.items()
-    if type(value) in (list, tuple):
-        return enumerate(value)
-    if jax.tree_util.all_leaves((value,)):
-        return ()
-    return [(step_of(key), child) for [key], child in children_with_path(value)[0]]

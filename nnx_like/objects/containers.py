@@ -13,10 +13,10 @@ from typing import Any, ClassVar, TypeVar
 from ..errors import StructureError
 from .module import Module
 
-__all__ = ["Dict", "List", "Sequential", "takes"]
+__all__ = ["Dict", "List", "Sequential"]
 
 
-def takes(fn: Callable[..., Any], name: str) -> bool:
+def _takes(fn: Callable[..., Any], name: str) -> bool:
     """Return whether a function, or the `__call__` of an object, has a parameter of a given name.
 
     Args:
@@ -230,6 +230,6 @@ class Sequential(Module):
             if number:
                 args = result if isinstance(result, tuple) else () if isinstance(result, dict) else (result,)
                 kwargs = dict(result) if isinstance(result, dict) else {}
-            given = {"rngs": rngs} if rngs is not None and takes(fn, "rngs") else {}
+            given = {"rngs": rngs} if rngs is not None and _takes(fn, "rngs") else {}
             result = fn(*args, **kwargs, **given)
         return result

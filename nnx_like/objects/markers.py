@@ -26,6 +26,7 @@ from liftcore import is_array
 
 from ..errors import StructureError
 from ..statelib.nested import sorted_keys
+from ..variablelib.values import MISSING
 from ..variablelib.variable import Variable, is_object
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "parts_in",
     "register_data_type",
     "static",
+    "step_of",
     "unmarked",
 ]
 
@@ -102,6 +104,14 @@ def children_with_path(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
     # JAX asks about the pytree first, and then about each child, which may be the pytree itself.
     asked = itertools.chain([False], itertools.repeat(True))
     return jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda _: next(asked))
+
+
+def step_of(key: Any) -> Any:
+    """Convert a step of a JAX path into a step of a path here."""
+    for name in ("name", "key", "idx"):
+        if hasattr(key, name):
+            return getattr(key, name)
+    return str(key)
 
 
 def contains_itself(value: Any, where: str) -> StructureError:
@@ -207,7 +217,6 @@ Static: TypeAlias = Annotated[Attribute, "nnx_like.Static"]
 """`name: Static[T]` in the body of a class is the same as `name: T = static()`."""
 
 _VALUE = "nnx_value"
-_NONE = object()
 _data_types: tuple[type, ...] = (Variable, jax.ShapeDtypeStruct)
 _STATIC_TYPES = frozenset(
     {bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType}
@@ -292,7 +301,7 @@ def _data(value: Any, above: tuple[Any, ...]) -> list[Any]:
     return [one for _, part in children_with_path(value)[0] for one in _data(part, (*above, value))]
 
 
-def data(value: Any = _NONE, /, **options: Any) -> Any:
+def data(value: Any = MISSING, /, **options: Any) -> Any:
     """Mark an attribute as data, whatever its value.
 
     Values that hold arrays, variables or objects are data without a mark. A Python number or a string is static by
@@ -324,7 +333,7 @@ def data(value: Any = _NONE, /, **options: Any) -> Any:
     return _mark(value, False, options)
 
 
-def static(value: Any = _NONE, /, **options: Any) -> Any:
+def static(value: Any = MISSING, /, **options: Any) -> Any:
     """Mark an attribute as static, that is, as a part of the structure, and check that it holds no data.
 
     Example:
@@ -346,7 +355,7 @@ def static(value: Any = _NONE, /, **options: Any) -> Any:
 
 
 def _mark(value: Any, is_static: bool, options: Mapping[str, Any]) -> Any:
-    given = {} if value is _NONE else {_VALUE: value}
+    given = {} if value is MISSING else {_VALUE: value}
     metadata = {**(options.get("metadata") or {}), **given, MARK: is_static}
     return dataclasses.field(**{**options, "metadata": metadata})
 

@@ -16,7 +16,7 @@ from ..variablelib.kinds import RngState
 from ..variablelib.variable import Variable
 from .markers import has_data, is_data, is_dict, is_native
 
-__all__ = ["display", "kind_name", "object_text", "sizes_by_kind", "sizes_text", "treescope_of", "value_text"]
+__all__ = ["display", "kind_name", "object_text", "sizes_by_kind", "treescope_of", "value_text"]
 
 
 _INDENT = "  "
@@ -41,7 +41,7 @@ def _object(node: Any, path: str, seen: dict[int, str]) -> str:
         step = f"[{name}]" if numbered and name.isdigit() else f".{name}"
         label = "" if numbered and name.isdigit() else f"{name}="
         lines.append(f"{label}{_text(value, path + step, seen)}")
-    return _block(f"{type(node).__name__}(", lines, ")", sizes_text(sizes_by_kind([node])))
+    return _block(f"{type(node).__name__}(", lines, ")", _sizes_text(sizes_by_kind([node])))
 
 
 def _text(value: Any, path: str, seen: dict[int, str]) -> str:
@@ -157,11 +157,11 @@ def _variables(values: Iterable[Any], seen: set[int]) -> Iterator[Variable[Any]]
             yield from _variables(has_data(value), seen)
 
 
-def sizes_text(sizes: Mapping[str, Size]) -> str:
+def _sizes_text(sizes: Mapping[str, Size]) -> str:
     """Format sizes by kind in one line, with the total if there are several.
 
     Example:
-        >>> sizes_text({"BatchStat": Size(3, 12), "Param": Size(6, 24)})
+        >>> _sizes_text({"BatchStat": Size(3, 12), "Param": Size(6, 24)})
         'BatchStat: 3 (12 B), Param: 6 (24 B), Total: 9 (36 B)'
 
     Args:

@@ -48,12 +48,9 @@ __all__ = [
     "check_live",
     "check_pytree",
     "forget_walks",
-    "is_marked_static",
     "mark",
     "marks_made",
     "marks_of",
-    "own_marks",
-    "register",
     "renewed",
     "slot_of",
     "walks_of",
@@ -110,7 +107,7 @@ def _key(value: Any) -> Hashable:
         return Alike(value)
 
 
-def own_marks(node: Any) -> Mapping[str, bool]:
+def _own_marks(node: Any) -> Mapping[str, bool]:
     """Return the marks of an object itself, without those of its class."""
     found: Mapping[str, bool] = slot_of(node, "_marks", NO_MARKS)
     return found
@@ -126,7 +123,7 @@ def slot_of(node: Any, name: str, default: Any) -> Any:
 
 def marks_of(node: Any) -> Mapping[str, bool]:
     """Return the marks of an object: for each marked attribute, whether it is static."""
-    own = own_marks(node)
+    own = _own_marks(node)
     of_class = type(node)._field_marks
     return {**of_class, **own} if own and of_class else own or of_class
 
@@ -143,17 +140,17 @@ def mark(node: Any, marks: Mapping[str, bool]) -> None:
     """Mark attributes of one object."""
     global _made
     _made += 1
-    object.__setattr__(node, "_marks", {**own_marks(node), **marks})
+    object.__setattr__(node, "_marks", {**_own_marks(node), **marks})
 
 
-def is_marked_static(node: Any, name: str) -> bool:
+def _is_marked_static(node: Any, name: str) -> bool:
     """Return whether an attribute is marked static."""
-    own = own_marks(node)
+    own = _own_marks(node)
     of_class = type(node)._field_marks
     return bool((own or of_class) and marks_of(node).get(name))
 
 
-def register(cls: type) -> None:
+def _register(cls: type) -> None:
     """Register a class of objects with JAX."""
     checks_itself(cls, _held)
     jax.tree_util.register_pytree_with_keys(
@@ -193,7 +190,7 @@ def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
                 veiled.append(name)
         names.append(name)
         children.append(value)
-    return tuple(names), children, Statics((tuple(names), tuple(veiled), dict(own_marks(node)), *rest))
+    return tuple(names), children, Statics((tuple(names), tuple(veiled), dict(_own_marks(node)), *rest))
 
 
 def _sorted(node: Any) -> list[tuple[str, Any]]:
@@ -298,7 +295,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
         _check_slots(cls)
         cls._field_marks = {**cls._field_marks, **_marks_in(cls)}
         if pytree:
-            register(cls)
+            _register(cls)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make an object without attributes."""
@@ -317,7 +314,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
         if is_marked(value):
             value, is_static = unmarked(type(self).__name__, name, value)
             mark(self, {name: is_static})
-        if is_marked_static(self, name) and has_data(value):
+        if _is_marked_static(self, name) and has_data(value):
             raise _static_data(self, name, value)
         object.__setattr__(self, name, value)
 
@@ -346,7 +343,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
 
     def __getstate__(self) -> Any:
         """Return the state for pickle and copy: the attributes, without the trace."""
-        return dict(vars(self)), dict(own_marks(self))
+        return dict(vars(self)), dict(_own_marks(self))
 
     def __setstate__(self, state: Any) -> None:
         attributes, marks = state
@@ -413,7 +410,7 @@ def _annotations(cls: type) -> Mapping[str, Any]:
 
 
 register_data_type(Pytree)
-register(Pytree)
+_register(Pytree)
 
 Object = Pytree
 """An older name of `Pytree`."""
@@ -472,7 +469,7 @@ def check_pytree(pytree: Any, /) -> None:
         if id(node) not in seen:
             seen.add(id(node))
             for name, value in vars(node).items():
-                if is_marked_static(node, name) and has_data(value):
+                if _is_marked_static(node, name) and has_data(value):
                     raise _static_data(node, name, value)
             left += [one for one in has_data(list(vars(node).values())) if isinstance(one, Pytree)]
 
@@ -485,7 +482,7 @@ def renewed(node: Pytree) -> Any:
     """
     made = object.__new__(type(node))
     object.__setattr__(made, "_trace", trace_state())
-    object.__setattr__(made, "_marks", own_marks(node))
+    object.__setattr__(made, "_marks", _own_marks(node))
     return made
 
 

@@ -16,7 +16,7 @@ from liftcore.errors import shown
 from ..errors import AliasError, StructureError
 from ..filterlib import to_predicate
 from ..variablelib.variable import Variable, is_object
-from .markers import children_with_path, hidden_error, hidden_in, is_data, is_native, items_of
+from .markers import children_with_path, hidden_error, hidden_in, is_data, is_native, items_of, step_of
 from .pytree import Pytree, attributes_of, renewed
 
 __all__ = [
@@ -51,15 +51,7 @@ def children_of(node: Any) -> list[tuple[Any, Any]] | None:
         if found is not None and is_object(found[1]):
             raise hidden_error(f"a {kind.__name__}{found[0]}", found[1], node)
         return None
-    return [(_name(path[0]), child) for path, child in children_with_path(node)[0]]
-
-
-def _name(step: Any) -> Any:
-    """Return the name or number of a step of a JAX path."""
-    for kind in ("key", "idx", "name"):
-        if hasattr(step, kind):
-            return getattr(step, kind)
-    return str(step)
+    return [(step_of(path[0]), child) for path, child in children_with_path(node)[0]]
 
 
 def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:

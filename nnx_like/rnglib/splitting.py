@@ -17,41 +17,25 @@ from ..filterlib import Everything, Filter, Predicate, to_predicate
 from ..graph.definition import path_text
 from ..objects.pytree import Pytree
 from ..objects.traversal import iter_graph, recursive_map
+from ..variablelib.values import MISSING
 from ..variablelib.variable import Variable
 from .streams import RngStream, RngValue, Shape, check_takes, drawn_key, rules_of, shape_of
 
 __all__ = [
-    "NOT_GIVEN",
     "ReseedPolicy",
     "SplitBackups",
     "StreamBackup",
-    "check_changeable",
     "check_shape",
-    "check_whole",
-    "decorates",
     "fork_rngs",
-    "is_function",
     "reseed",
     "restore_rngs",
-    "set_keys",
     "split_rngs",
-    "streams_of",
     "with_rngs",
 ]
 
 
 StreamBackup = tuple[RngStream, jax.Array, jax.Array]
 """A stream, and its key and count before the change."""
-
-
-class _NotGiven:
-    """The type of the default for an argument that may be None."""
-
-    def __repr__(self) -> str:
-        return "<not given>"
-
-
-NOT_GIVEN: Any = _NotGiven()
 
 
 @dataclasses.dataclass
@@ -75,7 +59,7 @@ class SplitBackups(Iterable[StreamBackup]):
 
 
 def split_rngs(
-    node: Any = NOT_GIVEN, /, *, splits: Shape, only: Filter = ..., squeeze: bool = False
+    node: Any = MISSING, /, *, splits: Shape, only: Filter = ..., squeeze: bool = False
 ) -> SplitBackups | Callable[..., Any]:
     """Split the streams of a graph into several keys each, in place, until they are restored.
 
@@ -123,11 +107,11 @@ def split_rngs(
     def change(value: Any) -> SplitBackups:
         return _change("split_rngs", value, rules, functools.partial(_split_key, splits=shape))
 
-    return decorates(node, change)
+    return _decorates(node, change)
 
 
 def fork_rngs(
-    node: Any = NOT_GIVEN, /, *, split: Mapping[Filter, Shape | None] | Shape | None = None
+    node: Any = MISSING, /, *, split: Mapping[Filter, Shape | None] | Shape | None = None
 ) -> SplitBackups | Callable[..., Any]:
     """Give the streams of a graph new keys, in place, until they are restored.
 
@@ -161,7 +145,7 @@ def fork_rngs(
     for _, shape in rules:
         if shape is not None:
             check_shape("fork_rngs", shape)
-    return decorates(node, lambda value: _change("fork_rngs", value, rules, drawn_key))
+    return _decorates(node, lambda value: _change("fork_rngs", value, rules, drawn_key))
 
 
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
@@ -185,21 +169,21 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     """
     kept = list(backups)
     for stream, _, _ in kept:
-        check_changeable(stream)
+        _check_changeable(stream)
     for stream, key, count in reversed(kept):
         if stream.key.get_value() is not key:
             stream.key.set_value(key)
             stream.count.set_value(count)
 
 
-def decorates(node: Any, change: Callable[[Any], SplitBackups]) -> Any:
+def _decorates(node: Any, change: Callable[[Any], SplitBackups]) -> Any:
     """Change the streams of a node; for a function, or without a node, decorates to change those in the arguments."""
-    if node is NOT_GIVEN:
+    if node is MISSING:
         return functools.partial(_decorated, change=change)
-    return _decorated(node, change) if is_function(node) else change(node)
+    return _decorated(node, change) if _is_function(node) else change(node)
 
 
-def is_function(node: Any) -> bool:
+def _is_function(node: Any) -> bool:
     """Return whether a value is a function to decorate, and not an object that can be called."""
     return callable(node) and not isinstance(node, Pytree | Variable)
 
@@ -222,19 +206,19 @@ def _change(
 ) -> SplitBackups:
     """Give new keys to the streams that a rule matches: to all of them, or to none if one cannot be changed."""
     chosen: list[tuple[RngStream, Any]] = []
-    streams = list(streams_of(node))
+    streams = list(_streams_of(node))
     for matches, _ in rules:
         check_takes(where, matches, streams, _matches)
     for path, stream in streams:
         rule = next((rule for rule in rules if _matches(rule[0], path, stream)), None)
         if rule is not None:
-            check_whole(path, stream)
+            _check_whole(path, stream)
             chosen.append((stream, rule[1]))
     backups = []
     for stream, shape in chosen:
         key, whole = new_key(stream, shape), stream.key.get_value()
         backups.append((stream, whole, stream.count.get_value()))  # the count after the draw
-        set_keys(stream, key)
+        _set_keys(stream, key)
     return SplitBackups(backups)
 
 
@@ -246,7 +230,7 @@ def _matches(predicate: Predicate, path: tuple[Any, ...], stream: RngStream) -> 
     return bool(predicate((*path, "key"), stream.key) and predicate((*path, "count"), stream.count))
 
 
-def streams_of(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
+def _streams_of(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
     """Return the streams in a graph with their paths. Streams that share their variables count as one."""
     seen = set()
     for path, value in iter_graph(node):
@@ -255,13 +239,13 @@ def streams_of(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
             yield path, value
 
 
-def set_keys(stream: RngStream, keys: jax.Array) -> None:
+def _set_keys(stream: RngStream, keys: jax.Array) -> None:
     """Give a stream other keys, and set its count to zero."""
     stream.key.set_value(keys)
     stream.count.set_value(jnp.zeros(keys.shape, jnp.uint32))
 
 
-def check_changeable(stream: RngStream) -> None:
+def _check_changeable(stream: RngStream) -> None:
     """Check that a stream belongs to the current trace.
 
     Raises:
@@ -271,14 +255,14 @@ def check_changeable(stream: RngStream) -> None:
     stream.count.check_live()
 
 
-def check_whole(path: tuple[Any, ...], stream: RngStream) -> None:
+def _check_whole(path: tuple[Any, ...], stream: RngStream) -> None:
     """Check that a key can be drawn from a stream in the current trace.
 
     Raises:
         LiftArgumentError: if it holds several keys.
         TraceContextError: if it belongs to another trace.
     """
-    check_changeable(stream)
+    _check_changeable(stream)
     shape = stream.key.get_value().shape
     if shape:
         raise LiftArgumentError(
@@ -312,7 +296,7 @@ _Rule = tuple[str, Any, Predicate, _Change]
 
 
 def with_rngs(
-    node: Any = NOT_GIVEN,
+    node: Any = MISSING,
     /,
     *,
     split: Mapping[Filter, Shape] | Shape | None = None,
@@ -357,9 +341,9 @@ def with_rngs(
         *[("fork", one, to_predicate(one), RngStream.fork) for one in _filters(fork)],
     ]
     change = functools.partial(_changed, rules=rules, only=to_predicate(only))
-    if node is NOT_GIVEN:
+    if node is MISSING:
         return functools.partial(_of_changed_arguments, change=change)
-    return _of_changed_arguments(node, change) if is_function(node) else change(node)
+    return _of_changed_arguments(node, change) if _is_function(node) else change(node)
 
 
 def _of_changed_arguments(f: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -390,13 +374,13 @@ def _filters(fork: Any) -> list[Any]:
 
 def _changed(node: Any, rules: list[_Rule], only: Predicate) -> Any:
     changes: dict[int, _Change] = {}
-    streams = list(streams_of(node))
+    streams = list(_streams_of(node))
     for matches in (only, *[rule[2] for rule in rules]):
         check_takes("with_rngs", matches, streams)
     for path, stream in streams:  # check everything before drawing the first key
         rule = _rule(path, stream, rules) if only(path, stream) else None
         if rule is not None:
-            check_whole(path, stream)
+            _check_whole(path, stream)
             changes[id(stream.key)] = rule[3]
     made: dict[int, RngStream] = {}
 
@@ -466,15 +450,15 @@ def reseed(
     """
     new_keys = _policy(policy)
     sources = {name: _source(value, name) for name, value in stream_keys.items()}
-    chosen = [(path, stream) for path, stream in streams_of(node) if stream.tag in sources]
+    chosen = [(path, stream) for path, stream in _streams_of(node) if stream.tag in sources]
     for _, stream in chosen:
-        check_changeable(stream)
+        _check_changeable(stream)
     if policy == "scalars_only":
         for path, stream in chosen:
             _check_scalar(path, stream)
     made = [(stream, new_keys(path, sources[stream.tag](), stream.key.get_value().shape)) for path, stream in chosen]
     for stream, keys in made:
-        set_keys(stream, keys)
+        _set_keys(stream, keys)
 
 
 def _source(value: Any, name: str) -> RngStream:

@@ -13,6 +13,7 @@ from liftcore.errors import LiftArgumentError, bind_user, check_function
 
 from ..objects.markers import parts_in
 from ..objects.pytree import Pytree
+from ..variablelib.values import MISSING
 from ..variablelib.variable import is_object
 
 __all__ = [
@@ -21,7 +22,6 @@ __all__ = [
     "check_axes",
     "check_brings_none",
     "checked",
-    "method_of",
     "named",
     "numbered",
     "positional",
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # --- objects that a function brings along -----------------------------------------------------------------------------
 
 
-def method_of(f: Any) -> tuple[Pytree, str] | None:
+def _method_of(f: Any) -> tuple[Pytree, str] | None:
     """Return the object that a function is a method of, and the name of the method; None if there is no object.
 
     A partial, or a function that wraps another one, is a method if the function inside is one.
@@ -152,17 +152,6 @@ def _names(code: types.CodeType, owner: str) -> Iterator[str]:
 # --- functions and their arguments ------------------------------------------------------------------------------------
 
 
-class _Missing:
-    """The default of a function argument that is not given yet."""
-
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING: Any = _Missing()
-"""The default for the function: a transformation without a function is a decorator."""
-
-
 def also_decorator(transformation: F) -> F:
     """Make a transformation a decorator too: a call without the function returns one with the same options.
 
@@ -199,7 +188,7 @@ def checked(name: str, f: Any) -> str:
         LiftArgumentError: if it is not a function, or is a bound method, also inside a partial or another wrapper.
     """
     check_function(name, f)
-    if (found := method_of(f)) is not None:
+    if (found := _method_of(f)) is not None:
         kind, method = type(found[0]).__name__, found[1]
         raise LiftArgumentError(
             title(name, f),

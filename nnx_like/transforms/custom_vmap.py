@@ -12,7 +12,7 @@ import numpy as np
 import liftcore
 from liftcore.errors import LiftArgumentError, call_user, check_function, shown
 
-from ..crossing.inside import Inside, stay
+from ..crossing.inside import Inside
 from ..crossing.ref import Ref, is_ref
 from ..graph.definition import entries
 from ..statelib.state import State
@@ -89,7 +89,7 @@ class CustomVmap(RuledFunction):
             seen = with_states(tuple(others), lambda group, key: flags[group][key], make=_flag, only=None)
             given = call_user(f"the rule of {self.where}", rule, axis_size, seen, *inside.decode(args))
             result, is_batched = checked_pair(self.where, rule, given, "result, is_batched")
-            home = inside.encode(result, REST, stays=stay)
+            home = inside.encode(result, REST, stays=True)
             return home, _batched(self.where, *home, is_batched, inside.values, flags)
 
         self._lifted.def_vmap(batched)

@@ -23,7 +23,7 @@ from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
 
 from ..crossing.groups import Choose, Groups, in_call
-from ..crossing.inside import Inside, stay
+from ..crossing.inside import Inside
 from ..crossing.outside import Outside
 from ..crossing.ref import Ref, Still, is_ref
 from ..filterlib import Everything, Filter, OfType, to_predicate
@@ -49,12 +49,9 @@ __all__ = [
     "differentiated",
     "group_by_filter",
     "in_two_groups",
-    "moves",
     "outline",
-    "plain_result",
     "state_of",
     "tangents_in",
-    "variable_of",
     "veiled",
     "with_states",
 ]
@@ -101,7 +98,7 @@ class _Differentiated:
         if not (alone and not path) and not wanted(path, value):
             return False
         raw = value.get_raw_value() if isinstance(value, Variable) else value
-        return moves(raw, allow_int)
+        return _moves(raw, allow_int)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is _Differentiated and self._key == other._key
@@ -113,7 +110,7 @@ class _Differentiated:
         return f"floating values of {self._key[0]!r}"
 
 
-def moves(raw: Any, allow_int: bool = False) -> bool:
+def _moves(raw: Any, allow_int: bool = False) -> bool:
     """Return whether a raw value contains numbers, and all of them are floating.
 
     Args:
@@ -253,7 +250,7 @@ def bound(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any
     return found.args, found.kwargs
 
 
-def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
+def _plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     """Split a result into the part that is differentiated and the rest.
 
     Raises:
@@ -309,8 +306,8 @@ class Derivative:
         def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
             inside = Inside(scope, groups)
             args, kwargs = inside.decode((args, kwargs))
-            result, aux = plain_result(groups.where, call_user(groups.where, f, *args, **kwargs), has_aux)
-            return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, stays=stay))
+            result, aux = _plain_result(groups.where, call_user(groups.where, f, *args, **kwargs), has_aux)
+            return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, stays=True))
 
         self.body = body
 
@@ -382,7 +379,7 @@ def differentiated(
 # --- gradients and tangents as states ---------------------------------------------------------------------------------
 
 
-def variable_of(definition: Definition, value: Any) -> Any:
+def _variable_of(definition: Definition, value: Any) -> Any:
     """Return a variable that a definition describes, with another value; for an array, the value itself."""
     if type(definition) is not VariableDef:
         return value
@@ -392,7 +389,7 @@ def variable_of(definition: Definition, value: Any) -> Any:
 def state_of(
     ref: Ref,
     read: Callable[[str, Any], Any],
-    make: Callable[[Definition, Any], Any] = variable_of,
+    make: Callable[[Definition, Any], Any] = _variable_of,
     convert: Callable[[Any], Any] = lambda value: value,
     only: str | None = DIFFERENTIATED,
 ) -> Any:
@@ -409,7 +406,7 @@ def state_of(
     for path, one in entries(ref.definition):
         group, key = one.slot
         if group is not None and only in (None, group):
-            value, form = read(group, key), one.form
+            value, form = read(group, key), one.form if type(one) is VariableDef else None
             value = convert(value) if form is None else value_of([convert(part) for part in value], form)
             pairs.append((path, make(one, value)))
     if pairs and not pairs[0][0]:  # a variable that is not an attribute
@@ -487,7 +484,7 @@ def _values_in(where: str, ref: Ref, given: Any, what: str) -> Iterator[tuple[st
         value = pairs.get(path)
         value = value.get_raw_value() if isinstance(value, Variable) else value
         group, key = definition.slot
-        if group is not None and moves(value):
+        if group is not None and _moves(value):
             yield group, key, value_parts(value)[0]
 
 

@@ -24,13 +24,13 @@ from .base import MISSING, also_decorator, check_axes, checked, named, positiona
 from .mapping import differing
 from .uniform import remat
 
-__all__ = ["Carry", "carried", "check_same_structure", "fori_loop", "remat_scan", "scan", "while_loop"]
+__all__ = ["Carry", "fori_loop", "remat_scan", "scan", "while_loop"]
 
 
 # --- the carry: the same objects in each iteration, with other values -------------------------------------------------
 
 
-def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
+def _carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
     """Return the next carry in the form that JAX expects, with the refs that came in.
 
     Args:
@@ -83,7 +83,7 @@ def _shown(value: Any, which: str) -> str:
     return f"{which if is_object(value) else 'a'} {type(value).__name__}"
 
 
-def check_same_structure(where: str, inside: Inside, change: Change, carry: Any) -> None:
+def _check_same_structure(where: str, inside: Inside, change: Change, carry: Any) -> None:
     """Check that the structure of objects in the carry did not change.
 
     Args:
@@ -205,9 +205,9 @@ def scan(
         inside = Inside(scope, groups, names)
         args = inside.decode(_with(xs, taken, carry))
         following, ys = _parted(where, call_user(where, f, *args), out_axes, given_back)
-        encoded = () if taken is None else carried(where, args[taken], carry, following)
+        encoded = () if taken is None else _carried(where, args[taken], carry, following)
         ys, home, change = inside.encode(ys, out_prefix, stays=lambda known, group: known == streams, name=places)
-        check_same_structure(where, inside, change, carry)
+        _check_same_structure(where, inside, change, carry)
         _check_no_new(where, groups, home)
         return encoded, (ys, home, change)
 
@@ -501,7 +501,7 @@ def _while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any]) 
         inside = Inside(scope, groups)
         result = call_user(groups.where, cond_fun, inside.decode(value))
         _, _, change = inside.encode((), groups.name(_CARRIED))
-        check_same_structure(checked("while_loop", cond_fun), inside, change, value)
+        _check_same_structure(checked("while_loop", cond_fun), inside, change, value)
         return result
 
     return liftcore.while_loop(cond, _step(where, groups, body_fun), variable_carry=True)
@@ -518,9 +518,9 @@ def _step(where: str, groups: Groups, body_fun: Callable[..., Any]) -> Callable[
         inside = Inside(scope, groups)
         *numbers, encoded = args
         value = inside.decode(encoded)
-        following = carried(where, value, encoded, call_user(where, body_fun, *numbers, value))
+        following = _carried(where, value, encoded, call_user(where, body_fun, *numbers, value))
         _, _, change = inside.encode((), groups.name(_CARRIED))
-        check_same_structure(where, inside, change, encoded)
+        _check_same_structure(where, inside, change, encoded)
         return following
 
     return body

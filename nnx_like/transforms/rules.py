@@ -19,7 +19,7 @@ from liftcore.errors import LiftArgumentError, boundary, call_user, check_functi
 from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups
-from ..crossing.inside import Inside, encode, stay
+from ..crossing.inside import Inside, encode
 from ..crossing.outside import Outside, decoded
 from ..crossing.ref import Ref, Still, is_ref, refs_in
 from ..graph.build import Builder
@@ -43,12 +43,9 @@ __all__ = [
     "CustomJvp",
     "CustomVjp",
     "RuledFunction",
-    "by_value",
     "checked_pair",
     "custom_jvp",
     "custom_vjp",
-    "from_values",
-    "zero",
 ]
 
 
@@ -86,7 +83,7 @@ class RuledFunction:
         @named(fun)
         def body(scope: liftcore.Scope, *args: Any) -> Any:
             inside = Inside(scope, groups)
-            home = inside.encode(call_user(groups.where, fun, *inside.decode(args)), REST, stays=stay)
+            home = inside.encode(call_user(groups.where, fun, *inside.decode(args)), REST, stays=True)
             _called.get()[-1].append(home)  # the body is traced during the call
             return home
 
@@ -222,7 +219,7 @@ def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str
     return given[0], given[1]
 
 
-def by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
+def _by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
     """Replace the objects in a pytree by their arrays and static parts, to rebuild them later.
 
     Args:
@@ -236,12 +233,12 @@ def by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
     return encode(walk, groups, veiled(tree), REST, "residuals", "residuals"), walk.values
 
 
-def from_values(tree: Any, values: Any) -> Any:
-    """Return the inverse of `by_value`."""
+def _from_values(tree: Any, values: Any) -> Any:
+    """Return the inverse of `_by_value`."""
     return decoded(Builder(lambda group, key: values[group][key]), tree)
 
 
-def zero(kind: Any) -> Any:
+def _zero(kind: Any) -> Any:
     """Return the zero tangent of a value.
 
     Args:
@@ -331,7 +328,7 @@ class CustomJvp(RuledFunction):
                 f"the rule of {self.where}", jvp, *[given[number] for number in numbers], *map(tuple, seen)
             )
             result, tangent = checked_pair(self.where, jvp, both, "result, tangent")
-            home = inside.encode(result, REST, stays=stay)
+            home = inside.encode(result, REST, stays=True)
             self.check_alike(jvp, expected, home)
             return home, _tangents(self.where, *home, tangent)
 
@@ -370,10 +367,10 @@ def _tangents(where: str, result: Any, home: Any, change: Any, given: Any) -> An
         if type(leaf) is Ref:
             return leaf
         moves = one is not None and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-        return one if moves else zero(jax.typeof(leaf))
+        return one if moves else _zero(jax.typeof(leaf))
 
     def zeros(value: Any) -> Any:
-        return jax.tree.map(lambda part: zero(jax.typeof(part)), value)
+        return jax.tree.map(lambda part: _zero(jax.typeof(part)), value)
 
     moved = jax.tree.map(tangent, result, moved, is_leaf=lambda leaf: leaf is None or is_ref(leaf))
     at_home = {
@@ -484,14 +481,14 @@ class CustomVjp(RuledFunction):
             result, residuals = checked_pair(
                 self.where, fwd, call_user(f"the rule of {self.where}", fwd, *given), "result, residuals"
             )
-            home = inside.encode(result, REST, stays=stay)
+            home = inside.encode(result, REST, stays=True)
             self.check_alike(fwd, expected, home)
             kept = tuple([veiled(given[number], is_array) for number in self.held_numbers(len(args))]), residuals
-            return home, _Residuals(*by_value(self._groups, kept), outline(args), _kinds(inside.values))
+            return home, _Residuals(*_by_value(self._groups, kept), outline(args), _kinds(inside.values))
 
         @named(bwd)
         def backward(residuals: _Residuals, cotangents: Any) -> Any:
-            nondiff, kept = from_values(residuals.given, residuals.values)
+            nondiff, kept = _from_values(residuals.given, residuals.values)
             numbers = self.held_numbers(len(residuals.args))
             updates, cotangent = _cotangents(residuals, *cotangents)
             updates = tuple([one for number, one in enumerate(updates) if number not in numbers])
@@ -558,7 +555,7 @@ def _cotangents(residuals: _Residuals, result: Any, home: Any, change: Any) -> t
         if type(key) is not str:
             return home[group][0][key]
         written = home[group][1]
-        return written[key] if key in written else jax.tree.map(zero, kinds[group, key])
+        return written[key] if key in written else jax.tree.map(_zero, kinds[group, key])
 
     now = iter(change.definitions or [ref.definition for ref in refs_in(residuals.args)])
 

@@ -164,7 +164,11 @@ def _reads(value: Any) -> list[Read] | None:
 
 
 def _fixed_parts(values: Iterable[Any]) -> list[Read]:
-    return [((lambda value=value: value), value) for value in values]
+    return [(functools.partial(_itself, value), value) for value in values]
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _in_function(f: types.FunctionType) -> list[Read] | None:

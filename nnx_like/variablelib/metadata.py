@@ -16,6 +16,7 @@ __all__ = [
     "AXIS_HOOKS",
     "HOOKS",
     "A",
+    "Alike",
     "M",
     "StaticMetadata",
     "VarDefaults",
@@ -228,6 +229,17 @@ def with_partitioning(
 # --- static values as keys --------------------------------------------------------------------------------------------
 
 
+def _key(value: Any) -> Hashable:
+    if type(value) is str:
+        return value
+    if type(value) is tuple:  # such as names of axes; this is faster
+        return tuple, *map(_key, value)
+    try:
+        return static_key(value)
+    except Undescribed:
+        return Alike(value)
+
+
 class StaticMetadata:
     """The static part of a variable, which JAX stores in the tree definition.
 
@@ -252,13 +264,6 @@ class StaticMetadata:
 
     def __reduce__(self) -> Any:
         return StaticMetadata, (self.metadata,)
-
-
-def _key(value: Any) -> Hashable:
-    try:
-        return static_key(value)
-    except Undescribed:
-        return Alike(value)
 
 
 # --- defaults of variables in NNX: its other models of state, which do not exist here ---------------------------------

@@ -15,7 +15,17 @@ import numpy as np
 
 from liftcore.leaves import is_numpy
 
-__all__ = ["Operators", "block", "with_item", "without_item"]
+__all__ = ["MISSING", "Operators", "block", "with_item", "without_item"]
+
+
+class _Missing:
+    """The type of the default of an argument that is not given, and may be None."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Any = _Missing()
 
 
 # --- operators --------------------------------------------------------------------------------------------------------

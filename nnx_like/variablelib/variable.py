@@ -18,9 +18,12 @@ from liftcore.owners import Style
 
 from ..errors import TraceContextError
 from .metadata import HOOKS, StaticMetadata, VariableMetadata, called, merged, named, without_models
-from .values import Operators, block, with_item, without_item
+from .values import MISSING, Operators, block, with_item, without_item
 
-__all__ = ["ByReference", "Described", "Variable", "is_object", "put_metadata", "put_trace"]
+__all__ = ["ByReference", "Variable", "is_object"]
+
+
+A = TypeVar("A")
 
 
 class ByReference:
@@ -33,174 +36,7 @@ is_object: Callable[[Any], bool] = ByReference.__instancecheck__
 """Returns whether a value is a variable or an object with attributes. JAX calls it on each leaf, so it runs in C."""
 
 
-class _Missing:
-    """The type of the default for an argument that may be None."""
-
-
-_MISSING: Any = _Missing()
-
-
-class Described:
-    """The base of variables: static metadata, and the JAX trace that it belongs to.
-
-    The dict of metadata is never changed in place. A change replaces it, so a reference to the old dict stays valid.
-    """
-
-    __slots__ = ("__weakref__", "_metadata", "_trace")
-
-    _metadata: dict[str, Any]
-    _trace: Any
-
-    required_metadata: frozenset[str] = frozenset()
-
-    def check_live(self) -> None:
-        """Check that the variable may be changed in the current trace.
-
-        Raises:
-            TraceContextError: if the variable was created under another JAX trace.
-        """
-        if self._trace != trace_state():
-            kind = type(self).__name__
-            raise TraceContextError(
-                f"a {kind}",
-                "it is changed under a different JAX trace from the one in which it was created, and would keep a "
-                "traced value.",
-                f"Pass the {kind}, or the object that holds it, as an argument, and use a transformation that writes "
-                "it back: `nnx.jit(fn)(model, x)`, or `nnx.lift(liftcore.jit, fn)(model, x)`. In a model of scopes, "
-                "adopt the object: `nnx.bridge.adopt(scope, lambda rngs: model)(x)`. If `nnx.merge` made that object "
-                "inside, copy what it is given: `nnx.merge(…, copy=True)`.",
-            )
-
-    def get_metadata(
-        self, name: str | None = None, default: Any = _MISSING, *, exclude_required: bool | None = None
-    ) -> Any:
-        """Return all metadata as a new dict, or the metadata of one name.
-
-        Args:
-            name: the name, or None for all.
-            default: the value to return if there is no such metadata.
-            exclude_required: has no effect: no metadata is required here.
-
-        Raises:
-            KeyError: if there is no such metadata and no default.
-        """
-        if name is None:
-            return dict(self._metadata)
-        if default is _MISSING:
-            return self._metadata[_kept(name)]
-        return self._metadata.get(_kept(name), default)
-
-    def set_metadata(self, *args: Any, **kwargs: Any) -> None:
-        """Set metadata: `set_metadata(name, value)`, `set_metadata(name=value, …)`, or all of it from a dict.
-
-        Example:
-            >>> from nnx_like.variablelib.kinds import Param
-            >>> variable = Param(1, a=1)
-            >>> variable.set_metadata(b=2)
-            >>> variable.set_metadata("c", 3)
-            >>> variable.get_metadata()
-            {'a': 1, 'b': 2, 'c': 3}
-            >>> variable.set_metadata({"d": 4})
-            >>> variable.get_metadata()
-            {'d': 4}
-
-        Args:
-            *args: a name and its value; or a dict, which replaces all metadata.
-            **kwargs: names and values.
-
-        Raises:
-            TypeError: if the arguments have another form.
-            TraceContextError: if the variable was created under another JAX trace.
-        """
-        self.check_live()
-        if args and kwargs:
-            raise TypeError("set_metadata: give positional or keyword arguments, not both.")
-        if len(args) == 1:
-            metadata = named(dict(args[0]))
-        elif len(args) == 2:
-            metadata = {**self._metadata, _kept(args[0]): args[1]}
-        elif kwargs:
-            metadata = {**self._metadata, **named(kwargs)}
-        else:
-            raise TypeError("set_metadata: give a name and a value, a dict, or keyword arguments.")
-        put_metadata(self, metadata)
-
-    def has_metadata(self, name: str) -> bool:
-        """Return whether there is metadata with this name.
-
-        Args:
-            name: the name.
-        """
-        return _kept(name) in self._metadata
-
-    def del_metadata(self, name: str) -> None:
-        """Delete metadata.
-
-        Args:
-            name: the name.
-
-        Raises:
-            KeyError: if there is no metadata of this name.
-            TraceContextError: if the variable was created under another JAX trace.
-        """
-        self.check_live()
-        metadata = dict(self._metadata)
-        del metadata[_kept(name)]
-        put_metadata(self, metadata)
-
-    @property
-    def sharding_names(self) -> Any:
-        """The names of the mesh axes, one for each axis of the value, or None."""
-        return self._metadata.get("out_sharding")
-
-    def get_value(self) -> Any:
-        """Return the value."""
-        raise NotImplementedError
-
-    @property
-    def sharding(self) -> Any:
-        """The names of the mesh axes if the metadata has them; otherwise the sharding of the value."""
-        metadata = self._metadata
-        return metadata["out_sharding"] if "out_sharding" in metadata else self.get_value().sharding
-
-    def add_axis(self, axis_index: int, axis_name: str | None) -> None:
-        """Call the hook `on_add_axis`, for a lift that adds an axis to the value.
-
-        Args:
-            axis_index: the new axis.
-            axis_name: the name of the mesh axis, or None.
-        """
-        self._call_axis_hooks("on_add_axis", axis_index, axis_name)
-
-    def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
-        """Call the hook `on_remove_axis`, for a lift that removes an axis from the value.
-
-        Args:
-            axis_index: the axis that is removed.
-            axis_name: the name of the mesh axis, or None.
-        """
-        self._call_axis_hooks("on_remove_axis", axis_index, axis_name)
-
-    def _call_axis_hooks(self, name: str, axis_index: int, axis_name: str | None) -> None:
-        hooks = self._metadata.get(name, ())
-        for hook in (hooks,) if callable(hooks) else hooks:
-            hook(self, axis_index, axis_name)
-
-
-# Subclasses reject attributes, so slots are written through their descriptors, which is also the fastest way.
-put_metadata = Described.__dict__["_metadata"].__set__
-put_trace = Described.__dict__["_trace"].__set__
-
-
-def _kept(name: str) -> str:
-    """Return the name under which metadata is stored."""
-    return "out_sharding" if name in ("sharding", "sharding_names") else name
-
-
-A = TypeVar("A")
-
-
-class Variable(Operators, Described, ByReference, Generic[A]):
+class Variable(Operators, ByReference, Generic[A]):
     """A value with a kind and metadata, held by reference.
 
     The kind is the class; transformations and filters select variables by it. The value may be an array, a number, a
@@ -228,12 +64,18 @@ class Variable(Operators, Described, ByReference, Generic[A]):
             subclass may have hooks as methods.
     """
 
-    __slots__ = ("_value",)
+    __slots__ = ("__weakref__", "_metadata", "_trace", "_value")
     __style__ = Style("a variable", "nnx.bridge.adopt", "rngs", is_changed=True)
     __collections__: Any  # see the registry
     __one_variable__ = True  # for filters of liftcore over pytrees, such as `training.mask`
 
+    required_metadata: frozenset[str] = frozenset()
+
     _value: Any
+    _metadata: dict[str, Any]
+    """Never changed in place: a change replaces it, so a reference to the old dict stays valid."""
+    _trace: Any
+    """The JAX trace in which the variable may be changed."""
 
     def __init__(self, value: A | VariableMetadata, **metadata: Any) -> None:
         if isinstance(value, VariableMetadata):
@@ -245,8 +87,8 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         for hook in HOOKS:
             if hook not in metadata and hasattr(kind, hook):
                 metadata[hook] = getattr(kind, hook)
-        put_metadata(self, metadata)
-        put_trace(self, trace_state())
+        _put_metadata(self, metadata)
+        _put_trace(self, trace_state())
         if "on_create_value" in metadata:
             value = called(metadata["on_create_value"], self, value)
         _put_value(self, self.create_value(value))
@@ -266,8 +108,8 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         """
         made = _new(cls)
         _put_value(made, value)
-        put_metadata(made, metadata)
-        put_trace(made, trace)
+        _put_metadata(made, metadata)
+        _put_trace(made, trace)
         return made
 
     @classmethod
@@ -280,22 +122,40 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         """
         return cls.made(value, named(dict(attributes)), trace_state())
 
+    def check_live(self) -> None:
+        """Check that the variable may be changed in the current trace.
+
+        Raises:
+            TraceContextError: if the variable was created under another JAX trace.
+        """
+        if self._trace != trace_state():
+            kind = type(self).__name__
+            raise TraceContextError(
+                f"a {kind}",
+                "it is changed under a different JAX trace from the one in which it was created, and would keep a "
+                "traced value.",
+                f"Pass the {kind}, or the object that holds it, as an argument, and use a transformation that writes "
+                "it back: `nnx.jit(fn)(model, x)`, or `nnx.lift(liftcore.jit, fn)(model, x)`. In a model of scopes, "
+                "adopt the object: `nnx.bridge.adopt(scope, lambda rngs: model)(x)`. If `nnx.merge` made that object "
+                "inside, copy what it is given: `nnx.merge(…, copy=True)`.",
+            )
+
     # --- the value
 
-    def get_value(self, *, index: Any = _MISSING) -> Any:
+    def get_value(self, *, index: Any = MISSING) -> Any:
         """Return the value, after the hook `on_get_value`.
 
         Args:
             index: the index of an item to read instead, if given.
         """
         value, metadata = self._value, self._metadata
-        if index is not _MISSING and index is not ...:
+        if index is not MISSING and index is not ...:
             value = value[index]
         if metadata and "on_get_value" in metadata:
             return called(metadata["on_get_value"], self, value)
         return value
 
-    def set_value(self, value: Any, *, index: Any = _MISSING) -> None:
+    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
         """Assign the value, after the hook `on_set_value`.
 
         Args:
@@ -311,7 +171,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         metadata = self._metadata
         if metadata and "on_set_value" in metadata:
             value = called(metadata["on_set_value"], self, value)
-        _put_value(self, value if index is _MISSING else with_item(self._value, index, value))
+        _put_value(self, value if index is MISSING else with_item(self._value, index, value))
 
     # Not `property(get_value, …)`: a subclass may override the two methods.
     value = property(
@@ -356,6 +216,119 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         self.check_live()
         _put_value(self, without_item(self._value, key))
 
+    # --- metadata
+
+    def get_metadata(
+        self, name: str | None = None, default: Any = MISSING, *, exclude_required: bool | None = None
+    ) -> Any:
+        """Return all metadata as a new dict, or the metadata of one name.
+
+        Args:
+            name: the name, or None for all.
+            default: the value to return if there is no such metadata.
+            exclude_required: has no effect: no metadata is required here.
+
+        Raises:
+            KeyError: if there is no such metadata and no default.
+        """
+        if name is None:
+            return dict(self._metadata)
+        if default is MISSING:
+            return self._metadata[_kept(name)]
+        return self._metadata.get(_kept(name), default)
+
+    def set_metadata(self, *args: Any, **kwargs: Any) -> None:
+        """Set metadata: `set_metadata(name, value)`, `set_metadata(name=value, …)`, or all of it from a dict.
+
+        Example:
+            >>> from nnx_like.variablelib.kinds import Param
+            >>> variable = Param(1, a=1)
+            >>> variable.set_metadata(b=2)
+            >>> variable.set_metadata("c", 3)
+            >>> variable.get_metadata()
+            {'a': 1, 'b': 2, 'c': 3}
+            >>> variable.set_metadata({"d": 4})
+            >>> variable.get_metadata()
+            {'d': 4}
+
+        Args:
+            *args: a name and its value; or a dict, which replaces all metadata.
+            **kwargs: names and values.
+
+        Raises:
+            TypeError: if the arguments have another form.
+            TraceContextError: if the variable was created under another JAX trace.
+        """
+        self.check_live()
+        if args and kwargs:
+            raise TypeError("set_metadata: give positional or keyword arguments, not both.")
+        if len(args) == 1:
+            metadata = named(dict(args[0]))
+        elif len(args) == 2:
+            metadata = {**self._metadata, _kept(args[0]): args[1]}
+        elif kwargs:
+            metadata = {**self._metadata, **named(kwargs)}
+        else:
+            raise TypeError("set_metadata: give a name and a value, a dict, or keyword arguments.")
+        _put_metadata(self, metadata)
+
+    def has_metadata(self, name: str) -> bool:
+        """Return whether there is metadata with this name.
+
+        Args:
+            name: the name.
+        """
+        return _kept(name) in self._metadata
+
+    def del_metadata(self, name: str) -> None:
+        """Delete metadata.
+
+        Args:
+            name: the name.
+
+        Raises:
+            KeyError: if there is no metadata of this name.
+            TraceContextError: if the variable was created under another JAX trace.
+        """
+        self.check_live()
+        metadata = dict(self._metadata)
+        del metadata[_kept(name)]
+        _put_metadata(self, metadata)
+
+    @property
+    def sharding_names(self) -> Any:
+        """The names of the mesh axes, one for each axis of the value, or None."""
+        return self._metadata.get("out_sharding")
+
+    @property
+    def sharding(self) -> Any:
+        """The names of the mesh axes if the metadata has them; otherwise the sharding of the value."""
+        metadata = self._metadata
+        return metadata["out_sharding"] if "out_sharding" in metadata else self.get_value().sharding
+
+    def add_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Call the hook `on_add_axis`, for a lift that adds an axis to the value.
+
+        Args:
+            axis_index: the new axis.
+            axis_name: the name of the mesh axis, or None.
+        """
+        self._call_axis_hooks("on_add_axis", axis_index, axis_name)
+
+    def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Call the hook `on_remove_axis`, for a lift that removes an axis from the value.
+
+        Args:
+            axis_index: the axis that is removed.
+            axis_name: the name of the mesh axis, or None.
+        """
+        self._call_axis_hooks("on_remove_axis", axis_index, axis_name)
+
+    def _call_axis_hooks(self, name: str, axis_index: int, axis_name: str | None) -> None:
+        hooks = self._metadata.get(name, ())
+        for hook in (hooks,) if callable(hooks) else hooks:
+            hook(self, axis_index, axis_name)
+
     # --- one variable from another
 
     @property
@@ -363,21 +336,21 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         """The kind: the class of the variable."""
         return type(self)
 
-    def copy(self, value: Any = _MISSING, **updates: Any) -> Self:
+    def copy(self, value: Any = MISSING, **updates: Any) -> Self:
         """Return a copy: a new variable of the same kind, raw value and metadata.
 
         Args:
             value: another raw value, if given; for a variable, its value. Containers are copied, arrays are not.
             **updates: other metadata, by name.
         """
-        if value is _MISSING:
+        if value is MISSING:
             value = jax.tree.map(lambda leaf: leaf, self._value)
         elif isinstance(value, Variable):
             value = value.get_value()
         metadata = {**self._metadata, **named(updates)} if updates else self._metadata
         return self.made(value, metadata, trace_state())
 
-    def replace(self, value: Any = _MISSING, **updates: Any) -> Self:
+    def replace(self, value: Any = MISSING, **updates: Any) -> Self:
         """Return a new variable of the same kind with another raw value or other metadata.
 
         Args:
@@ -386,7 +359,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         """
         return self.copy(value, **updates)
 
-    def to_state(self, value: Any = _MISSING, **updates: Any) -> Self:
+    def to_state(self, value: Any = MISSING, **updates: Any) -> Self:
         """Return a copy of the variable, for a state.
 
         Args:
@@ -424,7 +397,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         """
         self.check_live()
         _put_value(self, variable_state._value)
-        put_metadata(self, variable_state._metadata)
+        _put_metadata(self, variable_state._metadata)
 
     def __copy__(self) -> Self:
         return self.copy()
@@ -487,7 +460,12 @@ class Variable(Operators, Described, ByReference, Generic[A]):
 
 # `__setattr__` rejects everything but the value, so slots are written through descriptors, which is also fastest.
 _new = object.__new__
-_put_value = Variable.__dict__["_value"].__set__
+_put_value, _put_metadata, _put_trace = [Variable.__dict__[name].__set__ for name in ("_value", "_metadata", "_trace")]
+
+
+def _kept(name: str) -> str:
+    """Return the name under which metadata is stored."""
+    return "out_sharding" if name in ("sharding", "sharding_names") else name
 
 
 def _refuse(variable: Variable[Any], name: str, instead: str) -> NoReturn:

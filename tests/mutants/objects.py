@@ -158,7 +158,7 @@ OF_OBJECTS = (
     ),
     _of(
         "transforms/loops.py",
-        "        check_same_structure(where, inside, change, carry)\n",
+        "        _check_same_structure(where, inside, change, carry)\n",
         "",
         "a carry that gains an attribute in a loop is not refused",
         ("nnx/test_misuse.py", *CROSSING),
