@@ -9,7 +9,7 @@ import math
 import string
 from collections.abc import Collection, Iterable
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax.numpy as jnp
 from jax import lax
@@ -86,11 +86,12 @@ class _Update(NamedTuple):
         """The place, for errors."""
         return f"{self.layer} at {self.scope.path_text}"
 
-    def check(self) -> None:
-        """Check the rank, before anything is made."""
+    def checked(self) -> Self:
+        """Return it, after a check of the rank; nothing is made before."""
         if not isinstance(self.rank, Integral) or self.rank < 1:
             fix = "Pass a small one: `rank=8`."
             raise LiftArgumentError(self.where, f"expected a rank of 1 or more, given {shown(self.rank)}.", fix)
+        return self
 
     def factors(
         self, inputs: ArrayLike | None, a_shape: tuple[int, ...], b_shape: tuple[int, ...], fan_in: int
@@ -167,8 +168,7 @@ def lora(
         LiftArgumentError: if the rank is not positive, or an axis does not exist.
         ScopeParamShapeError: if the stored update is for other sizes.
     """
-    update = _Update("lora", scope, rank, collection, param_dtype, a_init, b_init)
-    update.check()
+    update = _Update("lora", scope, rank, collection, param_dtype, a_init, b_init).checked()
     where, shape, features = update.where, jnp.shape(inputs), to_tuple(features)
     axes = normalize_axes(where, "axis", axis, len(shape))
     batch = normalize_axes(where, "batch_dims", batch_dims, len(shape))
@@ -229,8 +229,7 @@ def lora_einsum(
         LiftArgumentError: if the rank is not positive, or the equation does not have this form.
         ScopeParamShapeError: if the stored update is for other sizes.
     """
-    update = _Update("lora_einsum", scope, rank, collection, param_dtype, a_init, b_init)
-    update.check()
+    update = _Update("lora_einsum", scope, rank, collection, param_dtype, a_init, b_init).checked()
     shape = tuple(shape)
     labels = to_equation(update.where, einsum_str, jnp.shape(inputs), shape).right
     operands, result = einsum_str.replace(" ", "").split("->")
@@ -312,8 +311,7 @@ def lora_conv(
         LiftArgumentError: if the rank is not positive, or inputs, window, groups and mask do not match.
         ScopeParamShapeError: if the stored update is for other sizes.
     """
-    update = _Update("lora_conv", scope, rank, collection, param_dtype, a_init, b_init)
-    update.check()
+    update = _Update("lora_conv", scope, rank, collection, param_dtype, a_init, b_init).checked()
     groups, window = feature_group_count, to_window(update.where, kernel_size, strides, padding, 1, 1)
     check_groups(update.where, inputs.shape[-1], features, groups)
     lead = (*window.size, inputs.shape[-1] // groups)
@@ -436,7 +434,6 @@ def lora_embedding(
         LiftArgumentError: if the rank is not positive.
         ScopeParamShapeError: if the stored update has other sizes.
     """
-    update = _Update("lora_embedding", scope, rank, collection, param_dtype, a_init, b_init)
-    update.check()
+    update = _Update("lora_embedding", scope, rank, collection, param_dtype, a_init, b_init).checked()
     a, b = update.factors(None, (num_embeddings, rank), (rank, features), 1)
     return LowRankEmbedding(a, b, lora_scale(alpha, rank), dtype, promote_dtype)
