@@ -31,7 +31,8 @@ from ..typing import PyTree
 from ..values import INITIAL_VALUE, previews_in
 from .checks import not_shared, not_tagged
 from .effects import with_created
-from .equations import Step, batches, cut, evaluate, flat_jaxpr_of, narrowed, needed, opened, steps_of, variables_of
+from .equations import Step, batches, cut, evaluate, flat_jaxpr_of, needed, opened, steps_of, variables_of
+from .narrowing import narrowed
 from .reuse import LOOPS, run_loops
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from liftcore.pipeline.equations import cut, evaluate, narrowed, steps_of
+from liftcore.pipeline.equations import cut, evaluate, steps_of
+from liftcore.pipeline.narrowing import narrowed
 from tests.lift.quick import assert_same, compiled
 
 Fn = Callable[..., Any]

@@ -589,6 +589,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "pipeline/narrowing.py",
+        "now = _apart(like, step, wanted, results, ruled) if wanted and _contains_jaxpr(step.eqn) else [step]",
+        "now = [step]",
+        "each result of a function under `jit` reads what any of its results needs",
+        ("core/test_narrowing.py",),
+    ),
+    Mutant(
         "pipeline/equations.py",
         "live.update([var for var in step.reads if var not in known])",
         "live.update(step.reads)",
