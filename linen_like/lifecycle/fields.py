@@ -51,8 +51,9 @@ def recipe_of(cls: Any) -> Recipe | None:
 
 def unlifted(cls: Any) -> Any:
     """Return the class that a lifted class, or a lift of that, was made from; any other class itself."""
-    recipe = recipe_of(cls)
-    return cls if recipe is None else unlifted(recipe.cls)
+    while (recipe := vars(cls).get("_recipe")) is not None:
+        cls = recipe.cls
+    return cls
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))

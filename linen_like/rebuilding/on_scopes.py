@@ -23,7 +23,7 @@ from liftcore.statics import Undescribed, snapshot, static_key, warn_not_shared
 from ..errors import TransformedMethodReturnValueError
 from ..lifecycle.binding import State, bound_scope, ensure_setup
 from ..lifecycle.context import context
-from ..lifecycle.fields import Base, recipe_of, unlifted
+from ..lifecycle.fields import Base, unlifted
 from ..lifecycle.naming import map_instances
 from .closures import BOUND, closed_over, may_keep_arrays, with_closed_over
 from .template import ArgumentAt, Parts, StandIn, Template, TemplateBuilder, instantiate, scopes_of
@@ -369,8 +369,8 @@ def _shown(part: Any) -> Any:
 def _name(fn: Callable[..., Any], template: Any) -> str:
     """Return the name of a call; for a class lifted twice alike, the outer lift has that of the class inside."""
     name, cls = name_of(fn), template.cls
-    made = [(one, recipe) for one in cls.__mro__ if (recipe := recipe_of(one)) is not None]
-    lifted, lifts = [one for one, _ in made], [recipe.name for _, recipe in made]
+    lifted = [one for one in cls.__mro__ if "_recipe" in vars(one) and one is not Base]
+    lifts = [one._recipe.name for one in lifted]
     inside = next((number for number, one in enumerate(lifted) if number and vars(one).get(name) is fn), 0)
     is_repeated = inside > 0 and lifts[inside - 1] in lifts[inside:]
     shown: str = (lifted[inside] if is_repeated else unlifted(cls)).__name__
