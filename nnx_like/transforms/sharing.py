@@ -29,7 +29,8 @@ from ..variablelib.variable import Variable, is_object
 
 __all__ = ["SharedTraces", "reads_of"]
 
-_CONSTANT = sys.stdlib_module_names | {"jax", "jaxlib", "liftcore", "ml_dtypes", "nnx_like", "numpy", "optax"}
+_LIBRARIES = {"jax", "jaxlib", "liftcore", "ml_dtypes", "nnx_like", "numpy", "optax"}
+_CONSTANT = sys.stdlib_module_names | _LIBRARIES
 """Packages that do not change while a model is traced."""
 
 with jax.ensure_compile_time_eval():
@@ -137,7 +138,13 @@ def _is_constant(value: Any) -> bool:
         return _package(value.__name__) in _CONSTANT
     if isinstance(value, jax.Array):
         return not isinstance(value, jax.core.Tracer)
+    if _is_bound(value):
+        return isinstance(value.__self__, types.ModuleType)  # as those of built-in functions are
     return type(value) is not tuple and is_fixed(value)
+
+
+def _is_bound(value: Any) -> bool:
+    return isinstance(value, types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType)
 
 
 def _package(name: str) -> str:
@@ -158,9 +165,10 @@ def _reads(value: Any) -> list[Read] | None:
         return []  # the functions that use it read its attributes
     if type(value) is tuple:
         return _fixed_parts(value)
-    if hasattr(value, "__wrapped__") and _is_constant(type(value)):  # such as a static method
+    if hasattr(value, "__wrapped__") and _is_constant(type(value)) and not _is_bound(value):  # such as a static method
         return _fixed_parts([value.__wrapped__])
-    return [] if callable(value) and not is_object(value) and _is_constant(type(value)) else None
+    is_of_library = callable(value) and not is_object(value) and _package(type(value).__module__) in _LIBRARIES
+    return [] if is_of_library else None
 
 
 def _fixed_parts(values: Iterable[Any]) -> list[Read]:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +32,12 @@ class Config:
 class Box:
     scale = 1.0
 
+    def read(self) -> float:
+        return self.scale
+
 
 BOX = Box()
+READ, GET, WEAK = BOX.read, TABLE.get, weakref.ref(BOX)
 
 
 def helper(x: Any) -> Any:
@@ -124,6 +129,9 @@ READS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
     "a module that is imported inside": (imported_inside, change(USER, "scale")),
     "globals by name": (lambda layer, x: globals()["SCALE"] * layer(x), scale_globally),
     "an object of Python": (lambda layer, x: BOX.scale * layer(x), change(BOX, "scale")),
+    "a method": (lambda layer, x: READ() * layer(x), change(BOX, "scale")),
+    "a method of a dict": (lambda layer, x: GET("scale") * layer(x), lambda number: TABLE.update(scale=1.0 + number)),
+    "a weak reference": (lambda layer, x: WEAK().scale * layer(x), change(BOX, "scale")),
     "a class": (lambda layer, x: Box.scale * layer(x), change(Box, "scale")),
     "the class of the block": (lambda layer, x: layer.scale * layer(x), change(Block, "scale")),
     "an object that is not an argument": (
