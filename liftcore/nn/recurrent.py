@@ -150,10 +150,10 @@ def run_cell(
     loop: Callable[[Sequences, bool, Any], Callable[[PyTree, Array], Any]],
     **switches: bool | None,
 ) -> Any:
-    """Run a cell over sequences, as the attributes of a layer say; see `linen_like.RNN`.
+    """Run a cell over a batch of sequences, as the attributes of a recurrent layer say.
 
     Args:
-        layer: a layer with the attributes of `linen_like.RNN`.
+        layer: an object with the attribute `cell`, and with one for each of the `switches`.
         where: the layer, for errors.
         inputs: the sequences.
         initial_carry: the carry before the first step; None means a new one.
