@@ -500,7 +500,7 @@ def _in_numbers(chosen: Iterable[int]) -> list[int]:
     return sorted(numbers)
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)  # JAX takes the text of a function that has no name
 class Part:
     """Some equations of a body, as a function of given values and of the leaves of the operands that they read.
 
