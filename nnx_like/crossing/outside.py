@@ -119,7 +119,8 @@ class _Named:
         kinds = ", ".join(self._kinds)
         kinds = f"({kinds})" if len(self._kinds) > 1 else kinds
         spec = {"axes": "0", "carry": "nnx.Carry", "broadcast": "None"}[found[1]]
-        spec = "None" if ": None, " in found[0] else spec  # it shares a part, and gives the rest an axis
+        shares = ": None, " in found[0] and "Share only" not in found.string  # what was named; the rest has an axis
+        spec = "None" if shares else spec
         rest = ", ...: None" if spec != "None" else ", ...: 0"
         return f"`nnx.StateAxes({{{kinds}: {spec}{rest}}})`" if kinds else f"`nnx.StateAxes({{...: {spec}}})`"
 
