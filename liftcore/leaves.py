@@ -161,6 +161,10 @@ class Size:
     Example:
         >>> print(Size(10_000, 40_000))
         10,000 (40.0 KB)
+
+    Attributes:
+        count: the number of elements.
+        bytes: the number of bytes.
     """
 
     count: int = 0
@@ -168,13 +172,21 @@ class Size:
 
     @classmethod
     def of(cls, tree: Any) -> Size:
-        """Return the size of all arrays in a pytree; a `jax.ShapeDtypeStruct` counts as an array of its type."""
+        """Return the size of all arrays in a pytree.
+
+        Args:
+            tree: any pytree; a `jax.ShapeDtypeStruct` counts as an array of its type.
+        """
         arrays = [leaf for leaf in jax.tree.leaves(tree) if has_type(leaf)]
         return cls.sum(cls(math.prod(one.shape), math.prod(one.shape) * _item_bytes(one.dtype)) for one in arrays)
 
     @classmethod
     def sum(cls, sizes: Iterable[Size]) -> Size:
-        """Return the size of everything together."""
+        """Return the size of everything together.
+
+        Args:
+            sizes: the sizes of the parts.
+        """
         each = list(sizes)
         return cls(sum(size.count for size in each), sum(size.bytes for size in each))
 
