@@ -279,7 +279,7 @@ def created() -> Picture:
     """A value that the body creates."""
     p = Picture("A variable that a body creates is made outside the transformation, before it runs", 760, 210)
     p.text(10, 18, "*a created value, in init")
-    p.box(10, 40, 210, 56, '`scope.param("w", init_fn)', "~the trace marks its value", kind="inside")
+    p.box(10, 40, 210, 56, '`scope.param("w", init_fn)', "~the trace tags its value", kind="inside")
     p.arrow((220, 68), (280, 68)).box(280, 36, 200, 64, "*prologue", "~init_fn(key), outside;", "~mapped for axis 0")
     p.arrow((480, 68), (540, 68)).box(540, 40, 210, 56, "*remainder", "~takes w as an input", kind="inside")
     p.arrow((380, 100), (380, 140)).box(280, 140, 200, 50, "*commit", "~params/w is created outside")
@@ -338,7 +338,7 @@ def three_lifts() -> Picture:
     p.frame(10, 10, 740, 326, "*scan: traces its body, on types", kind="outside")
     p.frame(26, 44, 708, 218, "*vmap: traces its body, for one element", kind="inside")
     p.frame(42, 78, 676, 112, "*jit: traces f", kind="outside")
-    p.box(54, 112, 160, 62, '`scope.param("w", …)', "~draws a key,", "~marks the value", kind="value")
+    p.box(54, 112, 160, 62, '`scope.param("w", …)', "~draws a key,", "~tags the value", kind="value")
     rows = [
         (112, "~the equations of w", "~jax.jit; takes w", "~w in the scope of vmap"),
         (200, "~those equations, mapped", "~jax.vmap; takes w", "~w in the scope of scan"),

@@ -1,4 +1,4 @@
-"""The names that `flax.core.scope` has: scopes, the functions that make them, and filters."""
+"""The names that `flax.core.scope` has: scopes, the functions that make them, and filters. See `scopes/scope.py`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@
     outline                splits a body for a transformation that turns it into one equation
     Changes, Record        the effects of a body: its output groups, and all effects that are not arrays
 
-The lifts of this library are written with these names alone; [Write a lift](docs/pack.md) shows how.
+The lifts of this library are written with these names, and yours can be; [Write a lift](docs/pack.md) shows how.
 """
 
 from ..lazy import from_stub

@@ -29,7 +29,7 @@ from .jitting import Cache, Program
 
 __all__ = ["cached_when_eager"]
 
-Lift = TypeVar("Lift", bound=Callable[..., Any])
+Transformation = TypeVar("Transformation", bound=Callable[..., Any])
 
 Arrays: TypeAlias = dict[str, list[Any]]
 """The traced leaves of arguments, by the names of the arguments."""
@@ -48,7 +48,7 @@ def cached_when_eager(
     numbers: Collection[int] = (),
     known: Collection[int] = (),
     donated: Callable[..., Collection[int]] | None = None,
-) -> Callable[[Lift], Lift]:
+) -> Callable[[Transformation], Transformation]:
     """Return a decorator for a lift that keeps the compiled functions of eager calls, if they can keep no arrays alive.
 
     Args:
@@ -60,7 +60,7 @@ def cached_when_eager(
     """
     kinds = Treatment([*map(str, numbers)], [*map(str, known)], donated)
 
-    def decorate(lift: Lift) -> Lift:
+    def decorate(lift: Transformation) -> Transformation:
         run = transformation(_run, [True], [True, Captured(all=True)], [True], lift.__name__, shown=False)
 
         @functools.wraps(lift)

@@ -203,7 +203,7 @@ class Loop(NamedTuple):
             carrying = Carrying(iteration, split.created.constant[WRITTEN])
             return self._run_split(body, carrying, *carrying.moved(shared, state), xs, out_axes)
         single, made, stacked = self._create(body, split, kinds, state, xs)
-        made_before = frozenset(split.numbers) - kinds.left
+        made_before = frozenset(split.numbers) - kinds.late
 
         def loop(made: Created, made_before: AbstractSet[int]) -> Any:
             rest, (first, leaves) = split.remaining(made_before), map(jax.tree.leaves, (state, xs))
@@ -223,10 +223,10 @@ class Loop(NamedTuple):
             begin = state.with_created(made.carried).begin(body, split.outputs[0])
             return self.scan(Iteration(step, see), begin, (leaves, made.stacked))
 
-        if body.nested and kinds.left:
+        if body.nested and kinds.late:
             # The outer lift must find these values as created and tagged. So this run only computes them, and the run
             # below receives them. A carried variable that reads one of them is not tagged yet, but may already exist.
-            previews = body.preview(single.tree(kinds.late).carried)
+            previews = body.preview(single.tree(kinds.after).carried)
             _, (late, _) = loop(made._replace(carried=overlaid(made.carried, previews)), made_before)
             late = jax.tree.map(body.tag_outside, self._moved(to_axis, late))
             body.made([(), (), *late])
@@ -281,8 +281,8 @@ class Loop(NamedTuple):
         else:
             stacked = {}
             single.make(kinds.early)
-        if kinds.late:  # for the first run of the loop, which computes what these read
-            single.evaluate(kinds.late)
+        if kinds.after:  # for the first run of the loop, which computes what these read
+            single.evaluate(kinds.after)
         made: Created = split.tree({**single.values, **stacked})
         body.made([made.shared, made.carried, *made.stacked])
         return single, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
@@ -327,7 +327,7 @@ class Loop(NamedTuple):
         for number, (kind, _) in enumerate(kinds.fields):
             if kind == "stacked":
                 self._know_first(single, kinds, number, values[number])
-        single.make(kinds.late)
+        single.make(kinds.after)
         made: Created = single.tree()
         return made._replace(stacked=self._moved(to_front, stacked))
 
@@ -364,9 +364,9 @@ class Kinds(NamedTuple):
         fields: for each of them, the field of `Created` that contains it, and the number of the group there.
         read_once: those that a carried or shared one reads.
         early: those that are computed once, from the state and the slices of the iteration that runs first.
-        late: the same, but they read a stacked one that is computed in the loop.
+        after: the same, but they read a late one.
         batched: those that are computed for all iterations, from the slices of each.
-        left: those that are computed in the loop.
+        late: those that are computed in the loop.
         differing: those that all iterations share and that depend on an iteration.
         carried_from_slices: whether a carried one reads slices.
     """
@@ -374,9 +374,9 @@ class Kinds(NamedTuple):
     fields: Sequence[tuple[str, int]]
     read_once: AbstractSet[int]
     early: AbstractSet[int]
-    late: AbstractSet[int]
+    after: AbstractSet[int]
     batched: AbstractSet[int]
-    left: AbstractSet[int]
+    late: AbstractSet[int]
     differing: AbstractSet[int]
     carried_from_slices: bool
 
@@ -392,15 +392,15 @@ class Kinds(NamedTuple):
         # A carried variable that the body created has another value in the next iteration, like the carry.
         pairs = enumerate(zip(reads, split.earlier_if_given, strict=True))
         moving = {number for number, (read, previewed) in pairs if STATE in read or carried & previewed}
-        left = stacked & moving
-        late = {number for number in single if left & earlier[number]}
+        late = stacked & moving
+        after = {number for number in single if late & earlier[number]}
         return cls(
             fields,
             read_once=frozenset().union(*[earlier[number] for number in single]),
-            early=single - late,
+            early=single - after,
+            after=after,
+            batched=stacked - late,
             late=late,
-            batched=stacked - left,
-            left=left,
             # A shared variable is created only once, so it may read what a carried one begins with; outputs may not.
             differing={number for number in single - carried if reads[number]} | (constant & moving),
             carried_from_slices=any(SLICES in reads[number] for number in carried),

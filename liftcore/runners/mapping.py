@@ -124,7 +124,7 @@ class Elements:
 
     def created(self, split: Split) -> list[PyTree]:
         """Return the initial values of all elements, and the results of effects."""
-        axes = [*self.group_axes, 0]
+        axes = [*self.group_axes, 0]  # results of effects are stacked
         form = None if self.mesh is None else self.mesh.form([axes[part] for part in split.parts])
         return split.batched_prologue(self.batch, self.operands, self.in_axes, axes, form)
 
@@ -236,7 +236,7 @@ def over_elements(
         mesh = MeshAxis.of(operands, along, not DRAWS_SHARDED and splits(keys, key_axes))
         if mesh is not None and not mesh.gathers:
             operands = mesh.alike(operands, along)
-        group_axes = [*axes.out_axes, 0]
+        group_axes = [*axes.out_axes, 0]  # what is sown is stacked
         elements = mapper.elements(mapper, arguments, size, others, (operands,), (along,), group_axes, mesh)
         result, groups = elements.run(body, element, out_axes)
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
@@ -261,7 +261,7 @@ def _check_shared(body: Body, split: Split, elements: Elements, error: ValueErro
         "do not split the stream that its initializer draws from",
         f"write the same value in all elements{elements.mapper.same}",
     )
-    for both, advice in zip((created, written), advices, strict=True):
+    for both, advice, which in zip((created, written), advices, ("initial", "new"), strict=True):
         reads, earlier = ([part if axis is None else () for part, axis in zip(one, axes, strict=False)] for one in both)
         differ = jax.tree.map(lambda read, made: _SLICES in read or not mapped.isdisjoint(made), reads, earlier)
         paths = [path for path, one in jax.tree.leaves_with_path(differ) if one]
@@ -272,9 +272,9 @@ def _check_shared(body: Body, split: Split, elements: Elements, error: ValueErro
             axis = axis or f'Give it an axis, `variable_axes={{"{differing[0][0]}": 0}}`'
             raise LoopInvarianceError(
                 body.where,
-                f"{names} is shared by all elements (axis None), but its new value differs between them.",
+                f"{names} is shared by all elements (axis None), but its {which} value differs between them.",
                 fix_for(body, names, f"{axis}, or {advice}."),
-            ) from error
+            ) from (None if isinstance(error, LoopInvarianceError) else error)
 
 
 _reshard: Callable[..., Any] = jax.sharding.reshard  # JAX has no types for these two

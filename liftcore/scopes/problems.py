@@ -17,7 +17,8 @@ from ..filters.trees import flat
 if TYPE_CHECKING:
     from ..typing import Path
     from .scope import Scope
-    from .tree import Lift, Tree
+    from .lifts import Lift
+    from .tree import Tree
 
 __all__ = [
     "check_in_one_group",

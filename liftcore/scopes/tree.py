@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .observers import BodyObserver
     from .scope import Scope
 
-__all__ = ["ANYBODY", "Counter", "Lift", "Names", "Node", "Sown", "Surroundings", "Tree", "plain_data"]
+__all__ = ["ANYBODY", "Counter", "Names", "Node", "Sown", "Surroundings", "Tree", "plain_data"]
 
 ANYBODY = 0
 """The thread of a tree that no thread owns; no thread has this identifier."""
