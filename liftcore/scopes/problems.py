@@ -16,8 +16,8 @@ from ..filters.trees import flat
 
 if TYPE_CHECKING:
     from ..typing import Path
-    from .scope import Scope
     from .lifts import Lift
+    from .scope import Scope
     from .tree import Tree
 
 __all__ = [
