@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import jax
 from jax.experimental import checkify as jax_checkify
 
 import liftcore
@@ -20,7 +19,6 @@ from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
 from ..errors import StructureError
 from .base import MISSING, also_decorator, checked, named, numbered, title
-from .sharing import SharedTraces
 
 __all__ = ["associative_scan", "checkify", "checkpoint", "eval_shape", "make_jaxpr", "named_call", "remat"]
 
@@ -49,23 +47,14 @@ class _Uniform:
 
         self.body = body
 
-    def pure(self) -> Callable[..., Any]:
-        """Return the body as a function of values, positional and keyword arguments."""
-
-        def pure(values: Any, args: Any, kwargs: Any) -> Any:
-            with liftcore.bind(values, creates=False).temporary() as scope:
-                return self.body(scope, *args, **kwargs)
-
-        return pure
-
-    def outside(self, args: tuple[Any, ...], kwargs: dict[str, Any], packs: bool = False) -> Outside:
+    def outside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outside:
         """Cross the arguments of a call, a pair of `args` and `kwargs`."""
         numbers, names = self.static
         if numbers:
             args = tuple([still(arg, self.groups.where) if i in numbers else arg for i, arg in enumerate(args)])
         if names:
             kwargs = {name: still(arg, name) if name in names else arg for name, arg in kwargs.items()}
-        return Outside(self.groups, (args, kwargs), self.prefix, cached=False, name=in_call, packs=packs)
+        return Outside(self.groups, (args, kwargs), self.prefix, cached=False, name=in_call)
 
     def lifted(self, lifted: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function of objects for a lifted body."""
@@ -90,9 +79,6 @@ def remat(
 ) -> Any:
     """`jax.checkpoint` for functions of objects: the backward pass recomputes intermediate values to save memory.
 
-    Inside another transformation, calls with objects of equal structure share one trace. A function that reads more
-    than its arguments, and something that can change in place, is traced in each call.
-
     Example:
         >>> import jax.numpy as jnp
         >>> import nnx_like as nnx
@@ -116,20 +102,7 @@ def remat(
         The function.
     """
     uniform = _Uniform("remat", f, numbered(title("remat", f), f, static_argnums, ()))
-    lifted = liftcore.remat(uniform.body, prevent_cse=prevent_cse, policy=policy)
-    shared = SharedTraces(f, lambda: jax.checkpoint(uniform.pure(), prevent_cse=prevent_cse, policy=policy))
-
-    @functools.wraps(f)
-    @boundary
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        outside = uniform.outside(args, kwargs, packs=True)
-        run = shared.of(outside)
-        with outside.scope() as scope:
-            args, kwargs = outside.args
-            home = lifted(scope, *args, **kwargs) if run is None else run(outside.values, args, kwargs)
-            return outside.leave(scope, *home)
-
-    return wrapped
+    return uniform.lifted(liftcore.remat(uniform.body, prevent_cse=prevent_cse, policy=policy), f)
 
 
 checkpoint = remat
@@ -247,7 +220,12 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
     @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         outside = uniform.outside(args, kwargs)
-        return liftcore.jaxpr_of(uniform.pure(), outside.walk.values, *outside.args)[0]
+
+        def pure(values: Any, args: Any, kwargs: Any) -> Any:
+            with liftcore.bind(values, creates=False).temporary() as scope:
+                return uniform.body(scope, *args, **kwargs)
+
+        return liftcore.jaxpr_of(pure, outside.walk.values, *outside.args)[0]
 
     return wrapped
 
