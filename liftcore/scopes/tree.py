@@ -175,28 +175,44 @@ def plain_data(path: Path, name: str, count: int, origin: object) -> Any:
 class Tree:
     """The state that all scopes of one `init`, `apply` or lift share.
 
-    `given` has the names of the streams that `init` or `apply` was given, lifted here or not.
-    `tags` tells whether values created here are tagged, so that a split can recognize them.
-    `unlifted` has the paths of the variables that the surrounding lifts did not pass in, relative to the lifted scope.
-    `owners` has, for each path, the names that adopted values use, with the owner of each.
-    `casts` has the dtypes for the leaves of variables that a surrounding loop carries, if they begin as weakly typed
-    numbers and become something else; None keeps the initial dtype.
-    `sight` maps the path and the value of a created variable to the value that the body sees; outside, the variable
-    keeps the value as created.
-    `redrawn` has the paths of variables that exist, but that an equal body created before: this body counts their draws
-    like that one. `made_again` has the paths of those among them that this body has declared; see `must_redraw`.
-    `fold_in_data` makes the fold-in data of a draw from its path, stream, count and `Counter.origin`.
+    Paths begin at the root, except those in `created`, `written` and `unsplit`, which begin at `base`.
 
-    `thread` is the thread that owns the tree: the one that runs the `init`, `apply` or lift. No thread owns a bound
-    tree, except while a method of a module runs (`claim`). Without modules, the first thread that changes a scope is
-    the `writer`.
-    `creates` tells whether scopes may create variables, and `writes` whether they may change at all; `reads` is True in
-    a tree for another thread, which may only read.
-
-    `base` is the path of the lift. `created`, `written` and `unsplit` have paths below it: the variables that scopes
-    here created, with their first values, those that they wrote, and those that a lift which does not hoist created.
-    `sown` has the captured values, `fallbacks` the streams of names that were not given.
-    `lifts` has the running lifts of the tree by thread: their names, and functions that return the scopes inside.
+    Attributes:
+        variables: the variables by collection.
+        rngs: the root keys of the streams.
+        mutable: the filter of the variables that may be written.
+        base: the path of the lift.
+        root: the node of the outermost scope.
+        counter: counts the draws.
+        fallbacks: the filters of names that were not given as streams, with the keys that these draw from.
+        initializing: what `is_initializing` returns.
+        lift: the lift whose body the scopes belong to.
+        outer: the scope outside that lift.
+        tags: whether values created here are tagged, so that a split can recognize them.
+        unlifted: the variables that the surrounding lifts did not pass in, relative to the lifted scope.
+        fold_in_data: makes the fold-in data of a draw from its path, stream, count and `Counter.origin`.
+        given: the names of the streams that `init` or `apply` was given, lifted here or not.
+        watch: is told what a body does.
+        redrawn: variables that exist, but that an equal body created before: this body counts their draws like that one.
+        made_again: those of them that this body has declared; see `must_redraw`.
+        casts: the dtypes for the leaves of variables that a surrounding loop carries, if they begin as weakly typed
+            numbers and become something else; None keeps the initial dtype.
+        sight: maps the path and the value of a created variable to the value that the body sees; outside, the variable
+            keeps the value as created.
+        trace: the trace in which the tree was made.
+        alive: whether the `init`, `apply` or lift is still running.
+        created: the variables that scopes here created, with their first values.
+        written: those that they wrote.
+        sown: captured values.
+        unsplit: variables that a lift which does not hoist created.
+        owners: for each path, the names that adopted values use, with the owner of each.
+        lifts: the running lifts by thread: their names, and functions that return the scopes inside.
+        thread: the thread that owns the tree, which runs the `init`, `apply` or lift. No thread owns a bound tree, except
+            while a method of a module runs (`claim`).
+        writer: without modules, the first thread that changed a scope.
+        reads: True in a tree for another thread, which may only read.
+        creates: whether scopes may create variables.
+        writes: whether they may change at all.
     """
 
     variables: dict[str, Any]
