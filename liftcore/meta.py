@@ -60,8 +60,8 @@ class AxisMetadata(abc.ABC):
 
     A subclass must be a pytree node, such as a `liftcore.struct.PyTreeNode`, with the content as children and the
     metadata as static fields. When `add_axis` is called, the arrays in the box have the axis already; when
-    `remove_axis` is called, they still have it. Both keep the arrays: where a lift creates a variable, it must find them
-    again in the box.
+    `remove_axis` is called, they still have it. Both keep the arrays: where a lift creates a variable, it must find
+    them again in the box.
     """
 
     __one_variable__ = True

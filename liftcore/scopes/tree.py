@@ -193,7 +193,7 @@ class Tree:
         fold_in_data: makes the fold-in data of a draw from its path, stream, count and `Counter.origin`.
         given: the names of the streams that `init` or `apply` was given, lifted here or not.
         watch: is told what a body does.
-        redrawn: variables that exist, but that an equal body created before: this body counts their draws like that one.
+        redrawn: variables that exist, but that an equal body created before: this body counts their draws like that.
         made_again: those of them that this body has declared; see `must_redraw`.
         casts: the dtypes for the leaves of variables that a surrounding loop carries, if they begin as weakly typed
             numbers and become something else; None keeps the initial dtype.
@@ -207,8 +207,8 @@ class Tree:
         unsplit: variables that a lift which does not hoist created.
         owners: for each path, the names that adopted values use, with the owner of each.
         lifts: the running lifts by thread: their names, and functions that return the scopes inside.
-        thread: the thread that owns the tree, which runs the `init`, `apply` or lift. No thread owns a bound tree, except
-            while a method of a module runs (`claim`).
+        thread: the thread that owns the tree, which runs the `init`, `apply` or lift. No thread owns a bound tree,
+            except while a method of a module runs (`claim`).
         writer: without modules, the first thread that changed a scope.
         reads: True in a tree for another thread, which may only read.
         creates: whether scopes may create variables.
