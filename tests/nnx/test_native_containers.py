@@ -300,6 +300,8 @@ def test_an_optimizer_updates_every_item(name: str) -> None:
 
 def test_the_order_of_keys_in_a_state_depends_on_the_keys_alone() -> None:
     items = [("a", 1), (2, 1), ((1, "x"), 1), (None, 1), (frozenset({3, 1}), 1), (0.5, 1), (frozenset({2}), 1)]
+    if jax.__version_info__ < (0, 10):  # paths of older ones cannot contain the key None
+        items = [item for item in items if item[0] is not None]
     orders = []
     for some in (items, items[::-1]):
         model = nnx.Dict(held={key: weight() for key, _ in some})
