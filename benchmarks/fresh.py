@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["import_seconds", "new_modules"]
+__all__ = ["import_seconds", "last_line", "new_modules"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 _TIMED = "import gc, time; gc.disable(); _start = time.process_time()\n{}\nprint(time.process_time() - _start)"
@@ -23,8 +23,8 @@ def new_modules(statement: str, over: str = "import jax") -> list[str]:
         statement: Python code.
         over: what has run in the process that it is compared with.
     """
-    before = set(_last_line(_LISTED.format(over)).split())
-    return [name for name in _last_line(_LISTED.format(statement)).split() if name not in before]
+    before = set(last_line(_LISTED.format(over)).split())
+    return [name for name in last_line(_LISTED.format(statement)).split() if name not in before]
 
 
 def import_seconds(statements: Sequence[str], rounds: int) -> dict[str, list[float]]:
@@ -41,11 +41,11 @@ def import_seconds(statements: Sequence[str], rounds: int) -> dict[str, list[flo
     with tempfile.TemporaryDirectory() as bytecode:
         for _ in range(rounds + 1):
             for statement, found in times.items():
-                found.append(float(_last_line(_TIMED.format(statement), bytecode)))
+                found.append(float(last_line(_TIMED.format(statement), bytecode)))
     return {statement: found[1:] for statement, found in times.items()}
 
 
-def _last_line(code: str, bytecode: str | None = None) -> str:
+def last_line(code: str, bytecode: str | None = None) -> str:
     """What code prints last, in a process that finds this checkout and uses the CPU.
 
     Args:

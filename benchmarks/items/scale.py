@@ -7,18 +7,15 @@ with shardings. Each cell of the table is a process of its own, since a process 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import AxisType
 
 from ..collectives import KINDS, collectives
+from ..fresh import last_line
 from ..models import sharded
 from ..row import Row
 from ..settings import Settings
@@ -27,7 +24,6 @@ __all__ = ["STAGES", "compiled_step", "scale"]
 
 DEVICES, LAYERS = (64, 256, 512), (20, 40)
 STAGES = ("trace", "lower", "compile")
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def scale(settings: Settings) -> Iterator[Row]:
@@ -87,18 +83,13 @@ def compiled_step(side: str, size: sharded.Size, devices: int, axes: AxisType, *
 
 def _in_process(side: str, devices: int, layers: int, axes: AxisType) -> dict[str, float]:
     """Do the same in a process that simulates the devices."""
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-    code = f"from {__name__} import _print_cell; _print_cell()"
-    command = [sys.executable, "-c", code, side, str(devices), str(layers), axes.name]
-    environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
-    run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
+    cell = side, devices, layers, axes.name
+    found: dict[str, float] = json.loads(last_line(f"from {__name__} import _print_cell; _print_cell{cell}"))
     return found
 
 
-def _print_cell() -> None:
-    """Print one cell as JSON, as the arguments of the process say."""
-    side, devices, layers, axes = sys.argv[1:]
-    jax.config.update("jax_num_cpu_devices", int(devices))
-    size = sharded.SEVENTY_BILLION._replace(layers=int(layers))
-    print(json.dumps(compiled_step(side, size, int(devices), AxisType[axes])))
+def _print_cell(side: str, devices: int, layers: int, axes: str) -> None:
+    """Print one cell as JSON."""
+    jax.config.update("jax_num_cpu_devices", devices)
+    size = sharded.SEVENTY_BILLION._replace(layers=layers)
+    print(json.dumps(compiled_step(side, size, devices, AxisType[axes])))

@@ -19,11 +19,10 @@ import linen_like as nn
 import nnx_like as nnx
 
 from ..sides import PURE
+from .decoder import HALF, OPTIMIZER, initial
 
 __all__ = ["RULES", "SEVENTY_BILLION", "SIDES", "SMALL", "Size", "Step", "stepped"]
 
-HALF = jnp.bfloat16
-OPTIMIZER = optax.adamw(1e-4)
 SIDES = (PURE, "linen_like", "nnx_like")
 RULES = (
     ("batch", "data"),
@@ -33,8 +32,6 @@ RULES = (
     ("words", "model"),
     ("layers", None),
 )
-
-_initial = jax.nn.initializers.lecun_normal()
 
 
 class Size(NamedTuple):
@@ -218,7 +215,7 @@ def _normalized(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def _named(*names: str | None) -> Any:
-    return nn.with_logical_partitioning(_initial, names)
+    return nn.with_logical_partitioning(initial, names)
 
 
 def _linen(size: Size, mesh: Mesh) -> tuple[Callable[..., Any], Any]:
