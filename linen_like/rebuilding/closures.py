@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from liftcore import Scope
 from liftcore.statics import is_shareable
 
 from ..lifecycle.fields import Base
@@ -29,7 +28,7 @@ class _Scoped(abc.ABC):  # noqa: B024 - the hook finds its subclasses; nothing i
 
     @classmethod
     def __subclasshook__(cls, kind: type) -> bool:
-        return hasattr(kind, "__scopes__") or issubclass(kind, Scope)
+        return hasattr(kind, "__scopes__")
 
 
 BOUND = (Base, _Scoped)
