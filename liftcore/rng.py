@@ -63,7 +63,7 @@ def fold_in(key: Any, data: Any) -> Any:
     traced = [value for value in (key, data) if isinstance(value, jax.core.Tracer)]
     if key.ndim or (traced and any(varying_axes(jax.typeof(value)) for value in traced)):
         return jax.random.fold_in(key, data)
-    if traced and traced[0] is key:
+    if isinstance(key, jax.core.Tracer):
         return random_fold_in_p.bind(key, data)  # type: ignore[no-untyped-call]
     return _fold_typed(key, data)
 
