@@ -181,8 +181,8 @@ def _gradient(
 # --- pullbacks --------------------------------------------------------------------------------------------------------
 
 
-@also_decorator
 @boundary
+@also_decorator
 def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """`jax.vjp` for functions of objects: with respect to all floating values in the arguments.
 
@@ -244,8 +244,8 @@ def _pulled_back(back: Callable[..., Any], cotangent: Any) -> Any:
 # --- tangents ---------------------------------------------------------------------------------------------------------
 
 
-@also_decorator
 @boundary
+@also_decorator
 def jvp(
     f: Callable[..., Any] = MISSING,
     primals: Sequence[Any] = MISSING,
@@ -298,8 +298,8 @@ def jvp(
     return wrapped if primals is MISSING else wrapped(primals, tangents)
 
 
-@also_decorator
 @boundary
+@also_decorator
 def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False) -> Any:
     """`jax.linearize` for functions of objects: the derivative at some arguments, as a function of tangents.
 
