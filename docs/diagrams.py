@@ -451,6 +451,57 @@ def _explained(p: Picture, lift: ExplainedLift, x: int, top: int) -> int:
     return bottom
 
 
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+MEASURED = {
+    "trace a transformer of 24 blocks": "trace of `apply`, transformer of 24 blocks",
+    "trace and lower a scan over 24 blocks": "trace and lower, `scan` over 24 blocks",
+    "trace four nested scans": "trace of `apply`, 4 nested scans",
+    "call 50 layers without jit": "`apply` without `jit`, 50 dense layers",
+}
+"""For each group of bars, the row of the first table in `docs/performance.md` that has its numbers."""
+STEP = {"linen_like": "linen_like, the same operations", "flax.linen": "flax.linen, the same operations"}
+"""The rows of the table of accelerators in which the time of a training step stands."""
+KINDS = {"linen_like": "inside", "flax.linen": "outside", "Equinox": "gone"}
+"""The color of each library."""
+END = 4.0
+"""The longest bar; those of larger numbers are cut off."""
+
+
+def costs() -> Picture:
+    """Times relative to hand-written JAX, as the tables in `docs/performance.md` have them."""
+    text = (DOCS / "performance.md").read_text(encoding="utf-8")
+    rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|"))
+    cells = {row[0]: row[1:] for row in rows}
+    groups = {}
+    for label, row in MEASURED.items():
+        _, linen, flax, equinox = (float(cell.rstrip("x ")) if cell else None for cell in cells[row][:4])
+        groups[label] = {"linen_like": linen, "flax.linen": flax, "Equinox": equinox}
+    by_hand, *_ = _milliseconds(cells["JAX by hand, attention by cuDNN (two runs)"][0])
+    groups["a training step on an H200"] = {
+        name: _milliseconds(cells[row][0])[0] / by_hand for name, row in STEP.items()
+    }
+    p = Picture("Times relative to hand-written JAX: shorter bars are faster", 760, 0)
+    y = 30
+    p.text(282, 18, "~1 x is hand-written JAX; a shorter bar is faster")
+    for label, times in groups.items():
+        p.text(10, y + 14, label)
+        for name, time in times.items():
+            if time is not None:
+                width = round(84 * min(time, END))
+                p.rect(282, y, width, 16, KINDS[name], rx=2)
+                p.text(288 + width, y + 13, f"~{'… ' if time > END else ''}{time:.2f} x {name}")
+                y += 20
+        y += 12
+    p.parts.append(f'<polyline class="d-line" points="366,24 366,{y - 8}" stroke-dasharray="3 3"/>')
+    p.height = y
+    return p
+
+
+def _milliseconds(cell: str) -> list[float]:
+    return [float(number) for number in re.findall(r"([\d.]+) ms", cell)]
+
+
 # -- the examples ------------------------------------------------------------------------------------------------------
 
 
@@ -499,6 +550,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "lift-prologue.svg": prologue,
     "architecture-levels.svg": levels,
     "three-lifts.svg": three_lifts,
+    "costs.svg": costs,
     "crossing.svg": crossing,
     "explain.svg": explained,
     "four-styles.svg": four_styles,

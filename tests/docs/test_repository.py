@@ -73,3 +73,12 @@ def test_a_page_has_its_title_in_the_navigation() -> None:
     titles.pop("index.md")  # "Home" is the name of the library there
     texts = {page: (ROOT / "docs" / page).read_text(encoding="utf-8") for page in titles}
     assert {page: text.partition("\n")[0].replace("`", "") for page, text in texts.items()} == titles
+
+
+def test_code_on_a_page_fits_its_column() -> None:
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+    blocks = {
+        name: re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL) for name, text in pages.items()
+    }
+    lines = [(name, line) for name, found in blocks.items() for block in found for line in block.splitlines()]
+    assert [(name, line) for name, line in lines if len(line) > 120] == []

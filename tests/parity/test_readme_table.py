@@ -40,6 +40,7 @@ def table(path: Path) -> dict[str, str]:
 
 
 README, LOG = table(ROOT / "README.md"), table(ROOT / "docs" / "performance-log.md")
+HOME = table(ROOT / "docs" / "index.md")
 
 
 def number(row: str, library: str) -> int:
@@ -340,6 +341,16 @@ def test_figures_are_those_of_the_performance_log() -> None:
     shown = {row: re.findall(r"\d[\d.]* x", cells) for row, cells in README.items()}
     assert {row for row, figures in shown.items() if figures} == set(FIGURES)
     assert [(row, figure) for row in FIGURES for figure in shown[row] if figure not in LOG[FIGURES[row]]] == []
+
+
+def test_the_home_page_has_the_same_cells() -> None:
+    def cells(rows: dict[str, str]) -> set[str]:
+        """The rows with a cell for each library, without links."""
+        lines = [f"{row} | {rest}" for row, rest in rows.items() if rest.count("|") == len(LIBRARIES) - 1]
+        return {re.sub(r"\[(.*?)\](\(.*?\)|\[.*?\])", r"\1", line) for line in lines}
+
+    assert cells(HOME)
+    assert cells(HOME) <= cells(README)
 
 
 def test_limits_are_those_of_the_performance_log() -> None:
