@@ -33,6 +33,7 @@ from .leaves import is_number, is_numpy
 from .meta import AxisMetadata
 from .saving.encoding import decode, encode
 from .saving.problems import StateError, several
+from .struct import unset_names
 
 __all__ = [
     "current_path",
@@ -123,10 +124,12 @@ def _pytree_rule(target: Any) -> _Rule:
     """Return the rule for any pytree known to JAX: its children by key, and the static part of the target."""
     found, treedef = jax.tree_util.tree_flatten_with_path(target, is_leaf=lambda part: part is not target)
 
-    def children(_: Any) -> dict[str, Any]:
-        return _named([(jax.tree_util.keystr(path, simple=True), child) for path, child in found])
+    named, unset = [(jax.tree_util.keystr(path, simple=True), child) for path, child in found], unset_names(target)
 
-    return _Rule(children, lambda _, new: jax.tree.unflatten(treedef, new.values()))
+    def children(_: Any) -> dict[str, Any]:
+        return _named([(name, child) for name, child in named if name not in unset])
+
+    return _Rule(children, lambda _, new: jax.tree.unflatten(treedef, [new.get(name) for name, _ in named]))
 
 
 _DICT = _Rule(_of_dict, lambda target, new: {key: new[str(key)] for key in target})

@@ -23,12 +23,23 @@ import jax
 
 from .errors import LiftArgumentError
 
-__all__ = ["PyTreeNode", "TNode", "check_fields", "child_names", "dataclass", "field", "is_struct"]
+__all__ = [
+    "PyTreeNode",
+    "TNode",
+    "check_fields",
+    "child_names",
+    "dataclass",
+    "field",
+    "is_struct",
+    "optional",
+    "unset_names",
+]
 
 T = TypeVar("T")
 TNode = TypeVar("TNode", bound="PyTreeNode")
 
 _MARK = "_is_struct"
+_OPTIONAL = "optional"
 
 
 def field(pytree_node: bool = True, *, metadata: dict[str, Any] | None = None, **kwargs: Any) -> Any:
@@ -40,6 +51,22 @@ def field(pytree_node: bool = True, *, metadata: dict[str, Any] | None = None, *
         **kwargs: further arguments of `dataclasses.field`.
     """
     return dataclasses.field(metadata={**(metadata or {}), "pytree_node": pytree_node}, **kwargs)
+
+
+def optional() -> Any:
+    """Declare a keyword-only field that is None at first; a checkpoint has no entry for it while it is None.
+
+    A subclass may declare the field again, with or without a default.
+    """
+    return field(default_factory=lambda: None, kw_only=True, metadata={_OPTIONAL: True})
+
+
+def unset_names(target: Any) -> set[str]:
+    """Return the names of the fields that `optional` declares, and that are None in an object."""
+    if not is_struct(type(target)):
+        return set()
+    fields = dataclasses.fields(target)
+    return {one.name for one in fields if one.metadata.get(_OPTIONAL) and getattr(target, one.name) is None}
 
 
 @overload
