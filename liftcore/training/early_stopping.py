@@ -31,11 +31,11 @@ class EarlyStopping(PyTreeNode):
     To continue with the values of the best update, pass the first ones as `best`, and the new ones to each `update`:
 
         >>> import jax.numpy as jnp
-        >>> stopping = EarlyStopping(best={"w": jnp.zeros(2)})
+        >>> stopping = EarlyStopping(best={"w": jnp.zeros(1)})
         >>> for loss in (4.0, 3.0, 3.5):
-        ...     stopping = stopping.update(loss, {"w": jnp.full(2, loss)})
+        ...     stopping = stopping.update(loss, {"w": jnp.array([loss])})
         >>> stopping.best
-        {'w': Array([3., 3.], dtype=float32)}
+        {'w': Array([3.], dtype=float32)}
 
     For values that do not fit into memory twice, use `liftcore.checkpoints.Checkpoints(folder, best=1)` instead.
 
