@@ -32,7 +32,7 @@ __all__ = [
     "field",
     "is_struct",
     "optional",
-    "unset_names",
+    "optional_names",
 ]
 
 T = TypeVar("T")
@@ -53,20 +53,23 @@ def field(pytree_node: bool = True, *, metadata: dict[str, Any] | None = None, *
     return dataclasses.field(metadata={**(metadata or {}), "pytree_node": pytree_node}, **kwargs)
 
 
-def optional() -> Any:
+def optional(spread: bool = False) -> Any:
     """Declare a keyword-only field that is None at first; a checkpoint has no entry for it while it is None.
 
     A subclass may declare the field again, with or without a default.
+
+    Args:
+        spread: whether a checkpoint has the entries of the field, a dict, beside those of the other fields.
     """
-    return field(default_factory=lambda: None, kw_only=True, metadata={_OPTIONAL: True})
+    return field(default_factory=lambda: None, kw_only=True, metadata={_OPTIONAL: "spread" if spread else "whole"})
 
 
-def unset_names(target: Any) -> set[str]:
-    """Return the names of the fields that `optional` declares, and that are None in an object."""
+def optional_names(target: Any) -> dict[str, str]:
+    """Return how a checkpoint has the fields that `optional` declares: `"spread"`, `"whole"`, or `"unset"` for None."""
     if not is_struct(type(target)):
-        return set()
-    fields = dataclasses.fields(target)
-    return {one.name for one in fields if one.metadata.get(_OPTIONAL) and getattr(target, one.name) is None}
+        return {}
+    found = {one.name: one.metadata.get(_OPTIONAL) for one in dataclasses.fields(target)}
+    return {name: "unset" if getattr(target, name) is None else kind for name, kind in found.items() if kind}
 
 
 @overload

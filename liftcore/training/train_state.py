@@ -64,7 +64,8 @@ class TrainState(PyTreeNode):
         opt_state: the state of `tx`, for the trainable parameters.
         trainable: a filter of the trainable parameters (static). To differentiate functions of scopes or modules, pass
             it as `wrt=state.trainable`.
-        model_state: the variables of other collections, such as batch statistics, by collection; None without any.
+        model_state: the variables of other collections, such as batch statistics, by collection; None without any. A
+            checkpoint has each collection beside `params`.
         rngs: the keys of the RNG streams for training, by the name of the stream, or one key; None without any. Each
             step folds its number into them.
     """
@@ -75,7 +76,7 @@ class TrainState(PyTreeNode):
     tx: Any = field(pytree_node=False)
     opt_state: Any
     trainable: Filter = field(pytree_node=False, default="params", kw_only=True)
-    model_state: Any = optional()
+    model_state: Any = optional(spread=True)
     rngs: Any = optional()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -173,7 +173,22 @@ def test_a_model_without_state_or_keys_is_called_as_it_is() -> None:
 def test_a_checkpoint_names_only_what_there_is() -> None:
     plain = TrainState.create(apply_fn=None, params=VARIABLES["params"], tx=TX)
     assert set(to_state_dict(plain)) == {"step", "params", "opt_state"}
-    assert set(to_state_dict(made())) == {"step", "params", "opt_state", "model_state", "rngs"}
+    assert set(to_state_dict(made())) == {"step", "params", "opt_state", "batch_stats", "rngs"}
+
+
+def test_a_file_of_a_subclass_with_fields_for_collections_is_restored() -> None:
+    class State(TrainState):
+        batch_stats: Any
+
+    options: Any = {"apply_fn": MODEL.apply, "tx": TX}
+    old, file = State.create(**VARIABLES, **options), io.BytesIO()
+    save_file(file, old.replace(step=5))
+    file.seek(0)
+    state = load_file(file, TrainState.create(variables=jax.tree.map(jnp.zeros_like, VARIABLES), **options))
+    assert state.step == 5
+    assert same(state.variables, VARIABLES)
+    file.seek(0)
+    assert same(load_file(file, VARIABLES, filter=["params", "batch_stats"]), VARIABLES)
 
 
 def test_a_subclass_may_have_fields_of_these_names() -> None:
