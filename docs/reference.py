@@ -40,8 +40,8 @@ SECTIONS = (
 OF_SCOPE = {
     "child", "collections", "default_name", "get_variable", "has_rng", "has_variable", "invalidate",
     "is_collection_empty", "is_initializing", "is_mutable_collection", "is_valid", "make_rng", "mutable_variables",
-    "name", "name_reserved", "param", "parent", "path", "path_text", "perturb", "push", "put_variable", "reserve",
-    "rewound", "sow", "temporary", "variable", "variables",
+    "name", "name_reserved", "param", "parent", "path", "path_text", "perturb", "push", "put_variable", "put_variables",
+    "reserve", "rewound", "sow", "temporary", "variable", "variables",
 }  # fmt: skip
 """The names of `Scope` that users need; lifts use the others."""
 

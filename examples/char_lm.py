@@ -103,10 +103,10 @@ def make_step(model: GPT, parts: int) -> Any:
         logits = model.clone(parent=scope)(batch[:, :-1])
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:]).mean()
 
-    gradients = liftcore.apply(accumulate_gradients(loss_fn, parts))
+    gradients = accumulate_gradients(loss_fn, parts)
 
     def step(state: TrainState, batch: jax.Array) -> tuple[TrainState, jax.Array]:
-        loss, grads = gradients({"params": state.params}, batch)
+        (loss, grads), state = state.run(gradients, batch)
         return state.apply_gradients(grads=grads["params"]), loss
 
     return jax.jit(step, donate_argnums=0), jax.jit(liftcore.apply(loss_fn))
@@ -116,8 +116,8 @@ def start(model: GPT, args: argparse.Namespace) -> dict[str, Any]:
     """Make the content of a checkpoint: everything that the next steps depend on, and the losses so far."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, args.learning_rate, min(50, args.steps // 4), args.steps)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
-    params = jax.jit(model.init)(jax.random.key(args.seed), jnp.zeros((1, args.length), jnp.int32))["params"]
-    state = TrainState.create(apply_fn=model.apply, params=params, tx=optimizer).replace(step=jnp.array(0))
+    variables = jax.jit(model.init)(jax.random.key(args.seed), jnp.zeros((1, args.length), jnp.int32))
+    state = TrainState.create(apply_fn=model.apply, variables=variables, tx=optimizer).replace(step=jnp.array(0))
     return {"state": state, "position": 0, "losses": np.full((args.steps, 2), np.nan, np.float32)}
 
 
@@ -133,7 +133,7 @@ def train(model: GPT, run: dict[str, Any], checkpoints: Checkpoints, args: argpa
             losses[position, 0] = loss
             position += 1
             if position % args.save_every == 0 or position == args.steps:
-                losses[position - 1, 1] = loss_of({"params": state.params}, held_out)
+                losses[position - 1, 1] = loss_of(state.variables, held_out)
                 run = {"state": state, "position": position, "losses": losses}
                 checkpoints.save(position, run)
                 bar.set_postfix(loss=f"{loss:.3f}", test_loss=f"{losses[position - 1, 1]:.3f}")
@@ -145,11 +145,11 @@ def train(model: GPT, run: dict[str, Any], checkpoints: Checkpoints, args: argpa
 # --- the results ---------------------------------------------------------------------------------------------------
 
 
-def write(model: GPT, params: Any, args: argparse.Namespace) -> list[str]:
+def write(model: GPT, variables: Any, args: argparse.Namespace) -> list[str]:
     """Return each prompt with the text that the model adds; all prompts are one batch."""
     found = nn.generate(
         model.clone(decode=True),
-        {"params": params},
+        variables,
         [np.searchsorted(ALPHABET, list(prompt)) for prompt in PROMPTS],
         max_new_tokens=args.new_tokens,
         key=jax.random.key(args.seed + 1),
@@ -208,7 +208,7 @@ def main() -> None:
         run = train(model, run, checkpoints, args)
     draw(run["losses"], args.out / "losses.png")
     print(f"test loss: {run['losses'][-1, 1]:.3f} nats per character; picture: {args.out / 'losses.png'}")
-    for text in write(model, run["state"].params, args) if args.new_tokens else ():
+    for text in write(model, run["state"].variables, args) if args.new_tokens else ():
         print(f"\n---\n{text}")
 
 

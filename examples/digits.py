@@ -101,30 +101,21 @@ def predict(variables: Variables, images: np.ndarray) -> jax.Array:
 # --- the training ----------------------------------------------------------------------------------------------------
 
 
-class State(TrainState):
-    """What a training step changes: parameters, the state of the optimizer, and batch statistics."""
-
-    batch_stats: Variables
-
-    @property
-    def variables(self) -> Variables:
-        """Return the variables of the ensemble."""
-        return {"params": self.params, "batch_stats": self.batch_stats}
+def loss_fn(
+    state: TrainState, images: np.ndarray, labels: np.ndarray
+) -> tuple[jax.Array, tuple[TrainState, jax.Array]]:
+    """Return the sum of the losses of all members, the state with new batch statistics, and each member's loss."""
+    logits, state = state.apply(images)
+    targets = jnp.broadcast_to(labels, logits.shape[:-1])
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean(axis=-1)
+    return losses.sum(), (state, losses)
 
 
 @jax.jit
-def train_step(state: State, images: np.ndarray, labels: np.ndarray, key: jax.Array) -> tuple[State, jax.Array]:
+def train_step(state: TrainState, images: np.ndarray, labels: np.ndarray) -> tuple[TrainState, jax.Array]:
     """Take one step for all members at once; return the new state, and the loss of each member before the step."""
-
-    def total_loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, Variables]]:
-        variables = {"params": params, "batch_stats": state.batch_stats}
-        logits, written = state.apply_fn(variables, images, rngs={"dropout": key}, mutable=["batch_stats"])
-        targets = jnp.broadcast_to(labels, logits.shape[:-1])
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean(axis=-1)
-        return losses.sum(), (losses, written)
-
-    (_, (losses, written)), grads = state.value_and_grad(total_loss, has_aux=True)()
-    return state.apply_gradients(grads=grads, **written), losses
+    state, (_, losses) = state.minimize(loss_fn, images, labels, has_aux=True)
+    return state, losses
 
 
 def train(variables: Variables, train_set: Data, test_set: Data, epochs: int, seed: int) -> tuple[Variables, History]:
@@ -132,14 +123,13 @@ def train(variables: Variables, train_set: Data, test_set: Data, epochs: int, se
     images, labels = train_set
     per_epoch = len(labels) // BATCH_SIZE
     optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, epochs * per_epoch))
-    state = State.create(apply_fn=Ensemble(train=True).apply, tx=optimizer, **variables)
-    rng, dropout_key = np.random.default_rng(seed), jax.random.key(seed + 1)
-    history = History()
+    rng, rngs, history = np.random.default_rng(seed), {"dropout": jax.random.key(seed + 1)}, History()
+    state = TrainState.create(apply_fn=Ensemble(train=True).apply, variables=variables, tx=optimizer, rngs=rngs)
     with tqdm(total=epochs * per_epoch, desc="compiling …", unit="step") as bar:
         for _ in range(epochs):
             losses = []
             for rows in rng.permutation(len(labels))[: per_epoch * BATCH_SIZE].reshape(per_epoch, BATCH_SIZE):
-                state, loss = train_step(state, images[rows], labels[rows], jax.random.fold_in(dropout_key, bar.n))
+                state, loss = train_step(state, images[rows], labels[rows])
                 losses.append(loss)
                 bar.set_description("training", refresh=False)
                 bar.update()

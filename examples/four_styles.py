@@ -121,36 +121,29 @@ class Model(nn.Module):
 # --- the training ----------------------------------------------------------------------------------------------------
 
 
-class State(TrainState):
-    """A training state with the running statistics of the objects."""
-
-    batch_stats: Any
+def loss_fn(state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, TrainState]:
+    """Return the loss, and the state with the running statistics of the objects."""
+    logits, state = state.apply(images)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), state
 
 
 @jax.jit
-def train_step(state: State, images: jax.Array, labels: jax.Array) -> tuple[State, jax.Array]:
+def train_step(state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, jax.Array]:
     """Take one step; return the new state and the loss."""
-
-    def loss_fn(params: Any) -> tuple[jax.Array, Any]:
-        variables = {"params": params, "batch_stats": state.batch_stats}
-        logits, changed = Model(train=True).apply(variables, images, mutable=["batch_stats"])
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), changed["batch_stats"]
-
-    (loss, batch_stats), grads = state.value_and_grad(loss_fn, has_aux=True)()
-    return state.apply_gradients(grads=grads, batch_stats=batch_stats), loss
+    return state.minimize(loss_fn, images, labels)
 
 
 @jax.jit
-def predict(state: State, images: jax.Array) -> jax.Array:
+def predict(state: TrainState, images: jax.Array) -> jax.Array:
     """Return the most probable classes."""
-    return jnp.argmax(Model().apply({"params": state.params, "batch_stats": state.batch_stats}, images), axis=-1)
+    return jnp.argmax(Model().apply(state.variables, images), axis=-1)
 
 
-def new_state(seed: int, steps: int) -> State:
+def new_state(seed: int, steps: int) -> TrainState:
     """Make the variables of a model, and the state of the optimizer."""
     variables = jax.jit(Model().init)(jax.random.key(seed), jnp.zeros((1, 64)))
     tx = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, steps))
-    return State.create(apply_fn=Model().apply, tx=tx, **variables)
+    return TrainState.create(apply_fn=Model(train=True).apply, variables=variables, tx=tx)
 
 
 STYLES = {"stem": "liftcore", "blocks/residual": "nnx_like", "blocks": "linen_like", "head": "equinox_like"}
@@ -186,7 +179,7 @@ def main() -> None:
             state, loss = train_step(state, images[rows], labels[rows])
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
 
-    show({"params": state.params, "batch_stats": state.batch_stats})
+    show(state.variables)
     accuracy = np.mean(predict(state, test_images) == test_labels)
     path = args.out / "four_styles.ckpt"
     save_file(path, state)

@@ -138,7 +138,7 @@ def ranks(state: TrainState, pairs: Pairs) -> jax.Array:
 
     def embed(texts: Texts) -> jax.Array:
         parts = jax.tree.map(lambda leaf: leaf.reshape(-1, 64, *leaf.shape[1:]), texts)
-        return jax.lax.map(lambda part: state.apply_fn({"params": state.params}, *part), parts).reshape(TESTED, -1)
+        return jax.lax.map(lambda part: state.apply_fn(state.variables, *part), parts).reshape(TESTED, -1)
 
     queries, answers = map(embed, pairs)
     scores = queries @ answers.T

@@ -33,6 +33,7 @@ from .leaves import is_number, is_numpy
 from .meta import AxisMetadata
 from .saving.encoding import decode, encode
 from .saving.problems import StateError, several
+from .struct import optional_names
 
 __all__ = [
     "current_path",
@@ -123,10 +124,21 @@ def _pytree_rule(target: Any) -> _Rule:
     """Return the rule for any pytree known to JAX: its children by key, and the static part of the target."""
     found, treedef = jax.tree_util.tree_flatten_with_path(target, is_leaf=lambda part: part is not target)
 
-    def children(_: Any) -> dict[str, Any]:
-        return _named([(jax.tree_util.keystr(path, simple=True), child) for path, child in found])
+    kinds = optional_names(target)
+    named = [(jax.tree_util.keystr(path, simple=True), child) for path, child in found]
+    named = [(name, child, kinds.get(name, "whole")) for name, child in named]
 
-    return _Rule(children, lambda _, new: jax.tree.unflatten(treedef, new.values()))
+    def children(_: Any) -> dict[str, Any]:
+        pairs = []
+        for name, child, kind in named:
+            pairs += _of_dict(child).items() if kind == "spread" else [(name, child)] if kind == "whole" else []
+        return _named(pairs)
+
+    def rebuild(_: Any, new: dict[str, Any]) -> Any:
+        leaves = [_DICT.rebuild(child, new) if kind == "spread" else new.get(name) for name, child, kind in named]
+        return jax.tree.unflatten(treedef, leaves)
+
+    return _Rule(children, rebuild)
 
 
 _DICT = _Rule(_of_dict, lambda target, new: {key: new[str(key)] for key in target})

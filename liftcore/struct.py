@@ -23,12 +23,23 @@ import jax
 
 from .errors import LiftArgumentError
 
-__all__ = ["PyTreeNode", "TNode", "check_fields", "child_names", "dataclass", "field", "is_struct"]
+__all__ = [
+    "PyTreeNode",
+    "TNode",
+    "check_fields",
+    "child_names",
+    "dataclass",
+    "field",
+    "is_struct",
+    "optional",
+    "optional_names",
+]
 
 T = TypeVar("T")
 TNode = TypeVar("TNode", bound="PyTreeNode")
 
 _MARK = "_is_struct"
+_OPTIONAL = "optional"
 
 
 def field(pytree_node: bool = True, *, metadata: dict[str, Any] | None = None, **kwargs: Any) -> Any:
@@ -40,6 +51,25 @@ def field(pytree_node: bool = True, *, metadata: dict[str, Any] | None = None, *
         **kwargs: further arguments of `dataclasses.field`.
     """
     return dataclasses.field(metadata={**(metadata or {}), "pytree_node": pytree_node}, **kwargs)
+
+
+def optional(spread: bool = False) -> Any:
+    """Declare a keyword-only field that is None at first; a checkpoint has no entry for it while it is None.
+
+    A subclass may declare the field again, with or without a default.
+
+    Args:
+        spread: whether a checkpoint has the entries of the field, a dict, beside those of the other fields.
+    """
+    return field(default_factory=lambda: None, kw_only=True, metadata={_OPTIONAL: "spread" if spread else "whole"})
+
+
+def optional_names(target: Any) -> dict[str, str]:
+    """Return how a checkpoint has the fields that `optional` declares: `"spread"`, `"whole"`, or `"unset"` for None."""
+    if not is_struct(type(target)):
+        return {}
+    found = {one.name: one.metadata.get(_OPTIONAL) for one in dataclasses.fields(target)}
+    return {name: "unset" if getattr(target, name) is None else kind for name, kind in found.items() if kind}
 
 
 @overload

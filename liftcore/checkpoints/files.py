@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
+import jax
+
 from ..errors import LiftArgumentError, SerializationError
 from ..saving.problems import StateError
 from ..serialization import to_state_dict
@@ -18,7 +20,7 @@ from .matching import TRANSFORM, compare
 from .placing import Stored
 from .streams import Section, check_path_or_file, name_of_file, write_to
 
-__all__ = ["Transform", "about", "load_file", "save_file"]
+__all__ = ["Transform", "about", "is_intact", "load_file", "save_file"]
 
 Transform: TypeAlias = Callable[[Any], Any]
 
@@ -126,6 +128,22 @@ def load_file(
             state = compare(target, state, where=where, **options).converted()
         file.seek(end)
         return state
+
+
+def is_intact(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is a checkpoint with the right checksums; its arrays are read one after the other.
+
+    Args:
+        path: the file.
+    """
+    try:
+        with about(path), _opened(path) as (file, size):
+            for leaf in jax.tree.leaves(state_in(file, size, checksums=True)):
+                if isinstance(leaf, Stored):
+                    leaf.read()
+    except (SerializationError, OSError):
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -1,36 +1,36 @@
-"""A folder of checkpoints with one file for each step. The last few are kept, and one process writes."""
+"""A folder of checkpoints with one file for each step. The last few and the best are kept, and one process writes."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import operator
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, SupportsIndex
-
-import numpy as np
+from typing import Any, Literal, Self, SupportsIndex
 
 from ..errors import CheckpointInUseError, LiftArgumentError, SerializationError, shown
-from ..saving.problems import several
+from ..saving.problems import DAMAGED, several
 from ..serialization import to_state_dict
 from ..typing import Filter, PyTree
-from .disk import LOCKING, FileLock, folder_lock, kind_of, make_folder, remove_left_over, replace_file
-from .files import Transform, about, load_file
-from .layout import parts_of
+from .disk import LOCKING, FileLock, folder_lock, kind_of, make_folder, open_plain, remove_left_over, replace_file
+from .files import Transform, about, is_intact, load_file
+from .layout import NO_CHECKSUMS, parts_of
+from .ranking import Ranking
 from .streams import check_path
 
 __all__ = ["Checkpoints", "no_such_step"]
 
 _NAME = re.compile(r"step-(\d{9,18})\.msgpack")
-_LEFT_OVER = ".step-*.msgpack.tmp"
+_LEFT_OVER = ".step-*.tmp"
 _LOCK = ".lock"
 
 
 class Checkpoints:
-    """A folder with the last few checkpoints of a training run.
+    """A folder with the last few checkpoints of a training run, and the best ones.
 
     A checkpoint is any tree, such as a dict of the training state, the position in the data and the keys of the RNG
     streams. A step is complete or does not exist, however the process ends. Earlier steps are removed only when the new
@@ -48,22 +48,37 @@ class Checkpoints:
         ...     checkpoints.restore({"w": np.zeros(2, int), "position": 0})
         ([3, 4], 4)
         {'w': array([4, 4]), 'position': 128}
+        >>> with Checkpoints(tempfile.mkdtemp(), keep=1, best=1) as checkpoints:
+        ...     for step, loss in enumerate([3.0, 1.0, 2.0, 2.5]):
+        ...         checkpoints.save(step, {"w": np.full(2, step)}, metrics={"loss": loss})
+        ...     checkpoints.restore({"w": np.zeros(2, int)}, checkpoints.best_step())
+        {'w': array([1, 1])}
 
     Args:
         folder: the folder, which the first `save` creates if it does not exist.
         keep: the number of steps to keep, counted from the last; `None` keeps all.
+        best: the number of steps to keep in addition: those with the best `metric`.
+        metric: the name of that metric.
+        mode: `"min"` if the least value is the best, `"max"` if the greatest is.
         lock: whether to lock the folder against a second writer. On a file system without locks, the first `save` warns
             once and goes on. Pass False if you make sure yourself that there is one writer.
 
     Raises:
-        LiftArgumentError: if `folder` is not a path, or if `keep` is not a positive integer.
+        LiftArgumentError: if `folder` is not a path, or if `keep`, `best` or `mode` has another value.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int | None = 3, *, lock: bool = True) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        keep: int | None = 3,
+        best: int = 0,
+        *,
+        metric: str = "loss",
+        mode: Literal["min", "max"] = "min",
+        lock: bool = True,
+    ) -> None:
         check_path("Checkpoints(folder)", folder)
-        if keep is not None and (not isinstance(keep, int | np.integer) or isinstance(keep, bool) or keep < 1):
-            what = f"`keep` is {keep!r}."
-            raise LiftArgumentError(f'Checkpoints("{folder}")', what, "Give a number of steps, or None to keep all.")
+        self._ranking = Ranking.checked(f'Checkpoints("{folder}")', keep, best, metric, mode)
         self.folder, self.keep, self.lock = Path(folder), keep, lock
         self._lock: FileLock | None = None
 
@@ -78,33 +93,77 @@ class Checkpoints:
         """Return the last saved step, or `None`."""
         return max(self.steps(), default=None)
 
-    def save(self, step: SupportsIndex, tree: PyTree) -> None:
+    def best_step(self) -> int | None:
+        """Return the saved step with the best metric (the last of equal ones), or `None` if no step has the metric.
+
+        Raises:
+            SerializationError: if the file with the metrics of a step is damaged.
+        """
+        return next(iter(self._ranking.best_first(self._metrics())), None)
+
+    def save(self, step: SupportsIndex, tree: PyTree, metrics: Mapping[str, Any] | None = None) -> None:
         """Save the tree of a step, then remove the earliest steps beyond those to keep.
 
         Args:
             step: the step, not before the last saved one. You may save the last one again, which replaces it.
             tree: anything that `to_state_dict` accepts.
+            metrics: numbers by name, which go to a file of their own after the tree. A step without metrics, or whose
+                metric is NaN, is never one of the best.
 
         Raises:
-            LiftArgumentError: if a later step is saved already.
+            LiftArgumentError: if a later step is saved already; if a metric is not a number; or if the best steps are
+                kept, and the metric that decides is missing.
             CheckpointInUseError: if another process, or another object, writes to the folder.
             SerializationError: if the tree holds something that cannot be written.
             OSError: if the system cannot write, for instance because the disk is full; or if a link or a folder is in
                 the place of the step or the lock. The saved steps are unchanged.
         """
         where = f'Checkpoints("{self.folder}").save'
-        number = _index(where, step)
+        number, numbers = _index(where, step), self._ranking.numbers(f"{where}, metrics", metrics, "Checkpoints")
         self._hold(where)
         last = self.latest()
         if last is not None and number < last:
             what = f"step {number} comes before step {last}, which is saved already."
             fix = f"Continue from step {last}, write to another folder, or remove later files, such as {_name(last)}."
             raise LiftArgumentError(where, what, fix)
+        others = {one: own for one, own in self._metrics().items() if one != number} if self._ranking.best else {}
         path = self.folder / _name(number)
         with about(path):
-            replace_file(path, parts_of(to_state_dict(tree)))  # unlike `save_file`, it follows no link
-        for old in self.steps()[: -self.keep] if self.keep is not None else ():
-            (self.folder / _name(old)).unlink(missing_ok=True)
+            parts = parts_of(to_state_dict(tree))
+        self._forget_metrics(number)  # of what was saved as this step before
+        replace_file(path, parts)  # unlike `save_file`, it follows no link
+        if numbers:
+            replace_file(self.folder / _metrics_name(number), [json.dumps(numbers).encode()])
+        self._remove(others | {number: numbers})
+
+    def _remove(self, metrics: Mapping[int, Mapping[str, float]]) -> None:
+        """Remove the steps that are neither among the last nor among the best."""
+        keep, best, _, _ = self._ranking
+        kept = self._ranking.best_first(metrics)[:best]
+        for old in self.steps()[:-keep] if keep is not None else ():
+            if old not in kept:
+                (self.folder / _name(old)).unlink(missing_ok=True)
+                self._forget_metrics(old)
+
+    def _metrics(self) -> dict[int, dict[str, float]]:
+        """Return the metrics of each saved step that has some."""
+        found = {}
+        for step in self.steps():
+            path = self.folder / _metrics_name(step)
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    with open_plain(path, f'"{path}"') as file:
+                        found[step] = {str(name): float(value) for name, value in json.loads(file.read()).items()}
+                except (ValueError, TypeError, AttributeError) as error:
+                    what = "the metrics of a step cannot be read."
+                    fix = f"Remove {path.name}: step {step} then has no metrics."
+                    raise SerializationError(f'"{path}"', what, fix) from error
+        return found
+
+    def _forget_metrics(self, step: int) -> None:
+        path = self.folder / _metrics_name(step)
+        if path.exists():
+            path.unlink(missing_ok=True)
 
     def restore(
         self,
@@ -131,7 +190,8 @@ class Checkpoints:
 
         Raises:
             LiftArgumentError: if there is no such step.
-            SerializationError: if the file is damaged (the error names the array), or if something does not fit.
+            SerializationError: if the file is damaged (the error names the array, and the last step before it that is
+                intact), or if something does not fit.
         """
         where = f'Checkpoints("{self.folder}").restore'
         for number in self._candidates(where, step):
@@ -142,9 +202,25 @@ class Checkpoints:
                     raise SerializationError(
                         where, what, f"Give one of the saved steps: [{several(map(str, self.steps()))}]."
                     )
-                return load_file(path, target, filter=filter, strict=strict, cast=cast, transform=transform)
+                with self._naming_good_steps(number):
+                    return load_file(path, target, filter=filter, strict=strict, cast=cast, transform=transform)
         steps = self.steps()
         raise no_such_step(where, step, steps)
+
+    @contextlib.contextmanager
+    def _naming_good_steps(self, step: int) -> Iterator[None]:
+        """Add the last intact step before a damaged one to the error about it."""
+        try:
+            yield
+        except SerializationError as error:
+            if error.fix not in (DAMAGED, NO_CHECKSUMS):
+                raise
+            earlier = [one for one in reversed(self.steps()) if one < step]
+            good = next((one for one in earlier if is_intact(self.folder / _name(one))), None)
+            if good is None:
+                raise
+            fix = f"{error.fix} Step {good} before it is intact: restore it with `step={good}`."
+            raise SerializationError(error.where, error.what, fix) from error
 
     def _candidates(self, where: str, step: SupportsIndex | None) -> Iterator[int]:
         """Yield the step; or the last step, and the new last step if a writer has removed the first one meanwhile."""
@@ -194,6 +270,10 @@ def no_such_step(where: str, step: Any, steps: list[int]) -> LiftArgumentError:
 
 def _name(step: int) -> str:
     return f"step-{step:09d}.msgpack"
+
+
+def _metrics_name(step: int) -> str:
+    return f"step-{step:09d}.metrics.json"
 
 
 def _index(where: str, step: SupportsIndex) -> int:

@@ -27,8 +27,9 @@ from ..saving.problems import StateError, damaged
 from ..saving.wire import Tokens
 from .placing import Stored, number_of
 
-__all__ = ["NoChecksums", "parts_of", "state_and_end", "state_in"]
+__all__ = ["NO_CHECKSUMS", "NoChecksums", "parts_of", "state_and_end", "state_in"]
 
+NO_CHECKSUMS = "If to_bytes or flax wrote it, read it with `checksums=False`. Otherwise it is damaged."
 _MARK = b"\x83" + msgpack.packb("liftcore_checkpoint")
 _VERSION = 1
 _UINT32 = b"\xce"
@@ -115,8 +116,7 @@ def state_and_end(file: Any, size: int, checksums: bool) -> tuple[Any, int]:
     if not ours:
         if checksums:
             what = "the file does not begin like a file with checksums."
-            fix = "If to_bytes or flax wrote it, read it with `checksums=False`. Otherwise it is damaged."
-            raise NoChecksums(what, fix)
+            raise NoChecksums(what, NO_CHECKSUMS)
         tokens = _FileTokens(file, size)
     elif tokens.take() != ("value", _VERSION) or tokens.take() != ("value", "state"):
         raise damaged(f"the file is not of version {_VERSION}, the only one that this liftcore can read.")

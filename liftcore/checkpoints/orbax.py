@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
 import jax
-import numpy as np
 
 from ..errors import LiftArgumentError, shown
 from ..saving.problems import several
@@ -30,6 +29,7 @@ from .orbax_arrays import array_in, check_regular, check_size, guarded, require_
 from .orbax_foreign import load_orbax
 from .orbax_items import parted, state_in
 from .placing import Stored
+from .ranking import Ranking
 from .streams import check_path
 
 __all__ = ["OrbaxCheckpoints"]
@@ -89,12 +89,7 @@ class OrbaxCheckpoints:
         text = os.fspath(folder)
         self.folder = text if "://" in text else os.path.abspath(text)
         where = f'OrbaxCheckpoints("{text}")'
-        if (keep is not None and not _at_least(1, keep)) or not _at_least(0, best):
-            what = f"`keep` is {keep!r} and `best` is {best!r}."
-            raise LiftArgumentError(where, what, "Give numbers of steps, or `keep=None` to keep all.")
-        if mode not in ("min", "max"):
-            raise LiftArgumentError(where, f"`mode` is {mode!r}.", 'Give "min" or "max".')
-        self._where, self._keep, self._best, self._metric, self._mode = where, keep, best, metric, mode
+        self._where, self._ranking = where, Ranking.checked(where, keep, best, metric, mode)
         self._asynchronous = asynchronous
         self._manager: Any = None
         self._writes, self._last = False, -1
@@ -115,15 +110,12 @@ class OrbaxCheckpoints:
 
     def best_step(self) -> int | None:
         """Return the saved step with the best metric (the last of equal ones), or `None` if no step has the metric."""
-        sign = -1 if self._mode == "min" else 1
         found = {}
         for step in self.steps():
             with self._guarded(step):
                 metrics = self._open(writes=False).metrics(step) or {}
-                if self._metric in metrics:
-                    found[step] = sign * float(metrics[self._metric])
-        found = {step: value for step, value in found.items() if not math.isnan(value)}  # of a run that diverged
-        return max(found, key=lambda step: (found[step], step), default=None)
+                found[step] = {name: float(value) for name, value in metrics.items() if name == self._ranking.metric}
+        return next(iter(self._ranking.best_first(found)), None)
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
@@ -150,12 +142,7 @@ class OrbaxCheckpoints:
             what = f"step {number} does not come after step {last}, which is saved already."
             raise LiftArgumentError(where, what, f"Continue after step {last}, or write to another folder.")
         arrays, rest = parted(where, tree)
-        numbers = _numbers(f"{where}, metrics", metrics)
-        if self._best and numbers and self._metric not in numbers:
-            what = f"{self._metric!r} decides which steps are the best, but the metrics are {list(numbers)}."
-            raise LiftArgumentError(
-                f"{where}, metrics", what, "Give it too, or another `metric` to `OrbaxCheckpoints`."
-            )
+        numbers = self._ranking.numbers(f"{where}, metrics", metrics, "OrbaxCheckpoints")
         args = self._ocp.args
         aside = os.path.join(self.folder, _REMOVED)
         if os.path.islink(aside):  # steps would be moved to another folder, and all that is there would be removed
@@ -350,7 +337,7 @@ class OrbaxCheckpoints:
                 preservation_policy=self._policy(),
                 todelete_subdir=None if "://" in self.folder else _REMOVED,
                 best_fn=self._value_of,  # without it no metrics are written; the policy decides
-                best_mode=self._mode,
+                best_mode=self._ranking.mode,
             )
             handlers = {"state": ocp.PyTreeCheckpointHandler(), "rest": ocp.JsonCheckpointHandler()}
             self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
@@ -369,44 +356,26 @@ class OrbaxCheckpoints:
                 shutil.rmtree(os.path.join(aside, name), ignore_errors=True)
 
     def _policy(self) -> Any:
-        if self._keep is None:
+        keep, best, _, mode = self._ranking
+        if keep is None:
             return None
         policies = self._ocp.checkpoint_managers
-        kept = [policies.LatestN(self._keep)]
-        if self._best:
+        kept = [policies.LatestN(keep)]
+        if best:
             kept.append(
                 policies.BestN(
                     get_metric_fn=self._value_of,
-                    reverse=self._mode == "min",
-                    n=self._best,
+                    reverse=mode == "min",
+                    n=best,
                     keep_checkpoints_without_metrics=False,
                 )
             )
         return policies.AnyPreservationPolicy(kept)
 
     def _value_of(self, metrics: Mapping[str, float]) -> float:
-        worst = math.inf if self._mode == "min" else -math.inf
-        value = metrics.get(self._metric, worst)
+        worst = math.inf if self._ranking.mode == "min" else -math.inf
+        value = metrics.get(self._ranking.metric, worst)
         return worst if math.isnan(value) else value  # NaN compares false with everything, which breaks sorting
-
-
-def _at_least(least: int, value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
-
-
-def _numbers(where: str, metrics: Any) -> dict[str, float]:
-    """Return metrics as floats."""
-    if not isinstance(metrics, Mapping | None):
-        fix = 'Write `metrics={"loss": …}`.'
-        raise LiftArgumentError(where, f"expected numbers by name, given {shown(metrics)}.", fix)
-    numbers = {}
-    for name, value in (metrics or {}).items():
-        try:
-            numbers[name] = math.fsum([value])  # `float` would accept a text too
-        except (TypeError, ValueError) as error:
-            what = f"{name!r} is {shown(value)}, not a number."
-            raise LiftArgumentError(where, what, "Give one number for each metric, such as the mean.") from error
-    return numbers
 
 
 def _index(where: str, step: SupportsIndex) -> int:

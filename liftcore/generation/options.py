@@ -137,7 +137,7 @@ def _check_draws(where: str, draws: bool, has_key: bool, has_limits: bool) -> No
             "the temperature is above 0, but there is no key to draw tokens with.",
             "Pass `key=jax.random.key(0)`, or `temperature=0` for the most probable tokens.",
         )
-    if has_limits and not draws:
+    if has_limits and not draws and not has_key:  # with a key, it is a temperature of 0 that was chosen
         raise LiftArgumentError(
             where,
             "top_k or top_p was given, but no token is drawn: the most probable one is selected.",

@@ -15,8 +15,9 @@ import jax
 from ..errors import SerializationError
 from ..typing import Path
 
-__all__ = ["TRACER", "StateError", "damaged", "printable", "several", "unwritable"]
+__all__ = ["DAMAGED", "TRACER", "StateError", "damaged", "printable", "several", "unwritable"]
 
+DAMAGED = "The bytes are damaged, cut off, or in another format."
 TRACER = "a tracer, which has no value while JAX traces a function"
 _SURROGATE = "the text contains one half of a surrogate pair, a character that UTF-8 cannot encode"
 
@@ -38,7 +39,7 @@ class StateError(SerializationError):
 
 def damaged(what: str) -> StateError:
     """Return the error for bytes that are not as they were written."""
-    return StateError(printable(what), "The bytes are damaged, cut off, or in another format.")
+    return StateError(printable(what), DAMAGED)
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What scopes offer to styles: places, draws, threads, views of new variables, and names of adopted values."""
+"""What scopes offer to styles: places, draws, threads, trees and views of variables, and names of adopted values."""
 
 from __future__ import annotations
 
@@ -67,6 +67,36 @@ class Sharing:
             other: the other scope.
         """
         return self.tree is other.tree and self.path == other.path[: len(self.path)]
+
+    # -- variables -----------------------------------------------------------------------------------------------------
+
+    def put_variables(self, variables: Mapping[str, Any]) -> None:
+        """Write variables here and below, such as those that `variables()` returned, or some of them.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, liftcore
+            >>> def descend(scope, x):
+            ...     grads = liftcore.grad(lambda scope, x: scope.child(liftcore.nn.dense, "net")(x, 1).sum())(scope, x)
+            ...     scope.put_variables(jax.tree.map(jnp.subtract, {"params": scope.variables()["params"]}, grads))
+            >>> variables = {"params": {"net": {"kernel": jnp.ones((2, 1)), "bias": jnp.ones(1)}}}
+            >>> _, after = liftcore.apply(descend, mutable="params")(variables, jnp.ones((1, 2)))
+            >>> after["params"]["net"]["bias"]
+            Array([0.], dtype=float32)
+
+        Args:
+            variables: `{collection: {module: {name: value}}}`. A dict in the place of a variable is its value.
+
+        Raises:
+            LiftError: as `put_variable` does, for the first variable that cannot be written.
+        """
+        scope = cast("Scope", self)
+        for collection, values in variables.items():
+            held = scope.dicts(collection)
+            for name, value in values.items():
+                if isinstance(value, Mapping) and isinstance(held.get(name, value), Mapping):
+                    scope.below((name,)).put_variables({collection: value})
+                else:
+                    scope.put_variable(collection, name, value)
 
     # -- streams -------------------------------------------------------------------------------------------------------
 

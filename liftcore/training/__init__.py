@@ -1,9 +1,10 @@
-"""Training: the state of a run, loss scaling, averages, and gradients over microbatches or for single examples.
+"""Training: the state of a run, metrics, loss scaling, averages, and gradients of microbatches or single examples.
 
     the state of a run     TrainState
     parts of a model       labels, mask (turn filters into trees for optax); count, size_bytes
     mixed precision        DynamicScale, DynamicScaleResult
     averages               ExponentialMovingAverage
+    metrics                evaluate; Average, Accuracy, MultiMetric, and Metric, their base class
     gradients              accumulate_gradients, per_example_gradients
     early stopping         EarlyStopping
     your own states        apply_updates, part_of, update_average

@@ -4,20 +4,26 @@ from .dynamic_scale import DynamicScale, DynamicScaleResult
 from .early_stopping import EarlyStopping
 from .examples import per_example_gradients
 from .labelling import labels, mask, part_of
+from .metrics import Accuracy, Average, Metric, MultiMetric, evaluate
 from .microbatches import accumulate_gradients
 from .sizes import count, size_bytes
 from .train_state import TrainState
 from .updates import apply_updates, update_average
 
 __all__ = [
+    "Accuracy",
+    "Average",
     "DynamicScale",
     "DynamicScaleResult",
     "EarlyStopping",
     "ExponentialMovingAverage",
+    "Metric",
+    "MultiMetric",
     "TrainState",
     "accumulate_gradients",
     "apply_updates",
     "count",
+    "evaluate",
     "labels",
     "mask",
     "orbax_utils",

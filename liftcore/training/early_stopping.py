@@ -1,7 +1,8 @@
-"""`EarlyStopping`: stop a run when a metric no longer improves."""
+"""`EarlyStopping`: stop a run when a metric no longer improves, and keep the values of the best update."""
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, Self
 
@@ -9,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError, shown
-from ..struct import PyTreeNode
+from ..struct import PyTreeNode, optional
+from ..typing import PyTree
 
 __all__ = ["EarlyStopping"]
 
@@ -26,6 +28,17 @@ class EarlyStopping(PyTreeNode):
         >>> epoch, stopping.best_metric
         (3, 3.0)
 
+    To continue with the values of the best update, pass the first ones as `best`, and the new ones to each `update`:
+
+        >>> import jax.numpy as jnp
+        >>> stopping = EarlyStopping(best={"w": jnp.zeros(1)})
+        >>> for loss in (4.0, 3.0, 3.5):
+        ...     stopping = stopping.update(loss, {"w": jnp.array([loss])})
+        >>> stopping.best
+        {'w': Array([3.], dtype=float32)}
+
+    For values that do not fit into memory twice, use `liftcore.checkpoints.Checkpoints(folder, best=1)` instead.
+
     Attributes:
         min_delta: a metric is an improvement if it is less than the best one by more than this.
         patience: the number of updates in a row without an improvement that are accepted.
@@ -33,6 +46,8 @@ class EarlyStopping(PyTreeNode):
         patience_count: the number of updates since the last improvement.
         should_stop: whether to stop; once true, it stays true.
         has_improved: whether the last update was an improvement.
+        best: the values of the last improvement; None if none are kept. `update` copies them, so a step may donate its
+            state; the first ones are not copied.
     """
 
     min_delta: float = 0
@@ -41,29 +56,45 @@ class EarlyStopping(PyTreeNode):
     patience_count: int = 0
     should_stop: bool = False
     has_improved: bool = False
+    best: Any = optional()
 
     def reset(self) -> Self:
-        """Return the state before the first update."""
-        return type(self)(min_delta=self.min_delta, patience=self.patience)
+        """Return the state before the first update; the best values stay."""
+        return type(self)(min_delta=self.min_delta, patience=self.patience, best=self.best)
 
-    def update(self, metric: Any) -> Self:
+    def update(self, metric: Any, values: PyTree = None) -> Self:
         """Return the state after one more metric.
 
         Args:
             metric: a number (not a tracer); less is better. NaN is never an improvement.
+            values: a pytree with this metric, such as a `TrainState`: it becomes `best` if the metric is an
+                improvement.
 
         Raises:
-            LiftArgumentError: if the metric is not one number, or is traced.
+            LiftArgumentError: if the metric is not one number, or is traced; if there are values but `best` is None, or
+                the reverse.
         """
+        if (values is None) != (self.best is None):
+            what = (
+                "values were passed, but none are kept." if self.best is None else "the values of `best` are missing."
+            )
+            fix = "Pass them to both: `EarlyStopping(…, best=state)` and `stopping.update(metric, state)`."
+            raise LiftArgumentError("EarlyStopping.update", what, fix)
         is_nan = math.isnan(_number(metric))
         with jax.numpy_dtype_promotion("standard"):  # metrics of different dtypes may follow each other
             is_close = self.best_metric - metric <= self.min_delta
         if not (is_nan or is_close):
             # A float even for integers, as initially, so that a fresh object can restore it.
             floating = jnp.issubdtype(jnp.result_type(metric), jnp.floating)
-            return self.replace(best_metric=metric if floating else float(metric), patience_count=0, has_improved=True)
+            best = jax.tree.map(_copy, values)
+            metric = metric if floating else float(metric)
+            return self.replace(best_metric=metric, patience_count=0, has_improved=True, best=best)
         stop = self.should_stop or self.patience_count >= self.patience
         return self.replace(patience_count=self.patience_count + 1, should_stop=stop, has_improved=False)
+
+
+def _copy(leaf: Any) -> Any:
+    return jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.copy(leaf)
 
 
 def _number(metric: Any) -> float:

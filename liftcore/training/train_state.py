@@ -1,4 +1,4 @@
-"""`TrainState`: parameters, their optimizer and its state, in one immutable pytree."""
+"""`TrainState`: the variables of a model, their optimizer and its state, in one immutable pytree."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any, Self
 
 import jax
 
+from .. import entry
 from ..errors import LiftArgumentError, boundary, call_user, shown
 from ..filters import Any as AnyOf
 from ..filters import intersect
 from ..pickling import opened, portable
-from ..struct import PyTreeNode, check_fields, field
-from ..typing import Filter, PyTree
+from ..struct import PyTreeNode, check_fields, field, optional
+from ..typing import Filter, PyTree, RNGs, Variables
 from .dynamic_scale import paired
 from .labelling import part_of
 from .parts import check_like, check_names, inserted, taken
@@ -37,19 +38,22 @@ _STATIC = ("apply_fn", "tx", "trainable")
 
 
 class TrainState(PyTreeNode):
-    """The state of a training run: the number of steps, the parameters, and the state of an optimizer.
+    """The state of a training run: the number of steps, the variables of a model, and the state of an optimizer.
 
-    To add fields such as `batch_stats: Any` or `key: jax.Array`, write a subclass; pass their values to `create` by
-    name.
+    To add fields such as `scale: DynamicScale`, write a subclass; pass their values to `create` by name.
 
     Example:
-        >>> import jax, jax.numpy as jnp, optax
-        >>> params = {"w": jnp.ones(2), "scale": jnp.ones(2)}
-        >>> state = TrainState.create(apply_fn=jnp.dot, params=params, tx=optax.sgd(0.5))
-        >>> grads = jax.grad(lambda params: params["w"].sum())(state.params)
-        >>> state = state.apply_gradients(grads=grads)
-        >>> state.step, state.params["w"]
-        (1, Array([0.5, 0.5], dtype=float32))
+        >>> import jax, jax.numpy as jnp, linen_like as nn, optax
+        >>> model, x = nn.BatchNorm(use_running_average=False), jnp.arange(6.0).reshape(3, 2)
+        >>> state = TrainState.create(
+        ...     apply_fn=model.apply, variables=model.init(jax.random.key(0), x), tx=optax.sgd(0.5)
+        ... )
+        >>> def loss_fn(state, x):
+        ...     y, state = state.apply(x)
+        ...     return y.sum(), state
+        >>> state, loss = state.minimize(loss_fn, x)
+        >>> state.step, state.params["bias"], state.variables["batch_stats"]["mean"].round(2)
+        (1, Array([-1.5, -1.5], dtype=float32), Array([0.02, 0.03], dtype=float32))
 
     Attributes:
         step: the number of updates so far.
@@ -60,6 +64,10 @@ class TrainState(PyTreeNode):
         opt_state: the state of `tx`, for the trainable parameters.
         trainable: a filter of the trainable parameters (static). To differentiate functions of scopes or modules, pass
             it as `wrt=state.trainable`.
+        model_state: the variables of other collections, such as batch statistics, by collection; None without any. A
+            checkpoint has each collection beside `params`.
+        rngs: the keys of the RNG streams for training, by the name of the stream, or one key; None without any. Each
+            step folds its number into them.
     """
 
     step: Any
@@ -68,6 +76,8 @@ class TrainState(PyTreeNode):
     tx: Any = field(pytree_node=False)
     opt_state: Any
     trainable: Filter = field(pytree_node=False, default="params", kw_only=True)
+    model_state: Any = optional(spread=True)
+    rngs: Any = optional()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields, for pickle and copy; the transformations of optax hold closures."""
@@ -80,24 +90,39 @@ class TrainState(PyTreeNode):
 
     @classmethod
     def create(
-        cls, *, apply_fn: Callable[..., Any], params: PyTree, tx: Any, trainable: Filter = True, **extra: Any
+        cls,
+        *,
+        apply_fn: Callable[..., Any],
+        params: PyTree = None,
+        variables: Variables | None = None,
+        tx: Any,
+        trainable: Filter = True,
+        rngs: RNGs | None = None,
+        **extra: Any,
     ) -> Self:
         """Return the state before the first step.
 
         Args:
             apply_fn: usually `model.apply`.
-            params: the parameters.
+            params: the parameters, if the model has no other variables.
+            variables: or all variables of the model, as `init` returns them. The parameters are those in `params`; the
+                other collections become the `model_state`.
             tx: a gradient transformation of optax.
             trainable: a filter of the parameters to train, over paths `("params", *modules, name)`. The others are not
                 differentiated, and the optimizer has no state for them.
+            rngs: the keys for training, such as `{"dropout": jax.random.key(0)}`; see `apply`.
             **extra: values for the fields of a subclass.
 
         Raises:
             LiftArgumentError: if `trainable` matches no parameter, unless it is `None`; if a field is unknown or has no
-                value; if `params` are all variables of a model, with its statistics; or if `tx` lacks `init` or
-                `update`.
+                value; if `params` are all variables of a model, with its statistics; if both or neither of `params` and
+                `variables` are passed; or if `tx` lacks `init` or `update`.
         """
-        check_fields(f"{cls.__name__}.create", cls, extra, own=[one.name for one in dataclasses.fields(TrainState)])
+        params, others = _parted(f"{cls.__name__}.create", params, variables)
+        for name, value in (("model_state", others or None), ("rngs", rngs)):
+            extra = extra if value is None else {**extra, name: value}
+        own = {one.name for one in dataclasses.fields(TrainState)} - {"model_state", "rngs"}
+        check_fields(f"{cls.__name__}.create", cls, extra, own=own)
         _check_params(f"{cls.__name__}.create, params", params)
         _check_tx(f"{cls.__name__}.create, tx", tx)
         wanted = AnyOf(_OVERWRITE, trainable) if _overwrites(params) else trainable
@@ -109,6 +134,122 @@ class TrainState(PyTreeNode):
             opt_state = tx.init(part)
         _check_lookahead(f"{cls.__name__}.create, params", part, opt_state)
         return made.replace(opt_state=opt_state)
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """All variables of the model, `{collection: {module: {name: value}}}`: the parameters and the `model_state`."""
+        return {**(self.params if _overwrites(self.params) else {"params": self.params}), **(self.model_state or {})}
+
+    def apply(self, *args: Any, **kwargs: Any) -> tuple[Any, Self]:
+        """Call the model for training: with the keys of this step, and keep what it writes.
+
+        The collections of the `model_state` are mutable. The number of the step is folded into each key of `rngs`, so a
+        run that is resumed draws the same. A second call in the same step draws the same, too: pass other `rngs` to it.
+        To evaluate, without keys and writes, call `state.apply_fn(state.variables, x)`.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, linen_like as nn, optax
+            >>> model, x, key = nn.Dropout(0.5, deterministic=False), jnp.ones(8), jax.random.key(1)
+            >>> tx, rngs = optax.sgd(0.1), {"dropout": key}
+            >>> state = TrainState.create(apply_fn=model.apply, variables={"params": {}}, tx=tx, rngs=rngs)
+            >>> y, _ = state.apply(x)
+            >>> by_hand = model.apply({}, x, rngs={"dropout": jax.random.fold_in(key, state.step)})
+            >>> bool((y == by_hand).all())
+            True
+
+        Args:
+            *args: the arguments of the model.
+            **kwargs: its keyword arguments, such as `train=True`. `rngs` replaces the keys of this step.
+
+        Returns:
+            The output of the model, and the state with the new `model_state`.
+
+        Raises:
+            LiftArgumentError: if a collection of the `model_state` changes its structure.
+        """
+        return self._applied(self.apply_fn, *args, **kwargs)
+
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Self]:
+        """Call a function of a scope at the variables of this state, with keys and writes as in `apply`.
+
+        Such functions are models of the core, and what a lift returns, such as `accumulate_gradients`.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, liftcore, optax
+            >>> def loss_fn(scope, x):
+            ...     return jnp.mean(liftcore.nn.dense(scope, x, 1) ** 2)
+            >>> x = jnp.ones((4, 3))
+            >>> _, variables = liftcore.init(loss_fn)(jax.random.key(0), x)
+            >>> state = TrainState.create(apply_fn=liftcore.apply(loss_fn), variables=variables, tx=optax.sgd(0.1))
+            >>> (loss, grads), state = state.run(liftcore.value_and_grad(loss_fn, wrt=state.trainable), x)
+            >>> int(state.apply_gradients(grads=grads["params"]).step)
+            1
+
+        Args:
+            fn: called as `fn(scope, *args, **kwargs)`.
+            *args: its arguments after the scope.
+            **kwargs: its keyword arguments. `rngs` replaces the keys of this step.
+
+        Returns:
+            The result of the function, and the state with the new `model_state`.
+
+        Raises:
+            LiftArgumentError: if `fn` is not callable, or a collection of the `model_state` changes its structure.
+        """
+
+        def applied(variables: Variables, *args: Any, mutable: Filter = False, **kwargs: Any) -> Any:
+            return entry.apply(fn, mutable)(variables, *args, **kwargs)
+
+        return self._applied(applied, *args, **kwargs)
+
+    def _applied(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Self]:
+        if self.rngs is not None:
+            kwargs = {"rngs": jax.tree.map(lambda key: jax.random.fold_in(key, self.step), self.rngs), **kwargs}
+        if not self.model_state:
+            return call(self.variables, *args, **kwargs), self
+        out, written = call(self.variables, *args, mutable=list(self.model_state), **kwargs)
+        for name, before in self.model_state.items():
+            _check_structure(f"{type(self).__name__}.apply", name, before, written[name])
+        return out, self.replace(model_state={**self.model_state, **written})
+
+    @boundary
+    def minimize(
+        self,
+        loss_fn: Callable[..., Any],
+        *args: Any,
+        has_aux: bool = False,
+        tx_args: Mapping[str, Any] | None = None,
+    ) -> tuple[Self, Any]:
+        """Take one step: differentiate a loss with respect to the trainable parameters, and update them.
+
+        The loss is a function of a state, which it calls by `apply` and returns, so that what the model wrote is kept.
+        The example of the class shows a step. This is `value_and_grad`, and then `apply_gradients`.
+
+        Args:
+            loss_fn: called as `loss_fn(state, *args)`. It returns the loss and the state, `(loss, state)`, or, with
+                `has_aux`, `(loss, (state, aux))`. It may replace fields of the state, such as metrics, except the
+                number of the step, the parameters and the state of the optimizer.
+            *args: the arguments of the loss after the state, such as a batch.
+            has_aux: whether the loss function returns more than the loss and the state.
+            tx_args: further keyword arguments for the `update` of `tx`; see `apply_gradients`.
+
+        Returns:
+            The next state, and the loss before this step; with `has_aux`, `(state, (loss, aux))`.
+
+        Raises:
+            LiftArgumentError: if the loss function returns something else.
+        """
+        where = f"{type(self).__name__}.minimize"
+        aside: dict[str, Any] = {"params": None, "opt_state": None, "step": None}
+
+        def of_params(params: PyTree) -> tuple[Any, tuple[Self, Any]]:
+            found = call_user(where, loss_fn, self.replace(params=params), *args)
+            loss, after, aux = _loss_and_state(where, found, has_aux)
+            return loss, (after.replace(**aside), aux)
+
+        (loss, (after, aux)), grads = self.value_and_grad(of_params, has_aux=True)()
+        after = after.replace(**{name: getattr(self, name) for name in aside})
+        return after.apply_gradients(grads=grads, tx_args=tx_args), (loss, aux) if has_aux else loss
 
     @property
     def trainable_params(self) -> PyTree:
@@ -227,9 +368,50 @@ def _check_params(where: str, params: PyTree) -> None:
     found = _UNTRAINED & set(params)
     if found:
         what = f"expected parameters, given variables of several collections: {', '.join(map(str, params))}."
-        fields = "; ".join(f"{name}: Any" for name in sorted(found))
-        fix = f'Write `params=variables["params"]`, and put the others in fields: `class State(TrainState): {fields}`.'
+        fix = "Write `variables=…` instead: the optimizer then gets the parameters, and the `model_state` the others."
         raise LiftArgumentError(where, what, fix)
+
+
+def _parted(where: str, params: PyTree, variables: Variables | None) -> tuple[PyTree, dict[str, Any]]:
+    """Return the parameters of `create`, and the variables of other collections."""
+    if (params is None) == (variables is None):
+        what = f"expected `params` or `variables`, given {'neither' if params is None else 'both'}."
+        raise LiftArgumentError(where, what, "Pass what `init` returned: `variables=model.init(key, x)`.")
+    if variables is None:
+        return params, {}
+    if not isinstance(variables, Mapping) or "params" not in variables:
+        what = f'expected variables with a collection "params", given {shown(variables)}.'
+        raise LiftArgumentError(f"{where}, variables", what, "If these are the parameters, write `params=…`.")
+    trained = ("params", _OVERWRITE)
+    others = {name: value for name, value in variables.items() if name not in trained}
+    params = {name: variables[name] for name in trained if name in variables}
+    return params if _overwrites(params) else params["params"], others
+
+
+def _check_structure(where: str, name: str, before: PyTree, after: PyTree) -> None:
+    """Check that a collection still has the same structure, so that a step need not be compiled again."""
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        what = f'the collection "{name}" has other variables than before, such as one more sown value.'
+        others = f'{{name: tree for name, tree in variables.items() if name != "{name}"}}'
+        raise LiftArgumentError(where, what, f"If nothing needs to be kept, leave it out: `variables={others}`.")
+
+
+def _loss_and_state(where: str, found: Any, has_aux: bool) -> tuple[Any, Any, Any]:
+    """Return the loss, the state and the rest of what the loss function of `minimize` returned."""
+    loss, after, aux = None, None, None
+    if isinstance(found, tuple) and len(found) == 2:
+        loss, after = found
+    if has_aux and isinstance(after, tuple) and len(after) == 2:
+        after, aux = after
+    elif has_aux:
+        after = None
+    if not isinstance(after, TrainState):
+        expected = "`(loss, (state, aux))`" if has_aux else "`(loss, state)`"
+        fix = "Write `out, state = state.apply(x)`, and return the state too: " + (
+            "`return loss, (state, aux)`." if has_aux else "`return loss, state`."
+        )
+        raise LiftArgumentError(where, f"the loss function must return {expected}, but returned {shown(found)}.", fix)
+    return loss, after, aux
 
 
 def _check_tx(where: str, tx: Any) -> None:

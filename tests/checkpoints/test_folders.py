@@ -47,6 +47,72 @@ def test_the_last_step_may_be_saved_again_and_none_before_it(tmp_path):
         assert checkpoints.steps() == [5]
 
 
+def test_the_best_steps_are_kept_beside_the_last(tmp_path):
+    losses = {1: 3.0, 2: 1.0, 3: np.nan, 4: np.float32(1.0), 5: 2.0, 6: None, 7: 4.0}
+    with Checkpoints(tmp_path, keep=1, best=2) as checkpoints:
+        for step, loss in losses.items():
+            checkpoints.save(step, step, None if loss is None else {"loss": loss, "other": 0})
+        assert checkpoints.steps() == [2, 4, 7]
+    again = Checkpoints(tmp_path, keep=1, best=1)
+    assert (again.best_step(), again.latest()) == (4, 7)
+    assert again.restore(0, again.best_step()) == 4
+    again.save(8, 8, {"loss": 0.5})
+    assert (again.steps(), again.best_step()) == ([8], 8)
+    again.save(8, 8)  # again, now without metrics
+    assert again.best_step() is None
+    assert sorted(os.listdir(tmp_path)) == [".lock", "step-000000008.msgpack"]
+
+
+def test_the_greatest_metric_may_be_the_best(tmp_path):
+    with Checkpoints(tmp_path, keep=1, best=1, metric="accuracy", mode="max") as checkpoints:
+        for step, accuracy in enumerate((0.5, 0.9, 0.7)):
+            checkpoints.save(step, step, {"accuracy": jax.numpy.float32(accuracy)})
+        assert (checkpoints.steps(), checkpoints.best_step()) == ([1, 2], 1)
+        with pytest.raises(LiftArgumentError, match=r"'accuracy' decides .* another `metric` to `Checkpoints`"):
+            checkpoints.save(3, 3, {"loss": 1.0})
+        with pytest.raises(LiftArgumentError, match=r"'accuracy' is .*, not a number"):
+            checkpoints.save(3, 3, {"accuracy": np.ones(2)})
+        assert checkpoints.steps() == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"loss": "a"}', "\xff"])
+def test_metrics_that_are_damaged_are_named(tmp_path, text):
+    with Checkpoints(tmp_path, best=1) as checkpoints:
+        checkpoints.save(1, 1, {"loss": 1.0})
+        noted = tmp_path / "step-000000001.metrics.json"
+        noted.write_text(text, "latin-1")
+        with pytest.raises(SerializationError, match=r"Remove step-000000001.metrics.json: step 1 then has no"):
+            checkpoints.best_step()
+        noted.unlink()
+        assert checkpoints.best_step() is None
+
+
+@pytest.mark.parametrize("options", [{"best": -1}, {"best": True}, {"mode": "least"}])
+def test_options_of_the_best_steps_are_checked(tmp_path, options):
+    with pytest.raises(LiftArgumentError, match="is"):
+        Checkpoints(tmp_path, **options)
+
+
+def test_the_error_about_a_damaged_step_names_the_last_intact_one(tmp_path):
+    with Checkpoints(tmp_path, keep=None) as checkpoints:
+        for step in range(1, 5):
+            checkpoints.save(step, small(step))
+        for step, size in ((3, 20), (4, -1)):
+            path = tmp_path / f"step-00000000{step}.msgpack"
+            path.write_bytes(path.read_bytes()[:size])
+        for step in (None, 3):
+            with pytest.raises(SerializationError, match=r"Step 2 before it is intact: restore it with `step=2`\."):
+                checkpoints.restore(small(0), step)
+        with pytest.raises(SerializationError) as caught:
+            checkpoints.restore({"other": 0}, 2)
+        assert "intact" not in str(caught.value)
+        for step in (1, 2):
+            (tmp_path / f"step-00000000{step}.msgpack").write_bytes(b"")
+        with pytest.raises(SerializationError) as caught:
+            checkpoints.restore(small(0))
+        assert "intact" not in str(caught.value)
+
+
 def test_other_files_are_left_alone(tmp_path):
     for name in ("step-1.msgpack", "step-0000000001.msgpack", "step-000000001.msgpack.old", "notes", ".step.tmp"):
         (tmp_path / name).write_text("x")

@@ -678,3 +678,41 @@ def test_every_error_of_a_scope_is_a_lift_error_and_a_value_error() -> None:
     for kind in (InvalidScopeError, NameInUseError, ScopeParamShapeError, ModifyScopeVariableError, JaxTransformError):
         assert issubclass(kind, LiftError)
         assert issubclass(kind, ValueError)
+
+
+# -- several variables at once -----------------------------------------------------------------------------------------
+
+
+def test_a_tree_of_variables_is_written_here_and_below_and_takes_no_name() -> None:
+    scope = bound({"params": {"a": {"w": 1, "b": 2}, "n": 3}, "state": {"table": 0}}, rngs=None)
+    before = scope.variables()
+    scope.put_variables({"params": {"a": {"w": 4}, "n": 5}, "state": {"deep": {"er": {"m": 6}}}})
+    assert scope.variables()["params"] == {"a": {"w": 4, "b": 2}, "n": 5}
+    assert scope.child(lambda inner: inner.get_variable("params", "w"), "a")() == 4
+    assert scope.push("deep").push("er").get_variable("state", "m") == 6
+    scope.put_variables(before)
+    assert scope.variables()["params"] == before["params"]
+
+
+def test_a_variable_that_is_a_dict_is_written_as_one() -> None:
+    def model(scope: Scope) -> Any:
+        table = scope.variable("state", "table", lambda: {"x": 1.0})
+        scope.put_variables({"state": {"table": {"x": 2.0}}})
+        return table.value
+
+    (found, variables) = liftcore.init(model)(KEY)
+    assert found == {"x": 2.0}
+    assert liftcore.apply(model, mutable="state")(variables)[0] == {"x": 2.0}
+
+
+def test_a_tree_of_variables_passes_through_lifts_and_checks() -> None:
+    def model(scope: Scope, x: Any) -> Any:
+        scope.put_variables(jax.tree.map(lambda leaf: leaf + x, scope.variables()))
+        return x
+
+    lifted = liftcore.vmap(model, variable_axes={"params": 0}, split_rngs={"params": True})
+    variables = {"params": {"a": {"w": jnp.arange(3.0)}}}
+    _, after = liftcore.apply(lifted, mutable="params")(variables, jnp.ones(3))
+    assert after["params"]["a"]["w"].tolist() == [1, 2, 3]
+    with pytest.raises(ModifyScopeVariableError):
+        liftcore.apply(model)(variables, 1.0)

@@ -79,6 +79,13 @@ def test_each_token_is_drawn_with_its_own_key_and_has_its_probability_before_the
         tokens[0, len(PROMPTS[0]) + n] = token
 
 
+def test_a_temperature_of_zero_selects_also_with_a_key_and_limits(variables: Any) -> None:
+    greedy = generate(MODEL, variables, [[1, 2], [3]], max_new_tokens=4)
+    for temperature in (0.0, [0.0, 0.0]):
+        options: Any = {"key": KEY, "temperature": temperature, "top_k": 3, "top_p": 0.5}
+        same(generate(MODEL, variables, [[1, 2], [3]], max_new_tokens=4, **options), greedy)
+
+
 def test_options_may_differ_between_examples(variables: Any) -> None:
     found = generate(
         MODEL, variables, PROMPTS, max_new_tokens=[2, 8, 1, 8], key=KEY, temperature=[0, 0, 1, 1], top_k=[1, 1, 9, 1]

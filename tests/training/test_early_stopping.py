@@ -13,6 +13,7 @@ import pytest
 
 from liftcore.checkpoints import load_file, save_file
 from liftcore.errors import LiftArgumentError
+from liftcore.serialization import to_state_dict
 from liftcore.training import EarlyStopping
 
 
@@ -47,3 +48,31 @@ def test_a_metric_that_is_not_one_number_is_an_error(metric: Any) -> None:
 def test_a_traced_metric_is_an_error() -> None:
     with pytest.raises(LiftArgumentError, match=r"outside of `jax.jit`"):
         jax.jit(EarlyStopping().update)(1.0)
+
+
+def test_the_values_of_the_best_update_are_kept_even_if_a_step_is_donated() -> None:
+    step = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
+    state: Any = {"w": jnp.zeros(2), "n": np.int32(0)}
+    stopping = EarlyStopping(patience=1, best=state)
+    for metric in (4.0, 3.0, math.nan, 3.5, 2.0):
+        state = step(state)
+        stopping = stopping.update(metric, state)
+        if stopping.should_stop:
+            break
+    assert (int(stopping.best["n"]), stopping.best["w"].tolist()) == (2, [2.0, 2.0])
+    assert EarlyStopping(best=1).update(math.nan, 2).best == 1
+
+
+def test_the_best_values_are_saved_and_a_file_without_them_is_as_before() -> None:
+    file, state = io.BytesIO(), {"w": jnp.ones(2)}
+    save_file(file, EarlyStopping(best=state).update(3.0, {"w": jnp.full(2, 5.0)}))
+    file.seek(0)
+    assert load_file(file, EarlyStopping(best=state)).best["w"].tolist() == [5.0, 5.0]
+    assert "best" not in to_state_dict(EarlyStopping())
+    assert "best" in to_state_dict(EarlyStopping(best=state))
+
+
+@pytest.mark.parametrize(("begun", "values"), [(None, 1), (1, None)])
+def test_values_are_kept_from_the_start_or_not_at_all(begun: Any, values: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r"Pass them to both: `EarlyStopping\(…, best=state\)`"):
+        EarlyStopping(best=begun).update(3.0, values)

@@ -266,7 +266,7 @@ ERRORS = {
     "no value": (lambda s: made(cls=WithStats), "fields without a value: batch_stats. Pass `batch_stats=…`"),
     "own field": (lambda s: made(step=3), "`state.replace.step=….`"),
     "field replaced": (lambda s: s.apply_gradients(grads=s.trainable_params, key=1), 'TrainState has no field "key"'),
-    "all variables": (lambda s: made(given={"params": params(), "batch_stats": {}}), r'params=variables\["params"\]'),
+    "all variables": (lambda s: made(given={"params": params(), "batch_stats": {}}), "Write `variables=…` instead"),
     "a function for an optimizer": (
         lambda s: made(tx=optax.sgd),
         r"tx: expected an optimizer .* given the function sgd. Call it: `tx=sgd\(1e-3\)`",
