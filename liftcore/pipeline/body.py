@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from threading import get_ident
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -85,22 +87,16 @@ class Body:
         self.records: list[Record] = []
         self._runs: list[Run] = []
         self._splitting: list[Body] = []  # innermost last; see `being_split`
-        # The counters outside as the bodies find them. A rule of a derivative may run its body after the call, when the
-        # draws of the call count there already; see `end_draws`.
-        self._counters: list[Counter] = []
+        # The counters outside as the bodies find them, once `commit` counts the draws of the call there: a rule of a
+        # derivative may run its body after the call.
+        self.counters: list[Counter] = []
         # By id, together with the array: Python reuses an id after its object is gone.
-        self._tagged: dict[int, Any] = {}
+        self.tagged: dict[int, Any] = {}
         self._level = trace_state()
         self._levels: list[Any] = []  # in the bodies
-        self._live = self._at_level_outside()
+        self._live = [outer.tree.trace for outer in outers] == [self._level] * len(outers)
         watches = [outer.tree.watch for outer in outers if outer.tree.watch is not None]
         self.observer = watches[0].lift(self) if watches else None
-
-    def _but(self, **options: Any) -> Body:
-        """Return another body of the same call."""
-        other = object.__new__(type(self))
-        other.__dict__ = {**self.__dict__, **options}
-        return other
 
     def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Run the function on scopes that are created from the groups.
@@ -146,15 +142,21 @@ class Body:
         """
         if not callable(fn):
             raise no_function(self.where, fn)
-        return self._but(fn=fn).redrawing([place for group in created for place in by_place(group)])
+        other = self.redrawing([place for group in created for place in by_place(group)])
+        other.fn = fn
+        return other
 
     def tagging(self, casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})) -> Body:
         """Return the same body, but with created values tagged for a split; `casts` as in `Tree`."""
-        return self._but(_tags=True, _casts=casts)
+        other = copy.copy(self)
+        other._tags, other._casts = True, casts
+        return other
 
     def seeing(self, sight: Callable[[Path, Any], Any]) -> Body:
         """Return the same body, but with other values for created variables; `sight` as in `Tree`."""
-        return self._but(_sight=sight)
+        other = copy.copy(self)
+        other._sight = sight
+        return other
 
     def redrawing(self, redrawn: Iterable[tuple[int, Path]] = (), declared: Iterable[tuple[int, Path]] = ()) -> Body:
         """Return the same body, which draws again for other variables than the scopes outside; see `Tree.must_redraw`.
@@ -164,10 +166,10 @@ class Body:
                 draw keys, so later draws are the same as in a body that creates the variables.
             declared: variables whose initializers do not run, because a body before it has declared them.
         """
-        return self._but(
-            _redrawn=self._redrawn.union(itertools.starmap(self.from_root, redrawn)),
-            _declared=self._declared.union(itertools.starmap(self.from_root, declared)),
-        )
+        other = copy.copy(self)
+        other._redrawn = self._redrawn.union(itertools.starmap(self.from_root, redrawn))
+        other._declared = self._declared.union(itertools.starmap(self.from_root, declared))
+        return other
 
     def from_root(self, index: int, path: Path) -> Path:
         """Return the path of a variable from the root, for its place: an outermost scope and the path below it."""
@@ -239,17 +241,18 @@ class Body:
             restarted: the names of streams that start again: their keys depend only on the path and the count below
                 each outermost scope, and their draws do not count outside.
         """
-        self._levels.append(trace_state())
-        streams = len(self.layout.lift.rngs)
+        level, streams = trace_state(), len(self.layout.lift.rngs)
+        self._levels.append(level)
         if not self._are_groups(variable_groups):
             raise no_groups(self, "groups of variables", variable_groups)
         if not self._are_groups(rng_groups) or len(rng_groups) != streams:
             raise no_groups(self, f"the {streams} groups of RNG streams", rng_groups)
         # If no JAX transformation is between this body and the surrounding trace, nothing has to be hoisted: created
         # values are tagged as they are created, for the split of that trace.
-        inline = self.nested and not self._tags and self._at_level_outside()
+        outside = [outer.tree.trace for outer in self.outers]
+        inline = self.nested and not self._tags and outside == [level] * len(outside)
         tags = self._tags or inline
-        counters = self._counters or [outer.counter for outer in self.outers]
+        counters = self.counters or [outer.counter for outer in self.outers]
         roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, tags, restarted, counters)
         watch = None if self.observer is None else self.observer.body()
         for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
@@ -277,7 +280,7 @@ class Body:
             note_call(error, self.where, fn, (scopes, *args), kwargs)
             raise
         for leaf in jax.tree.leaves(result):
-            if is_scoped(leaf):
+            if not isinstance(leaf, jax.Array) and is_scoped(leaf):
                 raise problems.returned(self.where, fn, "Scope" if isinstance(leaf, Scope) else type(leaf).__name__)
         return result
 
@@ -288,30 +291,22 @@ class Body:
             scopes: what `scope_fn` returned.
         """
         # Never the shared object `unchanged`, because the caller may modify the groups in place.
-        run = self._run_on(scopes)
-        return self._end(run, *repack(self.layout, run.roots))
+        return self.repacked(scopes, shared=False)
 
-    def repacked(self, scopes: PyTree) -> tuple[PyTree, ...]:
-        """Return the output groups for a caller that does not modify them: `unchanged`, if nothing changed."""
-        run = self._run_on(scopes)
-        if any(root.tree.created or root.tree.written or root.tree.sown for root in run.roots):
-            return self._end(run, *repack(self.layout, run.roots))
-        return self._end(run, self.unchanged, ((),) * len(run.roots))
-
-    def _run_on(self, scopes: PyTree) -> Run:
-        """Return the run for an object that `scope_fn` returned."""
-        for run in self._runs:
-            if run.packed is scopes:
-                for root in run.roots:
-                    root.check_valid()
-                return run
-        raise LiftArgumentError(
-            f"repack_fn of {self.where}",
-            f"expected the scopes that `scope_fn` returned, given {type(scopes).__name__}.",
-            "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
-        )
-
-    def _end(self, run: Run, groups: tuple[PyTree, ...], sown: tuple[tuple[Sown, ...], ...]) -> tuple[PyTree, ...]:
+    def repacked(self, scopes: PyTree, shared: bool = True) -> tuple[PyTree, ...]:
+        """Return the output groups of scopes, and end these; if nothing changed and `shared`, they are `unchanged`."""
+        run = next((run for run in self._runs if run.packed is scopes), None)
+        if run is None:
+            raise LiftArgumentError(
+                f"repack_fn of {self.where}",
+                f"expected the scopes that `scope_fn` returned, given {type(scopes).__name__}.",
+                "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
+            )
+        for root in run.roots:
+            root.check_valid()
+        groups, sown = self.unchanged, ((),) * len(run.roots)
+        if not shared or any(root.tree.created or root.tree.written or root.tree.sown for root in run.roots):
+            groups, sown = repack(self.layout, run.roots)
         self.records.append(record_of(run.roots, run.given, sown, run.restarted))
         for root in run.roots:
             if run.inline:
@@ -346,12 +341,8 @@ class Body:
         return tuple(trees)
 
     def note_tagged(self, value: PyTree) -> None:
-        """Note initial values that are tagged in the surrounding trace, for `is_tagged`."""
-        self._tagged.update({id(leaf): leaf for leaf in jax.tree.leaves(value)})
-
-    def is_tagged(self, value: PyTree) -> bool:
-        """Whether a value consists of the very arrays that were tagged, not of arrays computed from them."""
-        return all(id(leaf) in self._tagged for leaf in jax.tree.leaves(value))
+        """Note initial values that are tagged in the surrounding trace; `commit` then does not tag them again."""
+        self.tagged.update({id(leaf): leaf for leaf in jax.tree.leaves(value)})
 
     def made(self, created: Sequence[PyTree]) -> None:
         """Notify the observer of the initial values that were made outside the lift; the others are None."""
@@ -382,7 +373,7 @@ class Body:
     def enter(self) -> None:
         """Let the scopes outside refuse changes, until `leave`, with the name of this lift."""
         for outer in self.outers:
-            outer.tree.enter_lift(self.layout.lift.name, self._inside)
+            outer.tree.lifts.setdefault(get_ident(), []).append((self.layout.lift.name, self._inside))
 
     def _inside(self) -> Sequence[Scope]:
         """Return the outermost scopes of the body that is running: those that were created last and have not ended."""
@@ -406,8 +397,11 @@ class Body:
 
     def leave(self) -> None:
         """Notify the scopes outside that the body ended, and end the scopes that were created inside."""
+        here = get_ident()
         for outer in self.outers:
-            outer.tree.leave_lift()
+            outer.tree.lifts[here].pop()
+            if not outer.tree.lifts[here]:
+                del outer.tree.lifts[here]
         for run in self._runs:
             for root in run.roots:
                 if root.tree.alive:
@@ -420,13 +414,9 @@ class Body:
 
     def end(self) -> None:
         """Drop the values that were tagged, which must not outlive their trace, and notify the observer."""
-        self._tagged.clear()
+        self.tagged.clear()
         if self.observer is not None:
             self.observer.close(self)
-
-    def end_draws(self) -> None:
-        """Keep the counters outside for bodies that run later, before the draws of the call are counted there."""
-        self._counters[:] = [outer.counter.copy() for outer in self.outers]
 
     def _are_groups(self, groups: Any) -> bool:
         """Whether a value consists of groups, each with one tree for each outermost scope."""
@@ -434,10 +424,6 @@ class Body:
             return False
         each = len(self.outers)
         return False not in [isinstance(group, tuple | list) and len(group) == each for group in groups]
-
-    def _at_level_outside(self) -> bool:
-        """Whether no transformation is between here and the scopes outside."""
-        return [outer.tree.trace for outer in self.outers] == [trace_state()] * len(self.outers)
 
 
 def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: Any) -> Any:

@@ -224,7 +224,8 @@ def _put_back(body: Body, created: dict[Place, Any], written: dict[Place, Any]) 
     """Create and write outside the variables that the body created and wrote inside."""
     nested = body.nested
     for (index, path), value in created.items():
-        outer, tagged = body.outers[index], body.is_tagged(value)
+        # Whether it consists of the very arrays that were tagged, not of arrays computed from them.
+        outer, tagged = body.outers[index], all(id(leaf) in body.tagged for leaf in jax.tree.leaves(value))
         outer.below(path[1:-1]).create_variable(path[0], path[-1], value, tagged=tagged)
         if nested and not tagged:
             outer.tree.unsplit.add(under(outer.relative_path, path))
@@ -248,7 +249,7 @@ def _apply_records(body: Body) -> None:
         for index, path in record.redrawn:
             body.outers[index].tree.made_again.add(body.from_root(index, path))
     if draws:
-        body.end_draws()
+        body.counters[:] = [outer.counter.copy() for outer in body.outers]  # for bodies that run after the call
     for (index, path, name), count in draws.items():
         counts = body.outers[index].below(path).counter.counts
         counts[name] = counts.get(name, 0) + count

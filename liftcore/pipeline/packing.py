@@ -260,7 +260,7 @@ def _lifted(
     """
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        check_finite((scopes, *args, *kwargs.values()))
+        check_finite((*args, *kwargs.values()))
         # The stages dedupe and filter: everything that happens before the transformation.
         outers, given, routes, structure = dedupe(scopes)
         if lift.own:

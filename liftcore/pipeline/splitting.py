@@ -13,6 +13,7 @@ has the operands that each of them reads, and `earlier` the other initial values
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
@@ -92,16 +93,14 @@ class Split:
 
     def closed_over(self, consts: Sequence[Any]) -> Split:
         """Return the same function, of no body, with other closed-over arrays of the same types."""
-        return self._but(body=None, consts=list(consts))
+        other = copy.copy(self)
+        other.body, other.consts = None, list(consts)
+        return other
 
     def within(self, body: Body | None) -> Split:
         """Return the same split for another body, or for none: a split that is kept must not keep scopes."""
-        return self._but(body=body)
-
-    def _but(self, **changes: Any) -> Split:
-        """Return the same split with some attributes changed."""
-        other = object.__new__(type(self))
-        other.__dict__ = {**self.__dict__, **changes}
+        other = copy.copy(self)
+        other.body = body
         return other
 
     @property
@@ -181,7 +180,8 @@ class Split:
         """Return the split in which some values (None: all outputs) read only what they, or their rules, need."""
         outvars = self.jaxpr.outvars
         chosen = outvars if numbers is None else [outvars[number] for number in numbers]
-        other = self._but(steps=narrowed(self.jaxpr, self.steps, chosen, ruled))
+        other = copy.copy(self)
+        other.steps = narrowed(self.jaxpr, self.steps, chosen, ruled)
         other._note_reads()
         return other
 
@@ -305,8 +305,9 @@ class Split:
         the body reads it too.
         """
         given = self.results_of_effects(needed(self.steps, self.outvars)) if self.jaxpr.effects else []
-        created = [*self.created, [var.aval for var in given]]
-        other = self._but(created=created, _treedef=jax.tree.structure(created))
+        other = copy.copy(self)
+        other.created = [*self.created, [var.aval for var in given]]
+        other._treedef = jax.tree.structure(other.created)
         if given:
             outvars = [*self.outvars, *given, *self.jaxpr.outvars[len(self.numbers) :]]
             other.jaxpr = self.jaxpr.replace(outvars=outvars)  # type: ignore[no-untyped-call]

@@ -184,7 +184,7 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/effects.py",
-        "        body.end_draws()",
+        "        body.counters[:] = [outer.counter.copy() for outer in body.outers]",
         "        pass",
         "a body that runs after its call counts on from the draws of the call",
         ("core/test_own_lifts.py",),
