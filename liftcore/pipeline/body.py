@@ -86,7 +86,8 @@ class Body:
         self.unchanged = (*groups, ([],) * len(outers)) if layout.lift.captures else groups
         self.records: list[Record] = []
         self._runs: list[Run] = []
-        self._splitting: list[Body] = []  # innermost last; see `being_split`
+        # The bodies that `trace` is tracing, to be split: other splits inside tag their values in that trace.
+        self.splitting: list[Body] = []
         # The counters outside as the bodies find them, once `commit` counts the draws of the call there: a rule of a
         # derivative may run its body after the call.
         self.counters: list[Counter] = []
@@ -191,10 +192,10 @@ class Body:
     @functools.cached_property
     def where(self) -> str:
         """The place for an error message: `scan(block) at /decoder`."""
-        return f"{self.layout.lift.name} at {self.place}"
+        return f"{self.layout.lift.name} at {self.path_text}"
 
     @property
-    def place(self) -> str:
+    def path_text(self) -> str:
         """The path of the first scope outside; without scopes, the path of a root."""
         return self.outers[0].path_text if self.outers else "/"
 
@@ -216,11 +217,11 @@ class Body:
 
     @property
     def nested(self) -> bool:
-        """Whether a surrounding trace is split too: of an outer lift (`Tree.tags`), or of this call (`being_split`).
+        """Whether a surrounding trace is split too: of an outer lift (`Tree.tags`), or of this call (`splitting`).
 
         Values that are created here must then be tagged there; see `tag_outside`.
         """
-        return bool(self._splitting) or True in [outer.tree.tags for outer in self.outers]
+        return bool(self.splitting) or True in [outer.tree.tags for outer in self.outers]
 
     def scope_fn(
         self,
@@ -265,9 +266,8 @@ class Body:
                 root.view(self._sight)
             if not self._live:  # a raw transformation is in between: its scopes may only be read
                 root.tree.trace = outer.tree.trace
-        scopes = [roots[index].below(route).rewound() for index, route in self.layout.routes]
-        for scope, names in zip(scopes, self.layout.names, strict=True):
-            scope.enter_names(names)
+        routes = zip(self.layout.routes, self.layout.names, strict=True)
+        scopes = [roots[index].below(route).entering(names) for (index, route), names in routes]
         packed = jax.tree.unflatten(self.layout.scopes, scopes)
         self._runs.append(Run(roots, scopes, packed, restarted, inline))
         return packed
@@ -314,15 +314,6 @@ class Body:
             root.invalidate()
         return groups
 
-    @contextlib.contextmanager
-    def being_split(self) -> Iterator[None]:
-        """A context in which a body is traced to be split; other splits inside it tag their values in that trace."""
-        self._splitting.append(self)
-        try:
-            yield
-        finally:
-            self._splitting.pop()
-
     def tag_outside(self, value: PyTree) -> PyTree:
         """Return an initial value as the scopes outside will hold it; computations from it must use this value."""
         if not self.nested:
@@ -343,11 +334,6 @@ class Body:
     def note_tagged(self, value: PyTree) -> None:
         """Note initial values that are tagged in the surrounding trace; `commit` then does not tag them again."""
         self.tagged.update({id(leaf): leaf for leaf in jax.tree.leaves(value)})
-
-    def made(self, created: Sequence[PyTree]) -> None:
-        """Notify the observer of the initial values that were made outside the lift; the others are None."""
-        if self.observer is not None:
-            self.observer.made(created)
 
     @property
     def record(self) -> Record:
@@ -370,21 +356,33 @@ class Body:
         """Discard the draws, names and sown values of the body so far."""
         self.records.clear()
 
-    def enter(self) -> None:
-        """Let the scopes outside refuse changes, until `leave`, with the name of this lift."""
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """A context in which scopes outside refuse changes, with the name of this lift. At the end, scopes inside end.
+
+        Raises:
+            LiftArgumentError: if a body wrote to scopes whose changes `repack_fn` did not return.
+        """
+        here = get_ident()
         for outer in self.outers:
-            outer.tree.lifts.setdefault(get_ident(), []).append((self.layout.lift.name, self._inside))
+            outer.tree.lifts.setdefault(here, []).append((self.layout.lift.name, self._inside))
+        try:
+            yield
+            self._check_repacked()
+        finally:
+            for outer in self.outers:
+                outer.tree.lifts[here].pop()
+                if not outer.tree.lifts[here]:
+                    del outer.tree.lifts[here]
+            for root in [root for run in self._runs for root in run.roots if root.tree.alive]:
+                root.invalidate()
 
     def _inside(self) -> Sequence[Scope]:
         """Return the outermost scopes of the body that is running: those that were created last and have not ended."""
         return next((run.roots for run in reversed(self._runs) if all(root.tree.alive for root in run.roots)), ())
 
-    def check_repacked(self) -> None:
-        """Check that no body wrote to scopes whose changes `repack_fn` did not return.
-
-        Raises:
-            LiftArgumentError: if one did.
-        """
+    def _check_repacked(self) -> None:
+        """Check that no body wrote to scopes whose changes `repack_fn` did not return."""
         for run in self._runs:
             trees = [root.tree for root in run.roots if root.tree.alive]
             for path in [path for tree in trees for path in (*tree.created, *tree.written)]:
@@ -395,28 +393,10 @@ class Body:
                     "`repack_fn(scope)`. To discard changes, create the scopes with `mutable=False`.",
                 )
 
-    def leave(self) -> None:
-        """Notify the scopes outside that the body ended, and end the scopes that were created inside."""
-        here = get_ident()
-        for outer in self.outers:
-            outer.tree.lifts[here].pop()
-            if not outer.tree.lifts[here]:
-                del outer.tree.lifts[here]
-        for run in self._runs:
-            for root in run.roots:
-                if root.tree.alive:
-                    root.invalidate()
-
     def release(self) -> None:
         """Let the traces that an error ended keep nothing alive."""
         for level in self._levels:
             release(level, self._level)
-
-    def end(self) -> None:
-        """Drop the values that were tagged, which must not outlive their trace, and notify the observer."""
-        self.tagged.clear()
-        if self.observer is not None:
-            self.observer.close(self)
 
     def _are_groups(self, groups: Any) -> bool:
         """Whether a value consists of groups, each with one tree for each outermost scope."""
