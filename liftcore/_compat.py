@@ -27,7 +27,6 @@ except ImportError:  # JAX 0.8
 __all__ = [
     "DRAWS_SHARDED",
     "NUMPY_ARRAYS",
-    "as_array",
     "auto_axes",
     "checkpoint",
     "closed_over",
@@ -194,11 +193,6 @@ def vary(value: Any, axes: Collection[Any]) -> Any:
 def zeros(kind: Any) -> Any:
     """Return zeros of a type, including the axes along which it varies."""
     return vary(jax.numpy.zeros(kind.shape, kind.dtype), varying_axes(kind))
-
-
-def as_array(value: Any) -> Any:
-    """Return a result of a jaxpr as an array: constants come out of it as values of NumPy or Python."""
-    return value if isinstance(value, jax.Array | jax.Ref) else jax.numpy.asarray(value)
 
 
 def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:

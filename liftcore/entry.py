@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from .errors import InvalidRngError, LazyInitError, boundary, check_function, note_call
+from .errors import InvalidRngError, LazyInitError, boundary, check_function, hide_frames, note_call
 from .pipeline.splitting import Prologue, trace
 from .scopes.observers import OBSERVERS
 from .scopes.scope import Scope
@@ -76,17 +76,14 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
     check_function("liftcore.apply", fn)
 
     @functools.wraps(fn)
-    @boundary
     def applied(variables: Variables, *args: Any, rngs: RNGs | None = None, **kwargs: Any) -> Any:
-        with Scope(variables, rngs, mutable).temporary() as root:
-            for observer in OBSERVERS.get():
-                observer.applied(fn, root, mutable, args, kwargs)
-            try:
-                result = fn(root, *args, **kwargs)
-            except TypeError as error:
-                note_call(error, "liftcore.apply", fn, (root, *args), kwargs)
-                raise
-            return result if mutable is False or mutable is None else (result, root.mutable_variables())
+        try:
+            with Scope(variables, rngs, mutable).temporary() as root:
+                result = _run("liftcore.apply", fn, root, mutable, args, kwargs)
+                return result if mutable is False or mutable is None else (result, root.mutable_variables())
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     return applied
 
@@ -115,21 +112,29 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
     check_function("liftcore.init", fn)
 
     @functools.wraps(fn)
-    @boundary
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> tuple[Any, Variables]:
-        if rngs is None:
-            raise InvalidRngError("init", "expected a PRNG key, given None.", "Pass one: `jax.random.key(0)`.")
-        with Scope({}, rngs, mutable, initializing=True).temporary() as root:
-            for observer in OBSERVERS.get():
-                observer.applied(fn, root, True, args, kwargs)
-            try:
-                result = fn(root, *args, **kwargs)
-            except TypeError as error:
-                note_call(error, "liftcore.init", fn, (root, *args), kwargs)
-                raise
-            return result, {name: found for name, found in root.mutable_variables().items() if found}
+        try:
+            if rngs is None:
+                raise InvalidRngError("init", "expected a PRNG key, given None.", "Pass one: `jax.random.key(0)`.")
+            with Scope({}, rngs, mutable, initializing=True).temporary() as root:
+                result = _run("liftcore.init", fn, root, True, args, kwargs)
+                return result, {name: found for name, found in root.mutable_variables().items() if found}
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     return initialized
+
+
+def _run(where: str, fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> Any:
+    """Return the result of a function of a scope, which observers see first."""
+    for observer in OBSERVERS.get():
+        observer.applied(fn, root, mutable, args, kwargs)
+    try:
+        return fn(root, *args, **kwargs)
+    except TypeError as error:
+        note_call(error, where, fn, (root, *args), kwargs)
+        raise
 
 
 def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:

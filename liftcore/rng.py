@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core.primitives import random_fold_in_p
 
-from ._compat import varying_axes
 from .caches import bounded
 from .errors import InvalidRngError, shown
 
@@ -53,15 +52,14 @@ _fold_typed = jax.jit(jax.random.fold_in, inline=True)
 def fold_in(key: Any, data: Any) -> Any:
     """Return `jax.random.fold_in(key, data)`; with a typed key, the same equation is bound or run in less time.
 
-    The meaning of a raw key depends on a setting of JAX, which is read each time. Inside a `jax.shard_map`, JAX makes
-    the types of both arguments agree.
+    The meaning of a raw key depends on a setting of JAX, which is read each time. On a mesh, such as inside a
+    `jax.shard_map`, JAX makes the types of both arguments agree.
 
     Args:
         key: a PRNG key.
         data: an integer of 32 bits, or an array of them.
     """
-    traced = [value for value in (key, data) if isinstance(value, jax.core.Tracer)]
-    if key.ndim or (traced and any(varying_axes(jax.typeof(value)) for value in traced)):
+    if key.ndim or not jax.sharding.get_abstract_mesh().empty:
         return jax.random.fold_in(key, data)
     if isinstance(key, jax.core.Tracer):
         return random_fold_in_p.bind(key, data)  # type: ignore[no-untyped-call]

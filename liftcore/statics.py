@@ -37,6 +37,7 @@ __all__ = [
     "is_unchanging",
     "kept_with",
     "marked",
+    "settings_key",
     "snapshot",
     "static_key",
     "surroundings",
@@ -239,7 +240,7 @@ def kept_with(function: types.FunctionType, make: Callable[[], Kept]) -> Kept:
     return found
 
 
-_surroundings: list[Callable[[], Hashable]] = []
+_settings: list[Callable[[], Hashable]] = []
 
 
 def surrounds(tell: Callable[[], Hashable]) -> Callable[[], Hashable]:
@@ -250,17 +251,24 @@ def surrounds(tell: Callable[[], Hashable]) -> Callable[[], Hashable]:
     Args:
         tell: returns a hashable value that describes the current context, or raises `Undescribed`.
     """
-    _surroundings.append(tell)
+    _settings.append(tell)
     return tell
 
 
-def surroundings() -> Hashable:
-    """Return the present values of the registered contexts.
+def settings_key() -> Hashable:
+    """Return the key of the settings around a call: the present values of the contexts that `surrounds` registered.
 
     Raises:
         Undescribed: if one of them has no key.
     """
-    return tuple([tell() for tell in _surroundings])
+    return tuple([tell() for tell in _settings])
+
+
+def surroundings() -> Hashable:
+    """Deprecated: the former name of `settings_key`."""
+    text = "`statics.surroundings` is now named `settings_key`, and leaves in 0.4. Write `statics.settings_key()`."
+    warnings.warn(text, DeprecationWarning, stacklevel=2)
+    return settings_key()
 
 
 _warned: set[str] = set()

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from ._compat import as_array
+from .leaves import as_array
 from .texts import path_text
 from .typing import Path, PyTree
 

@@ -313,8 +313,8 @@ class Watched:
         self._runs.append(Watch(self._outside.above))
         return self._runs[-1]
 
-    def made(self, created: Sequence[PyTree]) -> None:
-        """Record the initial values that were made outside the lift; the others are None."""
+    def created(self, created: Sequence[PyTree]) -> None:
+        """Record the initial values that were computed outside the lift; the others are None."""
         for group in created:
             made = [place for place, value in by_place(group).items() if jax.tree.leaves(value)]
             self._hoisted |= {under(self._places[index], path) for index, path in made}

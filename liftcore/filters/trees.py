@@ -80,7 +80,7 @@ def partition(
     trees: list[dict[str, typing.Any]] = [{} for _ in range(len(predicates) + 1)]
     for collection, tree in variables.items():
         for index, part in _assign(tree, (collection, *prefix), predicates, len(predicates), empty):
-            if not _is_empty(part):
+            if not isinstance(part, Mapping) or part:
                 trees[index][collection] = part
     return trees[:-1], trees[-1]
 
@@ -106,7 +106,7 @@ def _assign(
     whole = True
     for key, child in tree.items():
         for index, part in _assign(child, (*path, key), undecided, rest, empty):
-            kept = empty or not _is_empty(part)
+            kept = empty or not isinstance(part, Mapping) or bool(part)
             if kept:
                 parts.setdefault(index, {})[key] = part
             whole = whole and kept and part is child
@@ -114,10 +114,6 @@ def _assign(
         # The same object, not a new dict: a `FrozenDict` may be the value of a variable.
         return [(index, tree) for index in parts]
     return list(parts.items())
-
-
-def _is_empty(tree: typing.Any) -> bool:
-    return (type(tree) is dict or isinstance(tree, Mapping)) and not tree
 
 
 def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any], ...]:

@@ -16,7 +16,7 @@ from ..runners.jitted import Direct, Jitted, Runner
 from ..runners.jitting import Cache, Program
 from ..runners.shardings import Placement
 from ..scopes.lifts import Captured
-from ..statics import Undescribed, is_shareable, kept_with, static_key, surroundings, warn_not_shared
+from ..statics import Undescribed, is_shareable, kept_with, settings_key, static_key, warn_not_shared
 from ..typing import Filter, Path, PyTree
 
 __all__ = ["jit"]
@@ -105,7 +105,7 @@ def jit(
         static = choose(fn, "static", static_argnums, static_argnames)
         donated = choose(fn, "donate", donate_argnums, donate_argnames)
         donating = (("donate_argnames", DONATED),) if donated or donates != Nothing() else ()
-        return _Prepared(static, donated, (*options, *donating), _cache_of(fn), _key_of(fn))
+        return _Prepared(static, donated, (*options, *donating), _cache_of(fn), _key_of(static_key, fn))
 
     def transform(runner: Runner, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         prepared = body.prepared
@@ -118,7 +118,7 @@ def jit(
             if placement is not None:
                 placed = placement.arrange(body.where, body, gone, variable_groups, kept)
             cache, keys = _keys(body.where, body.fn, fixed, prepared.cache) if fixed else (prepared.cache, ())
-            key = (prepared.key, _around())
+            key = (prepared.key, _key_of(settings_key))
             if body.observer is not None:  # trace again, because a compiled body would not run under the observer
                 cache, key = Cache(), (object(), ())
             program = Program(body.fn, key, body.layout, keys, _seen_paths(body, asked), placed)
@@ -130,17 +130,20 @@ def jit(
             advise(error, body, dynamic)
             raise
 
-    def prepared(other: Callable[..., Any]) -> _Prepared:
-        return own if other is fn else prepare(other)
-
     def lift(runner: Runner) -> Lifter:
-        out = (variables, Captured(all=True))
+        run, out = functools.partial(transform, runner), (variables, Captured(all=True))
         return transformation(
-            functools.partial(transform, runner), [variables], out, [rngs], "jit", advice=AS_IT_IS, prepare=prepared
+            run,
+            [variables],
+            out,
+            [rngs],
+            "jit",
+            advice=AS_IT_IS,
+            prepare=lambda other: own if other is fn else prepare(other),
         )
 
     own = prepare(fn)  # shared by all runners, so that each can use what another one traced
-    direct = Direct(_around)
+    direct = Direct(functools.partial(_key_of, settings_key))
     return Jitted(fn, lift, direct.find)
 
 
@@ -165,18 +168,10 @@ def _cache_of(fn: Callable[..., Any]) -> Cache:
     return kept_with(fn, Cache) if type(fn) is types.FunctionType else _SHARED
 
 
-def _key_of(fn: Callable[..., Any]) -> Hashable:
-    """Return the key of a function, or a unique object if it has no key and must not share its trace."""
+def _key_of(key: Callable[..., Hashable], *args: Any) -> Hashable:
+    """Return `key(*args)`; a unique object if there is no key, so that the trace is not shared."""
     try:
-        return static_key(fn)
-    except Undescribed:
-        return object()
-
-
-def _around() -> Hashable:
-    """Return a key of the settings around a call, or a unique object if they have no key."""
-    try:
-        return surroundings()
+        return key(*args)
     except Undescribed:
         return object()
 

@@ -101,9 +101,7 @@ class InTurn(Spread):
         prologue.make()
         shared = prologue.tree()
 
-        def rest(slices: Any) -> Any:
-            return split.rest(shared, slices)[1]
-
-        stacked = once(functools.partial(jax.lax.map, rest, batch_size=self._batch_size), xs)
+        remainder = functools.partial(split.remainder, shared)
+        stacked = once(functools.partial(jax.lax.map, remainder, batch_size=self._batch_size), xs)
         along, results = outputs
         return results.join(jax.tree.map(to_axis, stacked, along), shared)

@@ -128,7 +128,8 @@ def _traced(maps: VariableMaps, run: Callable[..., Any], before: Any, mutable: b
     prologue.make(set(split.numbers) - prologue.values.keys())
     created = prologue.tree()
     groups = [stored, *created[1 : len(split.values)]]
-    body.made(groups)
+    if body.observer is not None:
+        body.observer.created(groups)
     arrays, (written, *values) = split.remainder(created, seen)
     _check_unwritten(body, () if mutable else written)
     return split.join(groups, joins[0](arrays), [maps.stored(written), *values])

@@ -79,9 +79,7 @@ def purify(
         variables: Variables, *args: Any, rngs: RNGs | None = None, mutable: Filter = False, **kwargs: Any
     ) -> Any:
         with _root(base, variables, rngs, mutable).temporary() as root:
-            scopes = [root.below(path) for path, _ in places]
-            for one, (_, names) in zip(scopes, places, strict=True):
-                one.enter_names(names)
+            scopes = [root.below(path).entering(names) for path, names in places]
             result = call_user(f"purify({name_of(fn)})", fn, jax.tree.unflatten(structure, scopes), *args, **kwargs)
             if mutable is False or mutable is None:
                 return result

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from threading import get_ident
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -84,23 +86,18 @@ class Body:
         self.unchanged = (*groups, ([],) * len(outers)) if layout.lift.captures else groups
         self.records: list[Record] = []
         self._runs: list[Run] = []
-        self._splitting: list[Body] = []  # innermost last; see `being_split`
-        # The counters outside as the bodies find them. A rule of a derivative may run its body after the call, when the
-        # draws of the call count there already; see `end_draws`.
-        self._counters: list[Counter] = []
+        # The bodies that `trace` is tracing, to be split: other splits inside tag their values in that trace.
+        self.splitting: list[Body] = []
+        # The counters outside as the bodies find them, once `commit` counts the draws of the call there: a rule of a
+        # derivative may run its body after the call.
+        self.counters: list[Counter] = []
         # By id, together with the array: Python reuses an id after its object is gone.
-        self._tagged: dict[int, Any] = {}
+        self.tagged: dict[int, Any] = {}
         self._level = trace_state()
         self._levels: list[Any] = []  # in the bodies
-        self._live = self._at_level_outside()
+        self._live = [outer.tree.trace for outer in outers] == [self._level] * len(outers)
         watches = [outer.tree.watch for outer in outers if outer.tree.watch is not None]
         self.observer = watches[0].lift(self) if watches else None
-
-    def _but(self, **options: Any) -> Body:
-        """Return another body of the same call."""
-        other = object.__new__(type(self))
-        other.__dict__ = {**self.__dict__, **options}
-        return other
 
     def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Run the function on scopes that are created from the groups.
@@ -146,15 +143,21 @@ class Body:
         """
         if not callable(fn):
             raise no_function(self.where, fn)
-        return self._but(fn=fn).redrawing([place for group in created for place in by_place(group)])
+        other = self.redrawing([place for group in created for place in by_place(group)])
+        other.fn = fn
+        return other
 
     def tagging(self, casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})) -> Body:
         """Return the same body, but with created values tagged for a split; `casts` as in `Tree`."""
-        return self._but(_tags=True, _casts=casts)
+        other = copy.copy(self)
+        other._tags, other._casts = True, casts
+        return other
 
     def seeing(self, sight: Callable[[Path, Any], Any]) -> Body:
         """Return the same body, but with other values for created variables; `sight` as in `Tree`."""
-        return self._but(_sight=sight)
+        other = copy.copy(self)
+        other._sight = sight
+        return other
 
     def redrawing(self, redrawn: Iterable[tuple[int, Path]] = (), declared: Iterable[tuple[int, Path]] = ()) -> Body:
         """Return the same body, which draws again for other variables than the scopes outside; see `Tree.must_redraw`.
@@ -164,10 +167,10 @@ class Body:
                 draw keys, so later draws are the same as in a body that creates the variables.
             declared: variables whose initializers do not run, because a body before it has declared them.
         """
-        return self._but(
-            _redrawn=self._redrawn.union(itertools.starmap(self.from_root, redrawn)),
-            _declared=self._declared.union(itertools.starmap(self.from_root, declared)),
-        )
+        other = copy.copy(self)
+        other._redrawn = self._redrawn.union(itertools.starmap(self.from_root, redrawn))
+        other._declared = self._declared.union(itertools.starmap(self.from_root, declared))
+        return other
 
     def from_root(self, index: int, path: Path) -> Path:
         """Return the path of a variable from the root, for its place: an outermost scope and the path below it."""
@@ -189,10 +192,10 @@ class Body:
     @functools.cached_property
     def where(self) -> str:
         """The place for an error message: `scan(block) at /decoder`."""
-        return f"{self.layout.lift.name} at {self.place}"
+        return f"{self.layout.lift.name} at {self.path_text}"
 
     @property
-    def place(self) -> str:
+    def path_text(self) -> str:
         """The path of the first scope outside; without scopes, the path of a root."""
         return self.outers[0].path_text if self.outers else "/"
 
@@ -214,11 +217,11 @@ class Body:
 
     @property
     def nested(self) -> bool:
-        """Whether a surrounding trace is split too: of an outer lift (`Tree.tags`), or of this call (`being_split`).
+        """Whether a surrounding trace is split too: of an outer lift (`Tree.tags`), or of this call (`splitting`).
 
         Values that are created here must then be tagged there; see `tag_outside`.
         """
-        return bool(self._splitting) or True in [outer.tree.tags for outer in self.outers]
+        return bool(self.splitting) or True in [outer.tree.tags for outer in self.outers]
 
     def scope_fn(
         self,
@@ -239,17 +242,18 @@ class Body:
             restarted: the names of streams that start again: their keys depend only on the path and the count below
                 each outermost scope, and their draws do not count outside.
         """
-        self._levels.append(trace_state())
-        streams = len(self.layout.lift.rngs)
+        level, streams = trace_state(), len(self.layout.lift.rngs)
+        self._levels.append(level)
         if not self._are_groups(variable_groups):
             raise no_groups(self, "groups of variables", variable_groups)
         if not self._are_groups(rng_groups) or len(rng_groups) != streams:
             raise no_groups(self, f"the {streams} groups of RNG streams", rng_groups)
         # If no JAX transformation is between this body and the surrounding trace, nothing has to be hoisted: created
         # values are tagged as they are created, for the split of that trace.
-        inline = self.nested and not self._tags and self._at_level_outside()
+        outside = [outer.tree.trace for outer in self.outers]
+        inline = self.nested and not self._tags and outside == [level] * len(outside)
         tags = self._tags or inline
-        counters = self._counters or [outer.counter for outer in self.outers]
+        counters = self.counters or [outer.counter for outer in self.outers]
         roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, tags, restarted, counters)
         watch = None if self.observer is None else self.observer.body()
         for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
@@ -262,9 +266,8 @@ class Body:
                 root.view(self._sight)
             if not self._live:  # a raw transformation is in between: its scopes may only be read
                 root.tree.trace = outer.tree.trace
-        scopes = [roots[index].below(route).rewound() for index, route in self.layout.routes]
-        for scope, names in zip(scopes, self.layout.names, strict=True):
-            scope.enter_names(names)
+        routes = zip(self.layout.routes, self.layout.names, strict=True)
+        scopes = [roots[index].below(route).entering(names) for (index, route), names in routes]
         packed = jax.tree.unflatten(self.layout.scopes, scopes)
         self._runs.append(Run(roots, scopes, packed, restarted, inline))
         return packed
@@ -277,7 +280,7 @@ class Body:
             note_call(error, self.where, fn, (scopes, *args), kwargs)
             raise
         for leaf in jax.tree.leaves(result):
-            if is_scoped(leaf):
+            if not isinstance(leaf, jax.Array) and is_scoped(leaf):
                 raise problems.returned(self.where, fn, "Scope" if isinstance(leaf, Scope) else type(leaf).__name__)
         return result
 
@@ -288,45 +291,28 @@ class Body:
             scopes: what `scope_fn` returned.
         """
         # Never the shared object `unchanged`, because the caller may modify the groups in place.
-        run = self._run_on(scopes)
-        return self._end(run, *repack(self.layout, run.roots))
+        return self.repacked(scopes, shared=False)
 
-    def repacked(self, scopes: PyTree) -> tuple[PyTree, ...]:
-        """Return the output groups for a caller that does not modify them: `unchanged`, if nothing changed."""
-        run = self._run_on(scopes)
-        if any(root.tree.created or root.tree.written or root.tree.sown for root in run.roots):
-            return self._end(run, *repack(self.layout, run.roots))
-        return self._end(run, self.unchanged, ((),) * len(run.roots))
-
-    def _run_on(self, scopes: PyTree) -> Run:
-        """Return the run for an object that `scope_fn` returned."""
-        for run in self._runs:
-            if run.packed is scopes:
-                for root in run.roots:
-                    root.check_valid()
-                return run
-        raise LiftArgumentError(
-            f"repack_fn of {self.where}",
-            f"expected the scopes that `scope_fn` returned, given {type(scopes).__name__}.",
-            "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
-        )
-
-    def _end(self, run: Run, groups: tuple[PyTree, ...], sown: tuple[tuple[Sown, ...], ...]) -> tuple[PyTree, ...]:
+    def repacked(self, scopes: PyTree, shared: bool = True) -> tuple[PyTree, ...]:
+        """Return the output groups of scopes, and end these; if nothing changed and `shared`, they are `unchanged`."""
+        run = next((run for run in self._runs if run.packed is scopes), None)
+        if run is None:
+            raise LiftArgumentError(
+                f"repack_fn of {self.where}",
+                f"expected the scopes that `scope_fn` returned, given {type(scopes).__name__}.",
+                "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
+            )
+        for root in run.roots:
+            root.check_valid()
+        groups, sown = self.unchanged, ((),) * len(run.roots)
+        if not shared or any(root.tree.created or root.tree.written or root.tree.sown for root in run.roots):
+            groups, sown = repack(self.layout, run.roots)
         self.records.append(record_of(run.roots, run.given, sown, run.restarted))
         for root in run.roots:
             if run.inline:
                 self.note_tagged(list(root.tree.created.values()))
             root.invalidate()
         return groups
-
-    @contextlib.contextmanager
-    def being_split(self) -> Iterator[None]:
-        """A context in which a body is traced to be split; other splits inside it tag their values in that trace."""
-        self._splitting.append(self)
-        try:
-            yield
-        finally:
-            self._splitting.pop()
 
     def tag_outside(self, value: PyTree) -> PyTree:
         """Return an initial value as the scopes outside will hold it; computations from it must use this value."""
@@ -346,17 +332,8 @@ class Body:
         return tuple(trees)
 
     def note_tagged(self, value: PyTree) -> None:
-        """Note initial values that are tagged in the surrounding trace, for `is_tagged`."""
-        self._tagged.update({id(leaf): leaf for leaf in jax.tree.leaves(value)})
-
-    def is_tagged(self, value: PyTree) -> bool:
-        """Whether a value consists of the very arrays that were tagged, not of arrays computed from them."""
-        return all(id(leaf) in self._tagged for leaf in jax.tree.leaves(value))
-
-    def made(self, created: Sequence[PyTree]) -> None:
-        """Notify the observer of the initial values that were made outside the lift; the others are None."""
-        if self.observer is not None:
-            self.observer.made(created)
+        """Note initial values that are tagged in the surrounding trace; `commit` then does not tag them again."""
+        self.tagged.update({id(leaf): leaf for leaf in jax.tree.leaves(value)})
 
     @property
     def record(self) -> Record:
@@ -379,21 +356,33 @@ class Body:
         """Discard the draws, names and sown values of the body so far."""
         self.records.clear()
 
-    def enter(self) -> None:
-        """Let the scopes outside refuse changes, until `leave`, with the name of this lift."""
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """A context in which scopes outside refuse changes, with the name of this lift. At the end, scopes inside end.
+
+        Raises:
+            LiftArgumentError: if a body wrote to scopes whose changes `repack_fn` did not return.
+        """
+        here = get_ident()
         for outer in self.outers:
-            outer.tree.enter_lift(self.layout.lift.name, self._inside)
+            outer.tree.lifts.setdefault(here, []).append((self.layout.lift.name, self._inside))
+        try:
+            yield
+            self._check_repacked()
+        finally:
+            for outer in self.outers:
+                outer.tree.lifts[here].pop()
+                if not outer.tree.lifts[here]:
+                    del outer.tree.lifts[here]
+            for root in [root for run in self._runs for root in run.roots if root.tree.alive]:
+                root.invalidate()
 
     def _inside(self) -> Sequence[Scope]:
         """Return the outermost scopes of the body that is running: those that were created last and have not ended."""
         return next((run.roots for run in reversed(self._runs) if all(root.tree.alive for root in run.roots)), ())
 
-    def check_repacked(self) -> None:
-        """Check that no body wrote to scopes whose changes `repack_fn` did not return.
-
-        Raises:
-            LiftArgumentError: if one did.
-        """
+    def _check_repacked(self) -> None:
+        """Check that no body wrote to scopes whose changes `repack_fn` did not return."""
         for run in self._runs:
             trees = [root.tree for root in run.roots if root.tree.alive]
             for path in [path for tree in trees for path in (*tree.created, *tree.written)]:
@@ -404,29 +393,10 @@ class Body:
                     "`repack_fn(scope)`. To discard changes, create the scopes with `mutable=False`.",
                 )
 
-    def leave(self) -> None:
-        """Notify the scopes outside that the body ended, and end the scopes that were created inside."""
-        for outer in self.outers:
-            outer.tree.leave_lift()
-        for run in self._runs:
-            for root in run.roots:
-                if root.tree.alive:
-                    root.invalidate()
-
     def release(self) -> None:
         """Let the traces that an error ended keep nothing alive."""
         for level in self._levels:
             release(level, self._level)
-
-    def end(self) -> None:
-        """Drop the values that were tagged, which must not outlive their trace, and notify the observer."""
-        self._tagged.clear()
-        if self.observer is not None:
-            self.observer.close(self)
-
-    def end_draws(self) -> None:
-        """Keep the counters outside for bodies that run later, before the draws of the call are counted there."""
-        self._counters[:] = [outer.counter.copy() for outer in self.outers]
 
     def _are_groups(self, groups: Any) -> bool:
         """Whether a value consists of groups, each with one tree for each outermost scope."""
@@ -434,10 +404,6 @@ class Body:
             return False
         each = len(self.outers)
         return False not in [isinstance(group, tuple | list) and len(group) == each for group in groups]
-
-    def _at_level_outside(self) -> bool:
-        """Whether no transformation is between here and the scopes outside."""
-        return [outer.tree.trace for outer in self.outers] == [trace_state()] * len(self.outers)
 
 
 def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: Any) -> Any:

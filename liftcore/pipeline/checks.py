@@ -25,9 +25,9 @@ __all__ = [
 ]
 
 
-def check_filters(name: str, **filters: Sequence[Any]) -> None:
+def check_filters(name: str, into: Sequence[Any], out: Sequence[Any], rngs: Sequence[Any]) -> None:
     """Check that filters are given as lists, and that a `Captured` is the last output filter."""
-    for what, given in filters.items():
+    for what, given in ("in_variable_filters", into), ("out_variable_filters", out), ("rng_filters", rngs):
         where = f"{what} of {name}"
         if not isinstance(given, tuple | list):
             raise LiftArgumentError(
@@ -35,7 +35,7 @@ def check_filters(name: str, **filters: Sequence[Any]) -> None:
             )
         if any(isinstance(one, Captured) for one in (given[:-1] if what == "out_variable_filters" else given)):
             raise LiftArgumentError(where, "`Captured()` must be the last output filter.", "Move it to the end.")
-    for one in filters.get("rng_filters", ()):
+    for one in rngs:
         found = asking_further(one)
         if found is not None:
             raise _no_stream_filter(name, found)

@@ -141,11 +141,14 @@ def commit(body: Body, groups: Sequence[PyTree]) -> None:
     _check_records(body)
     if groups is not body.unchanged:
         created, written = _checked_changes(body, groups)
-        sown = _reduced(body, groups, {**created, **written})
+        sown = _reduced(body, groups, {**created, **written}) if body.records and any(body.records[-1].sown) else []
         _put_back(body, created, written)
         for scope, one, value in sown:
             scope.sow(one.collection, one.name, value, one.init_fn, one.reduce_fn)
     _apply_records(body)
+    body.tagged.clear()  # they must not outlive their trace
+    if body.observer is not None:
+        body.observer.close(body)
 
 
 def _check_records(body: Body) -> None:
@@ -187,8 +190,6 @@ def _reduced(body: Body, groups: Sequence[PyTree], now: dict[Place, Any]) -> lis
         groups: its output groups.
         now: the values of the variables that it changed; those that are sown are added.
     """
-    if not body.layout.lift.captures or not body.records or not any(body.records[-1].sown):
-        return []
     found = []
     # The last record belongs to the group: it is of the one body that ran, or from `Body.capture` for several bodies.
     for index, (outer, sown, values) in enumerate(zip(body.outers, body.records[-1].sown, groups[-1], strict=True)):
@@ -224,7 +225,8 @@ def _put_back(body: Body, created: dict[Place, Any], written: dict[Place, Any]) 
     """Create and write outside the variables that the body created and wrote inside."""
     nested = body.nested
     for (index, path), value in created.items():
-        outer, tagged = body.outers[index], body.is_tagged(value)
+        # Whether it consists of the very arrays that were tagged, not of arrays computed from them.
+        outer, tagged = body.outers[index], all(id(leaf) in body.tagged for leaf in jax.tree.leaves(value))
         outer.below(path[1:-1]).create_variable(path[0], path[-1], value, tagged=tagged)
         if nested and not tagged:
             outer.tree.unsplit.add(under(outer.relative_path, path))
@@ -248,7 +250,7 @@ def _apply_records(body: Body) -> None:
         for index, path in record.redrawn:
             body.outers[index].tree.made_again.add(body.from_root(index, path))
     if draws:
-        body.end_draws()
+        body.counters[:] = [outer.counter.copy() for outer in body.outers]  # for bodies that run after the call
     for (index, path, name), count in draws.items():
         counts = body.outers[index].below(path).counter.counts
         counts[name] = counts.get(name, 0) + count

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex
 
-from .._compat import as_array, jaxpr_as_fun
+from .._compat import jaxpr_as_fun
+from ..leaves import as_array
 from ..values import INITIAL_VALUE
 
 __all__ = [

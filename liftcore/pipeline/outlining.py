@@ -8,8 +8,7 @@ from typing import Any
 
 import jax
 
-from .._compat import as_array
-from ..leaves import split_leaves
+from ..leaves import as_array, split_leaves
 from .body import Body, Via
 from .splitting import closure_convert
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..cycles import check_finite
@@ -72,7 +72,7 @@ def transformation(
     """
     check_function("transformation", transform)
     name = name or name_of(transform)
-    _check(name, in_variable_filters, out_variable_filters, rng_filters)
+    check_filters(name, in_variable_filters, out_variable_filters, rng_filters)
     lift = Lift.of(name, in_variable_filters, out_variable_filters, rng_filters, advice, shown)
 
     return Lifter(transform, lift, prepare)
@@ -122,17 +122,18 @@ def pack(
     check_function("pack", fn)
 
     name = name or name_of(fn)
-    _check(name, in_variable_filters, out_variable_filters, rng_filters)
+    check_filters(name, in_variable_filters, out_variable_filters, rng_filters)
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         given = body.scope_fn, body.repack_fn, variable_groups, rng_groups
-        return checked_output(body, _call(fn, body, given, args, kwargs), _REPACKED)
+        try:
+            output = fn(*given, *args, **kwargs)
+        except TypeError as error:
+            check_call(error, body, fn, given, args, kwargs)
+            raise
+        return checked_output(body, output, _REPACKED)
 
     return _lifted(None, transform, Lift.of(name, in_variable_filters, out_variable_filters, rng_filters, _ADVICE))
-
-
-def _check(name: str, into: Sequence[Filter], out: Sequence[Filter | Captured], rngs: Sequence[Filter]) -> None:
-    check_filters(name, in_variable_filters=into, out_variable_filters=out, rng_filters=rngs)
 
 
 def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | None:
@@ -156,7 +157,7 @@ def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | No
         The transformation with its options; None if nothing can be reused, or more than one lift was applied.
     """
     origin = getattr(lifted, "__lifter__", None)
-    return origin.lifter if isinstance(origin, _Origin) and origin.is_of(lifted, fn) else None
+    return origin.lifter if isinstance(origin, _Origin) and origin.is_of(lifted) and origin.fn is fn else None
 
 
 def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,7 +169,7 @@ def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> C
     """
     origin = lifted.__dict__.get("__lifter__")
     if isinstance(origin, _Origin):
-        outside.__dict__["__lifter__"] = origin.of(outside)
+        outside.__dict__["__lifter__"] = _Origin(outside, origin.fn, origin.lifter, origin.name)
     return outside
 
 
@@ -206,7 +207,8 @@ class Lifter:
         name = self._lift.name
         check_function(name, fn)
         prepared = None if self._prepare is None else self._prepare(fn)
-        inner = _name_of_lifted(fn)
+        origin = getattr(fn, "__lifter__", None)
+        inner = origin.name if isinstance(origin, _Origin) and origin.is_of(fn) else name_of(fn)
         # With all its lifts only if one of them has the same name, so that paths tell the two apart.
         shown = inner if f"{name}(" in inner else name_of(fn)
         lifted = _lifted(fn, self._transform, self._lift._replace(name=f"{name}({shown})"), prepared)
@@ -219,32 +221,18 @@ class Lifter:
 class _Origin:
     """Records the lifter and the function that a lifted function was made of. Pickles leave it out."""
 
-    __slots__ = ("_fn", "_lifted", "lifter", "name")
+    __slots__ = ("_lifted", "fn", "lifter", "name")
 
     def __init__(self, lifted: Any = None, fn: Any = None, lifter: Lifter | None = None, name: str = "") -> None:
         self._lifted = None if lifted is None else weakref.ref(lifted)
-        self._fn, self.lifter, self.name = fn, lifter, name
+        self.fn, self.lifter, self.name = fn, lifter, name
 
-    def made(self, lifted: Any) -> bool:
+    def is_of(self, lifted: Any) -> bool:
         """Whether this record is of this lifted function; `functools.wraps` copies attributes to other functions."""
         return self._lifted is not None and self._lifted() is lifted
 
-    def is_of(self, lifted: Any, fn: Any) -> bool:
-        """Whether this record is of these two functions."""
-        return self.made(lifted) and self._fn is fn
-
-    def of(self, lifted: Any) -> _Origin:
-        """Return the record for another lifted function of the same function."""
-        return _Origin(lifted, self._fn, self.lifter, self.name)
-
     def __reduce__(self) -> Any:
         return _Origin, ()
-
-
-def _name_of_lifted(fn: Callable[..., Any]) -> str:
-    """Return the name of a function, with the lifts that it was made of."""
-    origin = getattr(fn, "__lifter__", None)
-    return origin.name if isinstance(origin, _Origin) and origin.made(fn) else name_of(fn)
 
 
 def _lifted(
@@ -260,7 +248,7 @@ def _lifted(
     """
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        check_finite((scopes, *args, *kwargs.values()))
+        check_finite((*args, *kwargs.values()))
         # The stages dedupe and filter: everything that happens before the transformation.
         outers, given, routes, structure = dedupe(scopes)
         if lift.own:
@@ -269,33 +257,20 @@ def _lifted(
         surroundings = tuple([outer.tree.surroundings(type(outer), outer.path) for outer in outers])
         names = tuple([scope.names() for scope in given])
         body = Body(fn, Layout(lift, structure, routes, surroundings, names, unlifted), outers, given, prepared)
-        body.enter()  # from here, scopes outside may not change
         try:
-            # The stage transform. The body reconstructs scopes in it, and repacks their changes.
-            output = _call(transform, body, (body, variable_groups, rng_groups), args, kwargs)
-            result, groups = checked_output(body, output, _FROM_BODY)
-            body.check_repacked()
+            with body.running():
+                # The stage transform. The body reconstructs scopes in it, and repacks their changes.
+                output = transform(body, variable_groups, rng_groups, *args, **kwargs)
+                result, groups = checked_output(body, output, _FROM_BODY)
         except BaseException as error:
+            if isinstance(error, TypeError):
+                check_call(error, body, transform, (body, variable_groups, rng_groups), args, kwargs)
             body.release()
             raise_interrupt(error)
             hide_frames(error)
             raise
-        finally:
-            body.leave()
         commit(body, groups)  # the last stage; if the transformation raised, nothing outside has changed
-        body.end()
         return result
 
     lifted.__name__ = lifted.__qualname__ = lift.name
     return lifted
-
-
-def _call(
-    transform: Transform, body: Body, given: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    """Call a transformation with what it is given, and the arguments of the lifted function."""
-    try:
-        return transform(*given, *args, **kwargs)
-    except TypeError as error:
-        check_call(error, body, transform, given, args, kwargs)
-        raise

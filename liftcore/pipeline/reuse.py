@@ -21,8 +21,9 @@ import numpy as np
 from jax.extend import core as jex
 from jax.extend.core import primitives
 
-from .._compat import NUMPY_ARRAYS, as_array, context_of, has_effect, is_eager, is_staging, keeps_rules
+from .._compat import NUMPY_ARRAYS, context_of, has_effect, is_eager, is_staging, keeps_rules
 from ..caches import bounded
+from ..leaves import as_array
 from ..statics import Undescribed, is_shareable, marked, static_key
 from .equations import evaluate, flat_jaxpr_of, opened
 

@@ -12,7 +12,7 @@ has the operands that each of them reads, and `earlier` the other initial values
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
@@ -67,12 +67,14 @@ class Split:
         outputs: the types of the other outputs.
         numbers: the numbers of all initial values.
         outvars: the variables of the initial values in the jaxpr.
+        variables: for each initial value, the variables of the jaxpr that have it: its own, and its previews.
         previews: maps the variables of the jaxpr that are previews to the numbers of their initial values.
         earlier: for each initial value, the numbers of those that it reads directly or indirectly.
     """
 
     numbers: range
     outvars: list[Any]
+    variables: list[list[Any]]
     earlier: list[frozenset[int]]
 
     def __init__(self, closed: jex.ClosedJaxpr, sizes: Sequence[int], structure: Any, body: Body | None = None) -> None:
@@ -92,16 +94,14 @@ class Split:
 
     def closed_over(self, consts: Sequence[Any]) -> Split:
         """Return the same function, of no body, with other closed-over arrays of the same types."""
-        return self._but(body=None, consts=list(consts))
+        other = copy.copy(self)
+        other.body, other.consts = None, list(consts)
+        return other
 
     def within(self, body: Body | None) -> Split:
         """Return the same split for another body, or for none: a split that is kept must not keep scopes."""
-        return self._but(body=body)
-
-    def _but(self, **changes: Any) -> Split:
-        """Return the same split with some attributes changed."""
-        other = object.__new__(type(self))
-        other.__dict__ = {**self.__dict__, **changes}
+        other = copy.copy(self)
+        other.body = body
         return other
 
     @property
@@ -181,7 +181,8 @@ class Split:
         """Return the split in which some values (None: all outputs) read only what they, or their rules, need."""
         outvars = self.jaxpr.outvars
         chosen = outvars if numbers is None else [outvars[number] for number in numbers]
-        other = self._but(steps=narrowed(self.jaxpr, self.steps, chosen, ruled))
+        other = copy.copy(self)
+        other.steps = narrowed(self.jaxpr, self.steps, chosen, ruled)
         other._note_reads()
         return other
 
@@ -244,23 +245,26 @@ class Split:
         self, prologue: Prologue, axes: Sequence[Any] | None, form: Callable[[int, Any], Any] | None
     ) -> list[PyTree]:
         prologue.make(None, axes, form)
-        created: list[PyTree] = prologue.tree()
-        if self.body is not None:
-            self.body.made(created[: len(self.outputs[1])])
+        created: list[PyTree] = self.tree(prologue.values)
+        if self.body is not None and self.body.observer is not None:
+            self.body.observer.created(created[: len(self.outputs[1])])
         return created
 
-    def remainder(self, created: Sequence[PyTree], *operands: PyTree) -> tuple[PyTree, list[PyTree]]:
+    def remainder(self, created: PyTree, *operands: PyTree) -> Any:
         """Run the rest of the body on given initial values. It is pure, so it can go under a JAX transformation.
 
         Args:
-            created: the initial values, as `prologue` returned them.
-            *operands: the operands of the body.
+            created: the initial values, as `prologue` returned them; those that are None are computed.
+            *operands: the operands of the body; None for one that is not read.
 
         Returns:
-            The result, and the last values of variables as one pytree for each output group.
+            The outputs: for a body, the result, and the last values of variables as one pytree for each output group.
         """
-        result, values = self.rest(created, *operands)[1]
-        return result, values
+        values = enumerate(self._treedef.flatten_up_to(created))
+        given = {number: value for number, value in values if value is not None}
+        run, leaves = self.remaining(given), self.leaves(operands)
+        _, outputs = self.as_trees(given, run(*given.values(), *[leaves[place] for place in run.places]))
+        return outputs
 
     def join(
         self, created: Sequence[PyTree], result: PyTree, values: Sequence[PyTree]
@@ -274,19 +278,8 @@ class Split:
         """
         return with_created(created[: len(values)], result, values)
 
-    def rest(self, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
-        """Run the body with some initial values as inputs; those that are None in `created` are computed.
-
-        Returns:
-            The pytree of the initial values that were computed (None for the others), and the other outputs.
-        """
-        leaves = enumerate(self._treedef.flatten_up_to(created))
-        given = {number: value for number, value in leaves if value is not None}
-        run = self.remaining(given)
-        return self.as_trees(given, run(*given.values(), *run.of(self.leaves(operands))))
-
     def as_trees(self, given: Collection[int], outputs: Iterable[Any]) -> tuple[PyTree, PyTree]:
-        """Return the outputs of the part `remaining(given)` as the pytrees that `rest` returns."""
+        """Return, as pytrees, the initial values that `remaining(given)` computed, None for the others, and outputs."""
         now = iter(outputs)
         left = self.tree({number: next(now) for number in self.numbers if number not in given})
         return left, jax.tree.unflatten(jax.tree.structure(self.outputs), list(now))
@@ -305,8 +298,9 @@ class Split:
         the body reads it too.
         """
         given = self.results_of_effects(needed(self.steps, self.outvars)) if self.jaxpr.effects else []
-        created = [*self.created, [var.aval for var in given]]
-        other = self._but(created=created, _treedef=jax.tree.structure(created))
+        other = copy.copy(self)
+        other.created = [*self.created, [var.aval for var in given]]
+        other._treedef = jax.tree.structure(other.created)
         if given:
             outvars = [*self.outvars, *given, *self.jaxpr.outvars[len(self.numbers) :]]
             other.jaxpr = self.jaxpr.replace(outvars=outvars)  # type: ignore[no-untyped-call]
@@ -322,6 +316,9 @@ class Split:
         """Find what the initial values read."""
         self.numbers = range(self._treedef.num_leaves)
         self.outvars = self.jaxpr.outvars[: len(self.numbers)]
+        self.variables = [[] if isinstance(var, jex.Literal) else [var] for var in self.outvars]
+        for var, number in self.previews.items():
+            self.variables[number].append(var)
         first, masks = len(self.jaxpr.invars), self._masks(self.outvars)
         self._reads = [mask & ~(1 << first + number) for number, mask in enumerate(masks)]
         self.earlier = list(map(self._numbers_in, self._reads))
@@ -394,19 +391,13 @@ class Prologue:
     def know(self, number: int, value: Any, axis: Any = None) -> None:
         """Set an initial value, for the values that read it and for the scopes outside."""
         self.values[number] = value
-        self._known |= dict.fromkeys(self._variables(number), (value, axis))
+        self._known |= dict.fromkeys(self.split.variables[number], (value, axis))
 
     def see(self, leaves: Sequence[Any], axes: Sequence[Any] | None = None) -> None:
         """Set the leaves of the operands, and their axes, for the values that are computed from now on."""
         invars = self.split.jaxpr.invars[len(self.split.consts) :]
         axes = [None] * len(leaves) if axes is None else axes
         self._known |= zip(invars, zip(leaves, axes, strict=True), strict=True)
-
-    def _variables(self, number: int) -> list[Any]:
-        """Return the variables of the jaxpr that have an initial value: its own, and its previews."""
-        own = self.split.outvars[number]
-        previews = [var for var, of in self.split.previews.items() if of == number]
-        return previews if isinstance(own, jex.Literal) else [own, *previews]
 
     def make(
         self,
@@ -424,7 +415,7 @@ class Prologue:
         split, body = self.split, self.split.body
         numbers = split.numbers if numbers is None else _in_numbers(numbers)
         for number in self.values.keys() & set(numbers):
-            for var in self._variables(number):
+            for var in split.variables[number]:
                 self._known.pop(var, None)
         # A split around this one sees equations, and each value must be tagged there before another one reads it.
         outer = body if body is not None and body.nested else None
@@ -514,10 +505,6 @@ class Part:
     places: Sequence[int] = ()
     consts: Sequence[Any] = ()
 
-    def of(self, leaves: Sequence[Any]) -> list[Any]:
-        """Return the leaves of the operands that it takes."""
-        return [leaves[place] for place in self.places]
-
     def __call__(self, *inputs: Any) -> list[Any]:
         """Run the equations and return their outputs."""
         loops = any(eqn.primitive in LOOPS for eqn in self.jaxpr.eqns)
@@ -548,8 +535,12 @@ def trace(
     if use is not None:
         warnings.warn("`use` is now named `body`, and leaves in 0.4. Write `trace(…, body=…)`.", DeprecationWarning, 2)
         body = use
-    with contextlib.nullcontext() if body is None else body.being_split():
+    splitting: list[Any] = [] if body is None else body.splitting
+    splitting.append(body)
+    try:
         closed, structure = flat_jaxpr_of(fn, *operands, axes=axes)
+    finally:
+        splitting.pop()
     split = Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], structure, body)
     if body is not None:  # initial values without tags could not be separated from what is computed from them
         tagged = {step.eqn.outvars[0] for step in split.steps if step.tag == INITIAL_VALUE}
@@ -575,6 +566,6 @@ def closure_convert(
     consts, bare = split.consts, split.closed_over(())
 
     def converted(consts: Sequence[Any], *operands: PyTree) -> PyTree:
-        return bare.closed_over(consts).rest((), *operands)[1]
+        return bare.closed_over(consts).remainder((), *operands)
 
     return converted, consts, split.outputs

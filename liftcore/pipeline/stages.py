@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .. import filters, rng
+from ..cycles import check_finite
 from ..errors import LiftArgumentError, UnliftedCollectionError, shown
 from ..filters.trees import flat, names_of, nested
 from ..rest import Rest
@@ -78,6 +79,7 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
     if isinstance(scopes, Scope):  # the most common case
         scopes.check_valid()
         return [scopes], [scopes], ((0, ()),), _ONE_SCOPE
+    check_finite(scopes)
     given, structure = jax.tree.flatten(scopes, is_leaf=is_scope)
     if not all(map(is_scope, given)):
         given, structure = jax.tree.flatten(jax.tree.map(_opened, scopes, is_leaf=is_scoped), is_leaf=is_scope)
@@ -142,8 +144,8 @@ def reconstruct(
         writable, taken = outer.tree.mutable, layout.lift.taken
         if type(writable) is filters.Everything:
             writable = taken
-        elif (type(writable), writable) != (type(taken), taken):  # inside an equal lift, they are the same already
-            writable = filters.intersect(writable, taken)
+        elif type(writable) is not filters.Nothing and (type(writable), writable) != (type(taken), taken):
+            writable = filters.intersect(writable, taken)  # inside an equal lift, they are the same already
         tree = Tree(
             variables,
             rngs,
@@ -263,13 +265,9 @@ def group_streams(tree: Tree, rng_filters: Sequence[Predicate]) -> list[dict[str
     for matches, group in zip(rng_filters, groups, strict=True) if tree.fallbacks else ():
         if rng.DEFAULT in group or filters.subtract(matches, tree.given) != filters.Nothing():
             for number, (_, root) in enumerate(tree.fallbacks):
-                if not (rng.DEFAULT in group and _is_params(tree, root)):
+                if not (rng.DEFAULT in group and root is tree.rngs.get(rng.DEFAULT)):
                     group[f"{_ALIAS}{number}"] = root
     return groups
-
-
-def _is_params(tree: Tree, root: Any) -> bool:
-    return rng.DEFAULT in tree.rngs and root is tree.rngs[rng.DEFAULT]
 
 
 def inner_streams(
@@ -332,6 +330,7 @@ def _parts(matches: Predicate) -> list[Predicate]:
 def _fallbacks(tree: Tree, group: Mapping[str, Any]) -> Iterator[tuple[Predicate, Any]]:
     """Yield the fallbacks whose root keys are in a group."""
     for number, (matches, root) in enumerate(tree.fallbacks):
-        name = rng.DEFAULT if rng.DEFAULT in group and _is_params(tree, root) else f"{_ALIAS}{number}"
+        is_params = rng.DEFAULT in group and root is tree.rngs.get(rng.DEFAULT)
+        name = rng.DEFAULT if is_params else f"{_ALIAS}{number}"
         if name in group:
             yield matches, group[name]

@@ -261,7 +261,7 @@ class Arguments:
         """Take the arguments of a call to a function whose first `skip` parameters are not among them."""
         self._body, self._skip, self._args, self._kwargs = body, skip, tuple(args), dict(kwargs)
         self._arg_axes = flatten_axes("in_axes", in_axes, self._args, body)
-        self._kwarg_axes = keyword_axes(kw_axes, kwargs)
+        self._kwarg_axes = [] if isinstance(kw_axes, int) and not kwargs else keyword_axes(kw_axes, kwargs)
         self._axes = [*self._arg_axes, *self._kwarg_axes]
 
     def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str) -> int:
@@ -394,8 +394,6 @@ def slice_type(leaf: Any, axis: int) -> Any:
 
 def keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
     """Return one axis for each leaf of the keyword arguments; Python values that are not arrays have none."""
-    if not kwargs and isinstance(kw_axes, int):
-        return []
     flat = flatten_axes("kw_axes", kw_axes, dict(kwargs))
     leaves = jax.tree.leaves(dict(kwargs))
     return [
@@ -474,7 +472,7 @@ def boxes_outside(groups: Sequence[PyTree], axes: Sequence[Axis], params: Mappin
     if not any(tree for group in groups[: len(axes)] for part in group for tree in part):  # no variables
         return tuple(groups)
     changed = [
-        group if axis is None else Changes(*(add_axis(part, axis, params) if any(part) else part for part in group))
+        Changes(*[add_axis(part, axis, params) for part in group]) if axis is not None and has_boxes(group) else group
         for group, axis in zip(groups, axes, strict=False)
     ]
     return (*changed, *groups[len(changed) :])

@@ -69,7 +69,7 @@ def run_one(
 
     def rest(index: int) -> Any:
         created = [select(made, splits[index].created[0]), []]
-        _, (result, (values, captured)) = splits[index].rest(created)
+        result, (values, captured) = splits[index].remainder(created)
         return result, overlay(begin, values), slots.fill(index, captured)
 
     output, values, captured = choose([functools.partial(rest, index) for index in range(len(splits))])
@@ -166,7 +166,8 @@ def _made(body: Body, splits: Sequence[Split]) -> PyTree:
                 prologue.know(place, value)
         prologue.make(missing)
         made, types = merged(prologue.tree(missing)[0], made), merged(created, types)
-    body.made([made])
+    if body.observer is not None:
+        body.observer.created([made])
     return made
 
 

@@ -248,14 +248,14 @@ def _function(
     wrt, others, split = operands.wrt, _opaque(operands.others), split_of(operands.consts[0])
     created = [select(wrt, split.created[0]), select(others, split.created[1]), [], operands.effects]
     operands = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
-    result, values = split.rest(created, operands)[1]
+    result, values = split.remainder(created, operands)
     return result, _opaque([*values[:-1], slots.fill(0, values[-1])])
 
 
 def _rule(split_of: Callable[[Sequence[Any]], Split], slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
     split = split_of(operands.consts[1])
     operands = operands._replace(others=_opaque(operands.others), effects=(), consts=())
-    result, values = split.rest(split.created, operands, *more)[1]
+    result, values = split.remainder(split.created, operands, *more)
     return result, _opaque([*values[:-1], slots.fill(1, values[-1])])
 
 

@@ -22,7 +22,7 @@ from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, keeping_lifter, transformation
 from ..rest import Rest, flatten_static
 from ..scopes.lifts import Captured
-from ..statics import is_shareable, snapshot, static_key, surroundings
+from ..statics import is_shareable, settings_key, snapshot, static_key
 from ..typing import PyTree
 from .arguments import DONATED, Donated, join_arguments, name_arguments
 from .jitting import Cache, Program
@@ -125,7 +125,10 @@ class Made(NamedTuple):
     @property
     def is_shareable(self) -> bool:
         """Whether its compiled functions may be found again, and can be kept without keeping arrays alive."""
-        return all(is_shareable(fn) and not _is_local(fn) for fn in _functions(self.args, self.options))
+        functions = _functions(self.args, self.options)
+        # A function that was made by a running function is made anew in the next call of that.
+        names = [getattr(getattr(fn, "shared_as", fn), "__qualname__", "") for fn in functions]
+        return all(map(is_shareable, functions)) and not any("<locals>" in name for name in names)
 
     def snapshot(self) -> Made:
         """Return a copy made from values that can no longer change."""
@@ -184,7 +187,7 @@ class EagerCall:
             parts = {name: kinds.split(name, value) for name, value in name_arguments(args, kwargs).items()}
             donated = () if kinds.donated is None else kinds.donated(*args, **made.options)
             static = {name: rest for name, (_, rest) in parts.items()}
-            key = static_key((made.lift, made.args, made.options)), tuple(static.items()), surroundings()
+            key = static_key((made.lift, made.args, made.options)), tuple(static.items()), settings_key()
         except (LiftError, TypeError):  # `Undescribed` is one
             return None
         arrays = {name: leaves for name, (leaves, _) in parts.items()}
@@ -223,8 +226,3 @@ def _functions(*options: Any) -> list[Callable[..., Any]]:
         elif callable(one):
             found.append(one)
     return found
-
-
-def _is_local(fn: Callable[..., Any]) -> bool:
-    """Whether a function was made by a running function, which will make another one in its next call."""
-    return "<locals>" in getattr(getattr(fn, "shared_as", fn), "__qualname__", "")

@@ -209,7 +209,7 @@ class Program:
         created, (result, values) = without_created(result, groups)
         if self.shardings is not None:
             placement = self.shardings.placement
-            placement.check_result(f"{self.layout.lift.name} at {body.place}", result)
+            placement.check_result(f"{self.layout.lift.name} at {body.path_text}", result)
             values = placement.constrain(values, body)
         call.traced = True
         changed = groups is not body.unchanged
@@ -253,7 +253,7 @@ class Signature(NamedTuple):
     def of(cls, body: Body, gone: Donated, operands: PyTree) -> Signature:
         """Return the signature of a call."""
         leaves, treedef = jax.tree.flatten((gone, operands))
-        path = f"{body.place.rstrip('/')}/{body.layout.lift.name}"
+        path = f"{body.path_text.rstrip('/')}/{body.layout.lift.name}"
         return cls(path, treedef, tuple(map(jax.typeof, leaves)))
 
 
@@ -431,7 +431,7 @@ class Compiled:
         split = Split(closed, sizes, out_tree).with_effects()
 
         def rest(created: Any, held: Any, fold_in_data: Any, gone: Donated, operands: Any) -> Any:
-            return split.rest(created, held, fold_in_data, gone, operands)[1]
+            return split.remainder(created, held, fold_in_data, gone, operands)
 
         rest.__name__ = self.program.__name__
         return split, self._jit_rest(rest)

@@ -217,7 +217,8 @@ class Loop(NamedTuple):
                 """Run the rest of one iteration, from the initial values and the leaves that it reads."""
                 (initial, now), (x_leaves, stacked_now) = see(now), slices
                 initial, operands = initial._replace(stacked=stacked_now), [*jax.tree.leaves(now), *x_leaves]
-                late, (now, ys) = split.as_trees(made_before, rest(*jax.tree.leaves(initial), *rest.of(operands)))
+                reads = [operands[place] for place in rest.places]
+                late, (now, ys) = split.as_trees(made_before, rest(*jax.tree.leaves(initial), *reads))
                 return now, (late.stacked, ys)
 
             begin = state.with_created(made.carried).begin(body, split.outputs[0])
@@ -229,7 +230,8 @@ class Loop(NamedTuple):
             previews = body.preview(single.tree(kinds.after).carried)
             _, (late, _) = loop(made._replace(carried=overlaid(made.carried, previews)), made_before)
             late = jax.tree.map(body.tag_outside, self._moved(to_axis, late))
-            body.made([(), (), *late])
+            if body.observer is not None:
+                body.observer.created([(), (), *late])
             stacked = _either(stacked, late)
             made = self._made_late(body, single, kinds, stacked)
             made_before = frozenset(split.numbers)
@@ -284,7 +286,8 @@ class Loop(NamedTuple):
         if kinds.after:  # for the first run of the loop, which computes what these read
             single.evaluate(kinds.after)
         made: Created = split.tree({**single.values, **stacked})
-        body.made([made.shared, made.carried, *made.stacked])
+        if body.observer is not None:
+            body.observer.created([made.shared, made.carried, *made.stacked])
         return single, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
 
     def _create_in_turn(self, split: Split, kinds: Kinds, single: Prologue, xs: PyTree) -> Mapping[int, Any]:

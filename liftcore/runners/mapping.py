@@ -60,6 +60,7 @@ class Elements:
         operands: the arrays that are mapped, in lists.
         in_axes: their axes, in lists.
         group_axes: the axes of the output groups.
+        created_axes: the axes of the initial values: those of the output groups, and of the results of effects.
         mesh: how operands are sharded along their mapped axes; None, as usual, if none is.
     """
 
@@ -70,6 +71,7 @@ class Elements:
     operands: tuple[list[Any], ...]
     in_axes: tuple[list[Axis], ...]
     group_axes: list[Axis]
+    created_axes: list[Axis]
     mesh: MeshAxis | None
 
     def join(self, *slices: Any) -> Any:
@@ -109,7 +111,7 @@ class Elements:
             if found is not None:
                 return found
         split = self.split(body, element)
-        axes = ([*self.group_axes, 0], *self.in_axes), (out_axes, self.group_axes)
+        axes = (self.created_axes, *self.in_axes), (out_axes, self.group_axes)
         try:
             created = self.created(split)
             outputs = self.batch(split.remainder, *axes)(created, *self.operands)
@@ -124,9 +126,8 @@ class Elements:
 
     def created(self, split: Split) -> list[PyTree]:
         """Return the initial values of all elements, and the results of effects."""
-        axes = [*self.group_axes, 0]  # results of effects are stacked
-        form = None if self.mesh is None else self.mesh.form([axes[part] for part in split.parts])
-        return split.batched_prologue(self.batch, self.operands, self.in_axes, axes, form)
+        form = None if self.mesh is None else self.mesh.form([self.created_axes[part] for part in split.parts])
+        return split.batched_prologue(self.batch, self.operands, self.in_axes, self.created_axes, form)
 
     def _run_unsplit(
         self, body: Body, element: Callable[..., Any], out_axes: InOutAxes
@@ -166,7 +167,7 @@ class Spread(Elements):
             result = self.spread(lambda *one: element(body, *one)[0], self.operands, self.in_axes, out_axes)
             return result, body.unchanged
         split = self.split(body, element)
-        axes = ([*self.group_axes, 0], *self.in_axes), (out_axes, self.group_axes)
+        axes = (self.created_axes, *self.in_axes), (out_axes, self.group_axes)
         shared = [group for group, axis in zip(split.values, self.group_axes, strict=True) if axis is None]
         try:
             operands = self.created(split), *self.operands
@@ -236,8 +237,9 @@ def over_elements(
         mesh = MeshAxis.of(operands, along, not DRAWS_SHARDED and splits(keys, key_axes))
         if mesh is not None and not mesh.gathers:
             operands = mesh.alike(operands, along)
-        group_axes = [*axes.out_axes, 0]  # what is sown is stacked
-        elements = mapper.elements(mapper, arguments, size, others, (operands,), (along,), group_axes, mesh)
+        group_axes = [*axes.out_axes, 0]  # what is sown is stacked, and so are the results of effects
+        mapping = (operands,), (along,), group_axes, [*group_axes, 0]
+        elements = mapper.elements(mapper, arguments, size, others, *mapping, mesh)
         result, groups = elements.run(body, element, out_axes)
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
 

@@ -239,7 +239,7 @@ class _TracedForms(_Forms):
     def result(self) -> tuple[Any, Any]:
         """Return what `make_mapped` returns."""
         created = self._through.tree()
-        return created[0], self._through.split.rest(created, *map(self._made.get, self._wants))[1]
+        return created[0], self._through.split.remainder(created, *map(self._made.get, self._wants))
 
     def _map(self, now: Sequence[int]) -> list[Any]:
         through, first = self._through, self._first

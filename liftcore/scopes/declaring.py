@@ -147,8 +147,13 @@ class Declaring:
 
         Raises:
             NameInUseError: if the name is taken.
+            LiftArgumentError: if the name cannot be one part of a path. Only a variable may have a `/` in its name,
+                because some Linen layers use such names.
         """
-        self.check_name(name, collection)
+        if not isinstance(name, str) or not name or (collection is None and "/" in name):
+            raise problems.no_name(cast("Scope", self), name, collection)
+        if collection is not None and (not isinstance(collection, str) or not collection or "/" in collection):
+            raise problems.no_collection(cast("Scope", self), name, collection)
         if self._adopted:
             self._unpack()
         if self.tree.owners:
@@ -169,19 +174,6 @@ class Declaring:
             held = sorted(filter(None, self._reserved[name]))
             outside = collection is None and (name, None) in self._outside
             raise problems.name_taken(cast("Scope", self), name, collection, held, outside)
-
-    def check_name(self, name: str, collection: str | None = None) -> None:
-        """Check that a name can be one part of a path, and the same for the collection of a variable.
-
-        Only a variable may have a `/` in its name, because some Linen layers use such names.
-
-        Raises:
-            LiftArgumentError: if the name is not a string, is empty or, unless it is of a variable, contains a `/`.
-        """
-        if not isinstance(name, str) or not name or (collection is None and "/" in name):
-            raise problems.no_name(cast("Scope", self), name, collection)
-        if collection is not None and (not isinstance(collection, str) or not collection or "/" in collection):
-            raise problems.no_collection(cast("Scope", self), name, collection)
 
     def free(self, name: str, collection: str | None = None) -> None:
         """Release a name that `reserve` took."""
@@ -249,15 +241,6 @@ class Declaring:
                 self._reserved.setdefault(name, set()).update(held)
             for name, count in counts.items():
                 self.counter.counts[name] = max(count, self.counter.counts.get(name, 0))
-
-    def enter_names(self, names: Names) -> None:
-        """Begin inside a lift, with the names of the scope outside.
-
-        The names of scopes stay taken. A variable may be declared once more: it is the same variable as outside.
-        """
-        if names is not _NO_NAMES:
-            self._outside = set(names.taken)
-            self.take_names(names)
 
     def stand_for(self, other: Declaring) -> None:
         """Begin in place of another scope, with the names that are taken there."""

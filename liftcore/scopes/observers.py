@@ -28,8 +28,8 @@ class LiftObserver(Protocol):
     def body(self) -> BodyObserver:
         """Called before each run of a body; returns the observer of that run."""
 
-    def made(self, created: Sequence[PyTree]) -> None:
-        """Called with the initial values that were made outside the lift; the others are None."""
+    def created(self, created: Sequence[PyTree]) -> None:
+        """Called with the initial values that were computed outside the lift; the others are None."""
 
     def close(self, body: Any) -> None:
         """Called when the outputs of the lift have been written to the scopes outside."""

@@ -6,7 +6,8 @@ variable copies the dicts on the path to it, and the other dicts stay shared wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, MappingProxyType
 from typing import Any, Self
 
@@ -31,7 +32,7 @@ from .declaring import (
 )
 from .scoped import Child, Variable
 from .sharing import Sharing
-from .tree import ANYBODY, Counter, Node, Sown, Tree
+from .tree import ANYBODY, Counter, Names, Node, Sown, Tree
 
 __all__ = ["PERTURBATIONS", "Scope"]
 
@@ -79,7 +80,7 @@ class Scope(Declaring, Sharing):
         self, variables: Variables, rngs: RNGs | None = None, mutable: Filter = False, *, initializing: bool = False
     ) -> None:
         check_variables(variables)
-        given = dict(variables), rng.streams(rngs), to_predicate(mutable)
+        given = dict(variables), {} if rngs is None else rng.streams(rngs), to_predicate(mutable)
         tree = Tree(*given, initializing=initializing, thread=ANYBODY)
         self._place(tree, tree.root, tree.counter, (), None)
 
@@ -106,20 +107,34 @@ class Scope(Declaring, Sharing):
     # -- places ------------------------------------------------------------------------------------------------------
 
     @property
+    def path_text(self) -> str:
+        """The path as errors show it, with the names of lifts: `/encoder/vmap(block)/dense`."""
+        return "/".join((self.tree.above, *self.relative_path)) or "/"
+
+    @property
+    def relative_path(self) -> Path:
+        """The path from the entry of the innermost lift, or from the root."""
+        return self.path[len(self.tree.base) :]
+
+    @property
     def is_valid(self) -> bool:
         """Whether the scope may still be used."""
         return self.tree.alive and not self._ended
-
-    @property
-    def is_live(self) -> bool:
-        """Whether no transformation is between the scope and the caller, so that the scope may change."""
-        return self.tree.running_lift is None and trace_state() == self.tree.trace
 
     def invalidate(self) -> None:
         """End the scope; at the root, end all scopes below it too."""
         self._ended = True
         if self.parent is None:
             self.tree.end()
+
+    @contextlib.contextmanager
+    def temporary(self) -> Iterator[Self]:
+        """A context that returns the scope itself and ends it on exit; until then, this thread alone may change it."""
+        self.tree.claim()
+        try:
+            yield self
+        finally:
+            self.invalidate()
 
     def push(self, name: str | None = None, prefix: str = "", reuse: bool = False) -> Scope:
         """Return a new scope one level below.
@@ -160,13 +175,6 @@ class Scope(Declaring, Sharing):
         taken = self._take_name(name, f"{getattr(fn, '__name__', 'fn')}_" if prefix is None else prefix)
         return Child(fn, self._inner(taken), named_call, partial_kwargs)
 
-    def here(self) -> Scope:
-        """Return the scope at the same place inside the innermost lift that is running over it, or the scope itself."""
-        scope = self
-        while (root := scope.tree.entered(scope.path)) is not None:
-            scope = root.below(scope.path[len(root.path) :])
-        return scope
-
     def rewound(self, rewind_rngs: bool = False) -> Scope:
         """Return a scope at the same place with all names free.
 
@@ -177,12 +185,14 @@ class Scope(Declaring, Sharing):
         counter = Counter() if rewind_rngs else self.counter
         return _new(type(self))._place(self.tree, self.node, counter, self.path, self.parent)
 
-    def beside(self) -> Scope:
-        """Return a scope at the same place for another owner: taken names stay taken, and `number` begins from 0."""
-        scope = self.rewound()
-        self._unpack()
-        scope._reserved, scope._outside = self._reserved, self._outside
-        self._shared = scope._shared = True
+    def entering(self, names: Names) -> Scope:
+        """Return a scope at the same place for the body of a lift, with the names of the scope outside.
+
+        The names of scopes stay taken. A variable may be declared once more: it is the same variable as outside.
+        """
+        scope = _new(type(self))._place(self.tree, self.node, self.counter, self.path, self.parent)
+        scope._outside = set(names.taken)
+        scope.take_names(names)
         return scope
 
     def below(self, path: Path) -> Scope:
@@ -223,11 +233,6 @@ class Scope(Declaring, Sharing):
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    @property
-    def collections(self) -> tuple[str, ...]:
-        """The names of the collections in the tree."""
-        return tuple(self.tree.variables)
-
     def collections_below(self) -> Variables:
         """Return the variables here and below without copying them; do not write to the result."""
         self.check_valid()
@@ -239,13 +244,6 @@ class Scope(Declaring, Sharing):
         if self.tree.redrawn:
             (held,), _ = partition(held, [lambda path, _: not self.tree.must_redraw(path)], self.path)
         return dict(copied(held))
-
-    def value_at(self, path: Path) -> Any:
-        """Return the value at `(collection, *modules below this scope, name)`."""
-        value: Any = self.dicts(path[0])
-        for name in path[1:]:
-            value = unwrapped(value)[name]
-        return value
 
     def mutable_variables(self) -> Variables:
         """Return the mutable variables here and below as plain dicts, as `apply` returns them."""
@@ -332,10 +330,6 @@ class Scope(Declaring, Sharing):
         for name in values:
             written[(*place, name)] = None
 
-    def put_unboxed(self, collection: str, name: str, value: Any) -> None:
-        """Write a variable and keep its metadata, if its value is boxed (see `liftcore.meta`)."""
-        self.put_variable(collection, name, meta.replace_boxed(unwrapped(self.dicts(collection).get(name)), value))
-
     def create_variable(self, collection: str, name: str, value: Any, *, tagged: bool = False) -> None:
         """Create a variable for which `must_create` is True. Its first value is kept apart: a loop begins from it.
 
@@ -389,8 +383,10 @@ class Scope(Declaring, Sharing):
             if value is None or isinstance(value, FunctionType):
                 raise problems.made_no_value(self, name, init_fn, value)
             self.create_variable("params", name, value)
-            value = unwrapped(self.node.dicts["params"][name])
-            return meta.unbox(value) if unbox else value
+            value = self.node.dicts["params"][name]
+            if not meta.is_array_type(type(value)):
+                value = meta.unbox(unwrapped(value)) if unbox else unwrapped(value)
+            return value
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
         if self.tree.redrawn and self.redraws("params", name) and init_fn is not None:
@@ -566,9 +562,11 @@ class Scope(Declaring, Sharing):
         found = self.node.dicts.get(collection)
         if found is None:
             above = self.tree.variables if self.parent is None else self.parent.dicts(collection)
-            found = unwrapped(above.get(collection if self.parent is None else self.path[-1]))
-            if type(found) is not dict and not isinstance(found, Mapping):
-                return _EMPTY
+            found = above.get(collection if self.parent is None else self.path[-1])
+            if type(found) is not dict:
+                found = unwrapped(found)
+                if not isinstance(found, Mapping):
+                    return _EMPTY
             self.node.dicts[collection] = found
         return found
 

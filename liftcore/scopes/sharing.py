@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import meta
+from .._compat import trace_state
 from ..typing import Path
-from ..values import shapes
+from ..values import shapes, unwrapped
 from . import problems
 from .tree import ANYBODY
 
@@ -38,16 +39,6 @@ class Sharing:
     # -- places --------------------------------------------------------------------------------------------------------
 
     @property
-    def path_text(self) -> str:
-        """The path as errors show it, with the names of lifts: `/encoder/vmap(block)/dense`."""
-        return "/".join((self.tree.above, *self.relative_path)) or "/"
-
-    @property
-    def relative_path(self) -> Path:
-        """The path from the entry of the innermost lift, or from the root."""
-        return self.path[len(self.tree.base) :]
-
-    @property
     def place(self) -> Hashable:
         """An object that stands for the place of the scope: scopes at one place of one tree have the same."""
         return self.node
@@ -67,6 +58,39 @@ class Sharing:
             other: the other scope.
         """
         return self.tree is other.tree and self.path == other.path[: len(self.path)]
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        """The names of the collections in the tree."""
+        return tuple(self.tree.variables)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether no transformation is between the scope and the caller, so that the scope may change."""
+        return self.tree.running_lift is None and trace_state() == self.tree.trace
+
+    def here(self) -> Scope:
+        """Return the scope at the same place inside the innermost lift that is running over it, or the scope itself."""
+        scope = cast("Scope", self)
+        while (root := scope.tree.entered(scope.path)) is not None:
+            scope = root.below(scope.path[len(root.path) :])
+        return scope
+
+    def beside(self) -> Scope:
+        """Return a scope at the same place for another owner: taken names stay taken, and `number` begins from 0."""
+        own = cast("Scope", self)
+        scope = own.rewound()
+        own._unpack()
+        scope._reserved, scope._outside = own._reserved, own._outside
+        own._shared = scope._shared = True
+        return scope
+
+    def value_at(self, path: Path) -> Any:
+        """Return the value at `(collection, *modules below this scope, name)`."""
+        value: Any = cast("Scope", self).dicts(path[0])
+        for name in path[1:]:
+            value = unwrapped(value)[name]
+        return value
 
     # -- variables -----------------------------------------------------------------------------------------------------
 
@@ -133,15 +157,6 @@ class Sharing:
         """Let any thread use the tree from now on, one at a time."""
         self.tree.thread = ANYBODY
 
-    @contextlib.contextmanager
-    def temporary(self) -> Iterator[Self]:
-        """A context that returns the scope itself and ends it on exit; until then, this thread alone may change it."""
-        self.tree.claim()
-        try:
-            yield self
-        finally:
-            cast("Scope", self).invalidate()
-
     def reader(self) -> Scope:
         """Return a scope at `entry` in a tree with the same variables, which this thread may read but not change."""
         return type(cast("Scope", self)).at(self.tree.reader())
@@ -155,7 +170,7 @@ class Sharing:
         with self.tree.outside():
             yield
 
-    # -- new variables -------------------------------------------------------------------------------------------------
+    # -- variables -----------------------------------------------------------------------------------------------------
 
     @property
     def has_view(self) -> bool:
@@ -171,6 +186,12 @@ class Sharing:
         """
         before = self.tree.sight
         self.tree.sight = view if before is None else lambda path, value: view(path, before(path, value))
+
+    def put_unboxed(self, collection: str, name: str, value: Any) -> None:
+        """Write a variable and keep its metadata, if its value is boxed (see `liftcore.meta`)."""
+        scope = cast("Scope", self)
+        held = unwrapped(scope.dicts(collection).get(name))
+        scope.put_variable(collection, name, meta.replace_boxed(held, value))
 
     # -- owners --------------------------------------------------------------------------------------------------------
 

@@ -206,7 +206,7 @@ class Tree:
         sown: captured values.
         unsplit: variables that a lift which does not hoist created.
         owners: for each path, the names that adopted values use, with the owner of each.
-        lifts: the running lifts by thread: their names, and functions that return the scopes inside.
+        lifts: the running lifts by thread: their names, and functions that return the scopes at their entry.
         thread: the thread that owns the tree, which runs the `init`, `apply` or lift. No thread owns a bound tree,
             except while a method of a module runs (`claim`).
         writer: without modules, the first thread that changed a scope.
@@ -279,17 +279,6 @@ class Tree:
         finally:
             if lifts is not None:
                 self.lifts[here] = lifts
-
-    def enter_lift(self, name: str, roots: Callable[[], Sequence[Scope]]) -> None:
-        """Record that the body of a lift begins to run in this thread; `roots` returns the scopes at its entry."""
-        self.lifts.setdefault(threading.get_ident(), []).append((name, roots))
-
-    def leave_lift(self) -> None:
-        """Record that the body ended."""
-        here = threading.get_ident()
-        self.lifts[here].pop()
-        if not self.lifts[here]:
-            del self.lifts[here]
 
     @property
     def running_lift(self) -> str | None:

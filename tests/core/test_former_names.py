@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import liftcore
+from liftcore import statics
 from liftcore.pipeline import Body, trace, with_created, without_created
 
 KEY = jax.random.key(0)
@@ -22,6 +23,11 @@ def test_a_former_name_of_a_package_is_the_present_one_with_a_warning(package: M
             assert package.Use is Body
         assert warned[0].filename == __file__
     assert "Use" not in dir(package)
+
+
+def test_surroundings_are_the_key_of_the_settings_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match=r"Write `statics\.settings_key\(\)`"):
+        assert statics.surroundings() == statics.settings_key()
 
 
 def doubled(scope: Any, x: Any) -> Any:

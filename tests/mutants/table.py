@@ -37,8 +37,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/body.py",
-        "            scope.enter_names(names)\n",
-        "            pass\n",
+        ".entering(names) for (index, route)",
+        ".rewound() for (index, route)",
         "a body does not know the names that were taken before the lift",
         (*PACK, "lift/test_remat.py"),
     ),
@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/body.py",
-        "return bool(self._splitting) or True in",
+        "return bool(self.splitting) or True in",
         "return True in",
         "a body that is split twice has initial values that the outer split cannot tell",
         ("core/test_own_lifts.py",),
@@ -184,7 +184,7 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/effects.py",
-        "        body.end_draws()",
+        "        body.counters[:] = [outer.counter.copy() for outer in body.outers]",
         "        pass",
         "a body that runs after its call counts on from the draws of the call",
         ("core/test_own_lifts.py",),
