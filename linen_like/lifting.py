@@ -26,11 +26,10 @@ from .lifecycle.calling import nowrap
 from .lifecycle.context import context, no_parent
 from .lifecycle.fields import Recipe, recipe_of
 from .module import Module
-from .rebuilding.on_scopes import ClassLift, on_scopes
+from .rebuilding.on_scopes import ClassLift, of_a_module, on_scopes
 
 __all__ = [
     "Methods",
-    "as_in_a_method",
     "flags",
     "lift_functions",
     "lift_with",
@@ -133,7 +132,7 @@ def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compar
     """
     for fn in functions:
         check_function(name, fn)
-    run = _run(lift, functions, name, compared)
+    run = _run(lift, [of_a_module(fn) for fn in functions], name, compared)
 
     @functools.wraps(functions[0])
     @boundary
@@ -154,16 +153,12 @@ def _run(lift: Lift, functions: Sequence[Callable[..., Any]], name: str, compare
     compared = compared or getattr(lift, "func", lift) is liftcore.jit
 
     def run(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], lifts: Iterable[Any] = ()) -> Any:
-        with as_in_a_method():
+        # Errors speak of modules, as in a running method.
+        with contextlib.nullcontext() if context.is_used else no_parent():
             inputs = on_scopes(name, module, functions, args, kwargs, lifts, compared)
             return lift_call(*inputs.calls)(inputs.scopes, *inputs.args, **inputs.kwargs)
 
     return run
-
-
-def as_in_a_method() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which errors speak of modules, as in a running method; inside a method it does nothing."""
-    return contextlib.nullcontext() if context.is_used else no_parent()
 
 
 def _class(name: str, methods: tuple[tuple[str, Keyed], ...], target: type[Module], prefix: str) -> Any:

@@ -268,8 +268,8 @@ class Module(fields.Base):
             `{collection: {module: {name: value}}}`.
         """
         _check_instance(self, "init")
-        made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
-        return made(rngs, *args, **kwargs)[1]
+        fn = entry.resolve_method(self, method)
+        return liftcore.init(*entry.on_scope(fn, self, mutable, capture_intermediates))(rngs, *args, **kwargs)[1]
 
     @cached_method
     def init_with_output(
@@ -283,8 +283,8 @@ class Module(fields.Base):
     ) -> tuple[Any, dict[str, Any]]:
         """Return the output of the method and the variables; see `init`."""
         _check_instance(self, "init_with_output")
-        made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
-        return made(rngs, *args, **kwargs)
+        fn = entry.resolve_method(self, method)
+        return liftcore.init(*entry.on_scope(fn, self, mutable, capture_intermediates))(rngs, *args, **kwargs)
 
     @boundary
     def lazy_init(
@@ -308,7 +308,8 @@ class Module(fields.Base):
             LazyInitError: if an initial value depends on an argument that is only a shape.
         """
         _check_instance(self, "lazy_init")
-        return entry.lazy_init(entry.resolve_method(self, method), self, mutable)(rngs, *args, **kwargs)
+        fn = entry.resolve_method(self, method)
+        return liftcore.lazy_init(*entry.on_scope(fn, self, mutable))(rngs, *args, **kwargs)
 
     @cached_method
     def apply(
@@ -337,7 +338,8 @@ class Module(fields.Base):
             The output; if `mutable` is given, a pair of the output and the variables of the mutable collections.
         """
         _check_instance(self, "apply")
-        applied = entry.apply(entry.resolve_method(self, method), self, mutable, capture_intermediates)
+        fn = entry.resolve_method(self, method)
+        applied = liftcore.apply(*entry.on_scope(fn, self, mutable, capture_intermediates))
         return applied(variables, *args, rngs=rngs, **kwargs)
 
     # -- seeing ------------------------------------------------------------------------------------------------------

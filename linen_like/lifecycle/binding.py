@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-from liftcore import Scope
+from liftcore import Scope, nn
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.owners import by_dtype, collections_of, style_of
 
@@ -29,7 +29,7 @@ from ..errors import (
     UnboundModuleError,
 )
 from .context import context
-from .fields import Base, check_plain
+from .fields import Base
 from .naming import PLAIN, map_instances, named_modules
 
 Adopted: TypeAlias = "dict[int, tuple[weakref.ref[Base], weakref.ref[Base]]]"
@@ -80,11 +80,6 @@ class State:
     def methods(self) -> dict[str, Any]:
         """The bound methods that were hashed last, by name; see `cached_method`."""
         return {}
-
-    @property
-    def defines(self) -> bool:
-        """Whether `setup` or a compact method is running, which may define submodules and variables."""
-        return self.in_setup or self.in_compact
 
     def follow(self, other: State, lifts: Iterable[Any] = ()) -> None:
         """Continue from the state of another module, for a clone of it inside a lift, or inside more lifts."""
@@ -155,7 +150,8 @@ def check_constructed(module: Base) -> None:
 def attach(module: Base) -> None:
     """Place a constructed module: below its parent module, on the scope given as parent, or nowhere yet."""
     cls, held = type(module), module.__dict__
-    check_plain(module)
+    for name, kind in cls._plain_fields.items():  # values of other kinds would fail late, or not at all
+        nn.check_option(cls.__name__, name, kind, held.get(name), cls.__name__)
     state = held["_state"] = State()
     parent = held["_parent"]
     if parent is UNSPECIFIED:

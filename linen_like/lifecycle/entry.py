@@ -99,11 +99,6 @@ def init(
     return variables
 
 
-def lazy_init(fn: Callable[..., Any], module: Base, mutable: Filter = NO_INTERMEDIATES) -> Callable[..., Any]:
-    """Like `init`, but computes only the variables, from arguments that may be shapes; see `liftcore.lazy_init`."""
-    return liftcore.lazy_init(*on_scope(fn, module, mutable))
-
-
 def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Callable[..., Any]:
     """Return the function of a module that `method=` means: a name, a function, a bound method; by default `__call__`.
 

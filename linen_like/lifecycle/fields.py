@@ -90,7 +90,8 @@ class Base:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make a module without fields."""
-        check_keywords(cls, kwargs)
+        if not kwargs.keys() <= cls.__dataclass_fields__.keys():
+            check_keywords(cls, kwargs)
         return super().__new__(cls)
 
     def __static_fields__(self) -> dict[str, Any]:
@@ -165,17 +166,6 @@ def _plain_fields(cls: type[Base]) -> dict[str, nn.OptionKind]:
 
 def _is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
-
-
-def check_plain(module: Base) -> None:
-    """Check the flags and numbers among the fields of a new module: other values would fail late, or not at all.
-
-    Raises:
-        LiftArgumentError: see `liftcore.nn.check_option`.
-    """
-    cls, held = type(module), module.__dict__
-    for name, kind in cls._plain_fields.items():
-        nn.check_option(cls.__name__, name, kind, held.get(name), cls.__name__)
 
 
 def options(layer: Base, fn: Callable[..., Any], **others: Any) -> dict[str, Any]:
