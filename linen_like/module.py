@@ -1,7 +1,7 @@
 """`Module`: a dataclass that describes a part of a model, and defines its variables where they are used.
 
-The code is split into files by idea: `fields` (the dataclass), `naming`, `binding` (unbound to bound, clones),
-`calling` (around each method), `entry` (`init`, `apply`). This file is the class that users see.
+The code is split into files by idea: `fields` (the dataclass), `binding` (unbound to bound, clones), `calling` (around
+each method), `entry` (`init`, `apply`). This file is the class that users see.
 
 What lifting relies on is listed in `fields.Base`.
 """
@@ -19,15 +19,14 @@ from liftcore.errors import JaxTransformError, LiftArgumentError, boundary, show
 from liftcore.typing import Filter, RNGs, Variables
 
 from . import rebuilding, summary
-from .cached_method import cached_method
 from .errors import (
     CallUnbindOnUnboundModuleError,
     DefineVariableError,
     InvalidInstanceModuleError,
     ModuleAttributeError,
 )
-from .lifecycle import binding, calling, entry, fields, naming
-from .lifecycle.binding import NEW, UNSPECIFIED, bound_scope
+from .lifecycle import binding, calling, entry, fields
+from .lifecycle.binding import NEW, UNSPECIFIED, bound_scope, share_scope
 from .lifecycle.calling import compact, compact_name_scope, nowrap
 from .lifecycle.context import (
     CaptureFilter,
@@ -38,8 +37,7 @@ from .lifecycle.context import (
     intercept_methods,
     override_named_call,
 )
-from .lifecycle.entry import NO_INTERMEDIATES, apply, init, init_with_output
-from .lifecycle.places import share_scope
+from .lifecycle.entry import NO_INTERMEDIATES, apply, cached_method, init, init_with_output
 
 __all__ = [
     "InterceptorContext",
@@ -130,7 +128,7 @@ class Module(fields.Base):
 
     def __repr__(self) -> str:
         fields_held = [self.__dict__.get(name) for name in type(self)._field_names]
-        in_fields = set(map(id, naming.modules_in(fields_held)))
+        in_fields = set(map(id, fields.modules_in(fields_held)))
         children = (self._state.children or {}).items()
         return fields.represented(self, {name: child for name, child in children if id(child) not in in_fields})
 

@@ -23,10 +23,9 @@ from liftcore.errors import LiftArgumentError, hide_frames, name_of, note_call, 
 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .advice import check_arrays, note_mistake
-from .binding import check_constructed, ensure_setup, entered, place
+from .binding import check_constructed, ensure_setup, entered, name_scope, place
 from .context import context, intercepted
 from .fields import Base
-from .places import name_scope
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,7 +53,7 @@ def compact(fun: F) -> F:
 
 
 def nowrap(fun: F) -> F:
-    """Leaves a method as plain Python: a call does not run `setup`, and modules made in it do not become submodules.
+    """Leave a method as plain Python: a call does not run `setup`, and modules made in it do not become submodules.
 
     Example:
         >>> import linen_like as nn
@@ -251,7 +250,7 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def named(module: Base, suffix: str) -> AbstractContextManager[None]:
-    """Names the operations within the `with` block after a module in profiles, unless names are disabled."""
+    """Name the operations within the `with` block after a module in profiles, unless names are disabled."""
     if not context.names_calls:
         return nullcontext()
     return jax.named_scope(f"{module.name or type(module).__name__}{suffix}")

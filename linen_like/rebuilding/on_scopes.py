@@ -23,8 +23,7 @@ from liftcore.statics import Undescribed, snapshot, static_key, warn_not_shared
 from ..errors import TransformedMethodReturnValueError
 from ..lifecycle.binding import State, bound_scope, ensure_setup
 from ..lifecycle.context import context
-from ..lifecycle.fields import Base, unlifted
-from ..lifecycle.naming import map_instances
+from ..lifecycle.fields import Base, map_instances, unlifted
 from .splitting import (
     BOUND,
     ArgumentAt,
@@ -126,7 +125,7 @@ class RebuildPlan(NamedTuple):
         if self.parts.alone:
             (module, *_), along = instantiate(self.parts, scopes)
         else:  # what they define again gets the same names and keys
-            counts = scopes[0].draws  # streams that start anew have no count here
+            counts = scopes[0].draws  # streams that start again have no count here
             with scopes[0].again({name: number for name, number in self.drawn if name in counts}):
                 (module, *others), along = instantiate(self.parts, scopes)
                 for other, other_state in zip(others, states, strict=True):
@@ -290,7 +289,7 @@ def _comparable(fn: Callable[..., Any], plan: RebuildPlan, closed: Mapping[int, 
 
 
 def _first_module(where: str, subject: Any, functions: Sequence[Any]) -> Any:
-    """Return the lifted module, which is bound; of several, the first. Check that the functions are no modules."""
+    """Return the lifted module, which is bound; of several, the first. Check that no function is a module."""
     modules = [subject] if isinstance(subject, Base) else jax.tree.leaves(subject)
     wrong = next((shown(leaf) for leaf in modules if not isinstance(leaf, Base)), None if modules else "no module")
     if wrong is not None:

@@ -20,8 +20,7 @@ from liftcore import Scope, split_scoped
 from liftcore.statics import is_shareable
 
 from ..lifecycle.binding import constructor, constructor_arguments
-from ..lifecycle.fields import Base
-from ..lifecycle.naming import map_instances
+from ..lifecycle.fields import Base, map_instances
 
 __all__ = [
     "BOUND",

@@ -12,7 +12,7 @@ from liftcore.errors import LiftArgumentError, check_function
 from liftcore.typing import PyTree
 
 from ..lifecycle.context import context, no_parent
-from ..lifecycle.naming import map_instances
+from ..lifecycle.fields import map_instances
 from ..rebuilding.on_scopes import OnScopes, lies_below, of_a_module, on_scopes
 from ..rebuilding.splitting import ArgumentAt
 
@@ -20,7 +20,7 @@ __all__ = ["Trees", "run_arranged", "without_modules"]
 
 
 class Scopes(list[Any]):
-    """The scopes of a lift, or the values in its results for each of them: a list type of its own, to recognize it."""
+    """The scopes of a lift, or the values in its results for each of them: a type of their own, to recognize them."""
 
 
 jax.tree_util.register_pytree_node(Scopes, lambda scopes: (tuple(scopes), None), lambda _, members: Scopes(members))
