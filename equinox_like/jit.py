@@ -251,7 +251,7 @@ def _cached() -> Callable[..., Any]:
 
 
 _shared = _cached()
-"""For all callables that are no plain functions."""
+"""The cache for all callables that are not plain functions."""
 
 
 def _donated(first: range, arrays: list[Any]) -> tuple[list[Any], list[Any]]:

@@ -1,7 +1,7 @@
 """Methods of modules, and filtered functions: callables that are pytrees.
 
 A filtered function is the result of a transformation. So `filter_jit(filter_vmap(fn))` finds its trace again, even if
-you write it anew for each call. And if `fn` holds arrays, as a module does, they are traced like those in its
+you write it again in each call. And if `fn` holds arrays, as a module does, they are traced like those in its
 arguments.
 """
 

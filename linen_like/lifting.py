@@ -339,7 +339,7 @@ def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, na
 
 
 def mark_lifted(fn: Function) -> Function:
-    """Mark a lifted function, which may be made of a method: unlike the method, it runs `setup` inside the lift."""
+    """Mark a lifted function, which may be made from a method: unlike the method, it runs `setup` inside the lift."""
     fn.__dict__.update(is_lifted=True, is_module_method=False)
     return fn
 
