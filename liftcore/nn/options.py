@@ -152,15 +152,15 @@ def checks_options(fn: Function) -> Function:
     def checking(*args: Any, **kwargs: Any) -> Any:
         for number, name in positions:
             given = args[number] if number < len(args) else kwargs.get(name)
-            if given is not None:
-                check(name, given, args)
+            if given is not None and not checked[name].allows(given):
+                fail(name, given, args)
         try:
             return fn(*args, **kwargs)
         except Exception as error:
             hide_frames(error)
             raise
 
-    def check(name: str, given: Any, args: tuple[Any, ...]) -> None:
+    def fail(name: str, given: Any, args: tuple[Any, ...]) -> None:
         owner = args[0] if args else None
         call = fn.__name__ if parameters[0] != "self" else type(owner).__name__
         path = getattr(owner, "path_text", "") if parameters[0] == "scope" else ""
