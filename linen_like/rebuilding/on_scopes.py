@@ -84,8 +84,8 @@ class ClassLift:
         may_keep_arrays: whether the transformations of its methods may keep arrays alive.
     """
 
-    def __init__(self, cores: Iterable[Callable[..., Any]]) -> None:
-        self.may_keep_arrays = any(map(may_keep_arrays, cores))
+    def __init__(self, lifts: Iterable[Callable[..., Any]]) -> None:
+        self.may_keep_arrays = any(map(may_keep_arrays, lifts))
 
 
 class RebuildPlan(NamedTuple):
