@@ -105,7 +105,7 @@ def flatten(module: Any) -> tuple[list[Any], Structure]:
     structure = _structure_of(module)
     values = module.__dict__
     children = [values[name] for name in structure[0]]
-    if not _CHANGING.isdisjoint(map(type, children)):  # a module contains itself only by way of a list or a dict
+    if not _CHANGING.isdisjoint(map(type, children)):  # a module can contain itself only through a list or a dict
         entering(module, "Leave out the reference.")
     return children, structure
 

@@ -19,7 +19,7 @@ from liftcore.caches import bounded
 from liftcore.errors import LiftArgumentError, boundary, call_user, name_of, shown
 from liftcore.statics import Undescribed, kept_with, warn_not_shared
 
-from .methods import MISSING, FilteredFunction, described_by_function, filtered, in_module_of
+from .methods import MISSING, FilteredFunction, described_by_function, filtered
 from .options import OLDER, UNSET, answered_call, check_options, given_options, leaf_name
 from .split import ScopedAt, is_dynamic, join, split_keyed, split_result
 
@@ -87,8 +87,7 @@ def filter_jit(
         raise LiftArgumentError("filter_jit, donate", what, 'Write `donate="all"`.')
     check_options("filter_jit", options, _OPTIONS)
     older = given_options("filter_jit", {}, default=default, fn=fn, args=args, kwargs=kwargs, out=out)
-    made = filtered(filter_jit, _call, fun, {"donate": donate, **older, **options})
-    return made if fun is MISSING else in_module_of(JittedFunction(made.transformation, made.fun, made.options))
+    return filtered(filter_jit, _call, fun, {"donate": donate, **older, **options}, JittedFunction)
 
 
 @described_by_function
@@ -251,7 +250,7 @@ def _cached() -> Callable[..., Any]:
 
 
 _shared = _cached()
-"""For all callables that are no plain functions."""
+"""The cache for all callables that are not plain functions."""
 
 
 def _donated(first: range, arrays: list[Any]) -> tuple[list[Any], list[Any]]:

@@ -1,7 +1,7 @@
 """Methods of modules, and filtered functions: callables that are pytrees.
 
 A filtered function is the result of a transformation. So `filter_jit(filter_vmap(fn))` finds its trace again, even if
-you write it anew for each call. And if `fn` holds arrays, as a module does, they are traced like those in its
+you write it again in each call. And if `fn` holds arrays, as a module does, they are traced like those in its
 arguments.
 """
 
@@ -24,7 +24,6 @@ __all__ = [
     "FilteredFunction",
     "described_by_function",
     "filtered",
-    "in_module_of",
     "partial_function",
 ]
 
@@ -183,7 +182,13 @@ def _call_partial(fun: Any, options: dict[str, Any], args: tuple[Any, ...], kwar
     return fun(*options["args"], *args, **{**options["keywords"], **kwargs})
 
 
-def filtered(make: Callable[..., Any], transformation: Callable[..., Any], fun: Any, options: dict[str, Any]) -> Any:
+def filtered(
+    make: Callable[..., Any],
+    transformation: Callable[..., Any],
+    fun: Any,
+    options: dict[str, Any],
+    cls: type[FilteredFunction] = FilteredFunction,
+) -> Any:
     """Return a function under a transformation; without a function, return a decorator.
 
     Args:
@@ -191,14 +196,11 @@ def filtered(make: Callable[..., Any], transformation: Callable[..., Any], fun: 
         transformation: see `FilteredFunction`.
         fun: the function, or `MISSING`.
         options: the options of the transformation.
+        cls: the class of the function.
     """
     if fun is MISSING:
         return functools.partial(make, **options)
     check_function(name_of(make), fun)
-    return in_module_of(FilteredFunction(transformation, fun, options))
-
-
-def in_module_of(made: FilteredFunction) -> FilteredFunction:
-    """Give a filtered function the module of its function, where doctest looks for it, and return it."""
-    made.__dict__["__module__"] = getattr(made.fun, "__module__", None)
+    made = cls(transformation, fun, options)
+    made.__dict__["__module__"] = getattr(fun, "__module__", None)  # where doctest looks for it
     return made

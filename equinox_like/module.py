@@ -291,7 +291,7 @@ def _check(made: Any) -> None:
 
 
 def _check_wrapper(where: str, value: Any) -> None:
-    """Warn about a function of `jax.vmap` and the like that wraps a pytree: its arrays are no leaves of the module."""
+    """Warn about a function of `jax.vmap` and the like that wraps a pytree: its arrays are not leaves of the module."""
     if hasattr(value, "__wrapped__") and jax.tree_util.all_leaves((value,)):
         hidden = [leaf for leaf in jax.tree.leaves(inspect.unwrap(value)) if is_array(leaf)]
         if hidden:

@@ -41,26 +41,26 @@ def as_arrays(values: Iterable[Any]) -> list[Any]:
     return [one if is_traceable(one) or isinstance(one, SymbolicZero) else jnp.asarray(one) for one in values]
 
 
-def along(where: str, primal: Any, way: Any) -> Any:
+def along(where: str, primal: Any, given: Any) -> Any:
     """Convert a tangent or cotangent from a rule to the form that JAX expects: None becomes zero, a number an array.
 
     Args:
         where: the name of the function, for errors.
         primal: the primal value that the tangent or cotangent belongs to.
-        way: the tangent or cotangent that the rule returned.
+        given: the tangent or cotangent that the rule returned.
 
     Raises:
         RuleStructureError: if it is not an array, a number or None.
     """
-    if way is None:
+    if given is None:
         return SymbolicZero(jax.typeof(primal).to_tangent_aval())
-    if not is_array_like(way):
+    if not is_array_like(given):
         raise RuleStructureError(
             where,
-            f"its rule returned {shown(way)}, expected an array like {shown(primal)}.",
+            f"its rule returned {shown(given)}, expected an array like {shown(primal)}.",
             "Return such an array, or None for zero.",
         )
-    return way if is_array(way) else jnp.asarray(way, primal.dtype)
+    return given if is_array(given) else jnp.asarray(given, primal.dtype)
 
 
 def taken(where: str, parts: SplitTree, tree: Any, what: str) -> list[Any]:

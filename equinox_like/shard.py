@@ -17,7 +17,7 @@ __all__ = ["filter_shard"]
 def filter_shard(x: Any, device_or_shardings: Any) -> Any:
     """Place the arrays of a pytree on devices. All other leaves are returned unchanged.
 
-    It works both inside and outside of `filter_jit`. Along the Auto axes of a mesh, it applies
+    It works both inside and outside `filter_jit`. Along the Auto axes of a mesh, it applies
     `jax.lax.with_sharding_constraint`; along the Explicit axes, which are part of the types of arrays, it applies
     `jax.sharding.reshard`.
 

@@ -175,7 +175,7 @@ class SplitResult:
         return arrays
 
     def join(self, arrays: Iterable[Any]) -> Any:
-        """Rebuild the result outside of the transformation."""
+        """Rebuild the result outside the transformation."""
         return self.parts.join(arrays)
 
 
@@ -224,7 +224,7 @@ class ScopedAt:
     make: Rest
 
     def on(self, scopes: Sequence[Scope]) -> Any:
-        """Return the value with the scopes inside of the transformation."""
+        """Return the value with the scopes inside the transformation."""
         make = self.make.value
         return (make.value if isinstance(make, Opaque) else make)(list(scopes[self.first : self.first + self.count]))
 

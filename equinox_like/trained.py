@@ -51,8 +51,8 @@ def trainable(pytree: Any, variables: Filter = "params") -> Any:
 
     Raises:
         InvalidFilterError: if `variables` is not a filter.
-        LiftArgumentError: if it matches nothing, and is neither "params" nor says that it may be empty, as `None` and
-            `("batch_stats", None)` do.
+        LiftArgumentError: if it matches nothing, unless it is "params", is None, or includes None, as
+            `("batch_stats", None)` does.
     """
     predicate, found = to_predicate(variables), Parameters.of(pytree, ("params",))
     nodes = jax.tree.leaves_with_path(pytree, is_leaf=_is_applied)
@@ -79,7 +79,7 @@ def _is_applied(node: Any) -> bool:
 
 
 def _path(path: tuple[str, ...], collection: str | None, applied: Container[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """Return the path that begins with the collection, or None for a leaf that is no variable.
+    """Return the path that begins with the collection, or None for a leaf that is not a variable.
 
     In an `Applied`, the names "variables" and that of the collection are left out.
     """

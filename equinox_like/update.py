@@ -199,7 +199,7 @@ def _nodes(where: Callable[[Any], Any], tree: Any) -> tuple[list[Any], bool]:
 
 
 def _check_not_static(value: Any, nodes: Iterable[Any]) -> None:
-    """Raise the error for the value of a static field, which is no node of the pytree."""
+    """Raise the error for the value of a static field, which is not a node of the pytree."""
     for node in filter(dataclasses.is_dataclass, nodes):
         for one in dataclasses.fields(node):
             if one.metadata.get("static", False) and getattr(node, one.name, None) is value:

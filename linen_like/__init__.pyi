@@ -55,6 +55,7 @@ from .fp8_ops import (
     NANOOFp8DotGeneralOp,
 )
 from .initializers import ones, ones_init, zeros, zeros_init
+from .lifecycle.binding import share_scope
 from .lifecycle.calling import compact, compact_name_scope, nowrap
 from .lifecycle.context import (
     InterceptorContext,
@@ -65,7 +66,6 @@ from .lifecycle.context import (
     override_named_call,
 )
 from .lifecycle.entry import apply, init, init_with_output
-from .lifecycle.places import share_scope
 from .lifting import lift_with, transformation
 from .lora import LoRA, LoRADense, merge_lora, unmerge_lora
 from .module import Module, merge_param

@@ -303,7 +303,7 @@ def _products(module: MultiHeadDotProductAttention) -> dict[str, Any]:
 
 
 def _called(where: str, fn: Callable[..., Array], *args: Any, **given: Any) -> Array:
-    """Call a function that does not know where it is called; its errors name the layer."""
+    """Call a function so that its errors name the layer."""
     try:
         return fn(*args, **given)
     except LiftArgumentError as error:

@@ -108,7 +108,7 @@ class _Cell(RNNCellBase):
 
     @property
     def num_feature_axes(self) -> int:
-        """One."""
+        """One: the features are the last axis."""
         return 1
 
 

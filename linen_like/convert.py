@@ -182,7 +182,7 @@ def _as_made(module: Any, collection: str, given: Variables, made: Variables) ->
     """Return a collection with the containers and boxes that the model makes, after checking names and shapes."""
     bare = unbox(made)
     expected = to_state_dict(bare)
-    # In a state dict, boxes are dicts with `value`, be they those of this library or of flax.
+    # In a state dict, a box of this library or of flax is a dict with `value`.
     state = _without_boxes(to_state_dict(given), expected)
     _check(module, collection, dict(leaves_of(state)), dict(leaves_of(expected)))
     restored: Variables = replace_boxed(made, from_state_dict(bare, state))

@@ -47,7 +47,7 @@ class Embed(Module):
         embedding_init: makes the table.
         promote_dtype: converts table and query to one dtype: called as `promote_dtype(table, dtype=dtype)`, or with
             both.
-        out_sharding: the sharding of the vectors at indices, on a mesh of Explicit axes: a `PartitionSpec` or
+        out_sharding: the sharding of the vectors that a call looks up, on a mesh of Explicit axes: a `PartitionSpec` or
             `NamedSharding`. By default it follows from the indices and, for the features, from the table.
     """
 

@@ -26,11 +26,10 @@ from .lifecycle.calling import nowrap
 from .lifecycle.context import context, no_parent
 from .lifecycle.fields import Recipe, recipe_of
 from .module import Module
-from .rebuilding.on_scopes import ClassLift, on_scopes
+from .rebuilding.on_scopes import ClassLift, of_a_module, on_scopes
 
 __all__ = [
     "Methods",
-    "as_in_a_method",
     "flags",
     "lift_functions",
     "lift_with",
@@ -133,7 +132,7 @@ def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compar
     """
     for fn in functions:
         check_function(name, fn)
-    run = _run(lift, functions, name, compared)
+    run = _run(lift, [of_a_module(fn) for fn in functions], name, compared)
 
     @functools.wraps(functions[0])
     @boundary
@@ -154,16 +153,12 @@ def _run(lift: Lift, functions: Sequence[Callable[..., Any]], name: str, compare
     compared = compared or getattr(lift, "func", lift) is liftcore.jit
 
     def run(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], lifts: Iterable[Any] = ()) -> Any:
-        with as_in_a_method():
+        # Errors speak of modules, as in a running method.
+        with contextlib.nullcontext() if context.is_used else no_parent():
             inputs = on_scopes(name, module, functions, args, kwargs, lifts, compared)
             return lift_call(*inputs.calls)(inputs.scopes, *inputs.args, **inputs.kwargs)
 
     return run
-
-
-def as_in_a_method() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which errors speak of modules, as in a running method; inside a method it does nothing."""
-    return contextlib.nullcontext() if context.is_used else no_parent()
 
 
 def _class(name: str, methods: tuple[tuple[str, Keyed], ...], target: type[Module], prefix: str) -> Any:
@@ -344,7 +339,7 @@ def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, na
 
 
 def mark_lifted(fn: Function) -> Function:
-    """Mark a lifted function, which may be made of a method: unlike the method, it runs `setup` inside the lift."""
+    """Mark a lifted function, which may be made from a method: unlike the method, it runs `setup` inside the lift."""
     fn.__dict__.update(is_lifted=True, is_module_method=False)
     return fn
 

@@ -198,7 +198,7 @@ class _Adding:
         before = self.added[place]
         y = next_fun(*args, **kwargs)
         self.seen[place] = type(layer).__name__
-        inner = self.added[place] > before  # a method called that of its base class, which added it
+        inner = self.added[place] > before  # a method called the same method of its base class, which added it
         if inner or not self.is_target(path, layer.scope.get_variable("params", kernel)):
             return y
         self.added[place] += 1

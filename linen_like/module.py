@@ -1,7 +1,7 @@
 """`Module`: a dataclass that describes a part of a model, and defines its variables where they are used.
 
-The code is split into files by idea: `fields` (the dataclass), `naming`, `binding` (unbound to bound, clones),
-`calling` (around each method), `entry` (`init`, `apply`). This file is the class that users see.
+The code is split into files by idea: `fields` (the dataclass), `binding` (unbound to bound, clones), `calling` (around
+each method), `entry` (`init`, `apply`). This file is the class that users see.
 
 What lifting relies on is listed in `fields.Base`.
 """
@@ -19,15 +19,14 @@ from liftcore.errors import JaxTransformError, LiftArgumentError, boundary, show
 from liftcore.typing import Filter, RNGs, Variables
 
 from . import rebuilding, summary
-from .cached_method import cached_method
 from .errors import (
     CallUnbindOnUnboundModuleError,
     DefineVariableError,
     InvalidInstanceModuleError,
     ModuleAttributeError,
 )
-from .lifecycle import binding, calling, entry, fields, naming
-from .lifecycle.binding import NEW, UNSPECIFIED, bound_scope
+from .lifecycle import binding, calling, entry, fields
+from .lifecycle.binding import NEW, UNSPECIFIED, bound_scope, share_scope
 from .lifecycle.calling import compact, compact_name_scope, nowrap
 from .lifecycle.context import (
     CaptureFilter,
@@ -38,8 +37,7 @@ from .lifecycle.context import (
     intercept_methods,
     override_named_call,
 )
-from .lifecycle.entry import NO_INTERMEDIATES, apply, init, init_with_output
-from .lifecycle.places import share_scope
+from .lifecycle.entry import NO_INTERMEDIATES, apply, cached_method, init, init_with_output
 
 __all__ = [
     "InterceptorContext",
@@ -130,7 +128,7 @@ class Module(fields.Base):
 
     def __repr__(self) -> str:
         fields_held = [self.__dict__.get(name) for name in type(self)._field_names]
-        in_fields = set(map(id, naming.modules_in(fields_held)))
+        in_fields = set(map(id, fields.modules_in(fields_held)))
         children = (self._state.children or {}).items()
         return fields.represented(self, {name: child for name, child in children if id(child) not in in_fields})
 
@@ -268,8 +266,8 @@ class Module(fields.Base):
             `{collection: {module: {name: value}}}`.
         """
         _check_instance(self, "init")
-        made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
-        return made(rngs, *args, **kwargs)[1]
+        fn = entry.resolve_method(self, method)
+        return liftcore.init(*entry.on_scope(fn, self, mutable, capture_intermediates))(rngs, *args, **kwargs)[1]
 
     @cached_method
     def init_with_output(
@@ -283,8 +281,8 @@ class Module(fields.Base):
     ) -> tuple[Any, dict[str, Any]]:
         """Return the output of the method and the variables; see `init`."""
         _check_instance(self, "init_with_output")
-        made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
-        return made(rngs, *args, **kwargs)
+        fn = entry.resolve_method(self, method)
+        return liftcore.init(*entry.on_scope(fn, self, mutable, capture_intermediates))(rngs, *args, **kwargs)
 
     @boundary
     def lazy_init(
@@ -308,7 +306,8 @@ class Module(fields.Base):
             LazyInitError: if an initial value depends on an argument that is only a shape.
         """
         _check_instance(self, "lazy_init")
-        return entry.lazy_init(entry.resolve_method(self, method), self, mutable)(rngs, *args, **kwargs)
+        fn = entry.resolve_method(self, method)
+        return liftcore.lazy_init(*entry.on_scope(fn, self, mutable))(rngs, *args, **kwargs)
 
     @cached_method
     def apply(
@@ -337,7 +336,8 @@ class Module(fields.Base):
             The output; if `mutable` is given, a pair of the output and the variables of the mutable collections.
         """
         _check_instance(self, "apply")
-        applied = entry.apply(entry.resolve_method(self, method), self, mutable, capture_intermediates)
+        fn = entry.resolve_method(self, method)
+        applied = liftcore.apply(*entry.on_scope(fn, self, mutable, capture_intermediates))
         return applied(variables, *args, rngs=rngs, **kwargs)
 
     # -- seeing ------------------------------------------------------------------------------------------------------

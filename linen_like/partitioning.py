@@ -364,7 +364,7 @@ def vmap_with_axes(
 
 
 def _with_names(target: Target, axes: Mapping[Any, Any], names: Mapping[str, str], methods: Methods) -> Target:
-    """Lift a target; outside of it, the kept names include the name of the new axis."""
+    """Lift a target; outside the lift, the kept names include the name of the new axis."""
     for collection, name in names.items():
         place_of_axis = {f"{collection}{_SUFFIX}": axes[collection]}
         target = add_metadata_axis(target, place_of_axis, {PARTITION_NAME: name}, methods)

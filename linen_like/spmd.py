@@ -2,7 +2,7 @@
 
 Boxed metadata comes from `liftcore.meta`. This file adds *logical* names such as `embed` or `heads`: a model names its
 axes, and the training code maps each name to an axis of the mesh by rules. `jax.jit` knows the rules of a `with` block:
-under other rules a function is traced again. `init_sharded` makes each variable where its names say.
+under other rules a function is traced again. `init_sharded` makes each variable on the devices that its names give it.
 
 `set_logical_axis_rules` is left out, since it would set rules for all code that runs later.
 """

@@ -116,7 +116,7 @@ def flatten(module: Structured) -> tuple[list[Any], Definition]:
 
 
 def _kept(module: Structured, structure: Structure, others: Mapping[str, Any]) -> Definition | None:
-    """Return the kept definition if all values are the same objects; to compare them is faster than to make it anew."""
+    """Return the kept definition if all values are the same objects: comparing them is faster than making it again."""
     if module._kept is None:
         return None
     before, values, definition = module._kept

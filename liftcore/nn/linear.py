@@ -19,7 +19,7 @@ from .dtypes import PromoteDtypeFn, promote_dtype
 from .equation import to_equation
 from .options import checks_options
 from .params import folded, param_for
-from .sharding import Labels, agree, align, check_out_sharding, explained, product_sharding, reshape
+from .sharding import Labels, agree, align, check_out_sharding, explained, is_sharded, product_sharding, reshape
 
 __all__ = ["affine", "affine_einsum", "dense", "dense_general", "einsum"]
 
@@ -281,10 +281,11 @@ def affine(
     )
     batch_shape, features = tuple(shape[i] for i in batch), sizes[len(lead) :]
     summed = tuple(range(len(batch), len(lead)))
-    labels = _labels(len(shape), axes, batch, len(features))
-    inputs, kernel = agree(inputs, kernel, labels)
-    if out_sharding is None:
-        out_sharding = product_sharding(inputs, kernel, labels)
+    if is_sharded(inputs, kernel):
+        labels = _labels(len(shape), axes, batch, len(features))
+        inputs, kernel = agree(inputs, kernel, labels)
+        if out_sharding is None:
+            out_sharding = product_sharding(inputs, kernel, labels)
     options = _given(preferred_element_type=preferred_element_type, out_sharding=out_sharding)
     with explained(where, _FIX, inputs=inputs, kernel=kernel):
         y = (dot_general or lax.dot_general)(
@@ -346,9 +347,10 @@ def affine_einsum(
     check_out_sharding(where, out_sharding)
     shape = jnp.shape(kernel)
     equation = to_equation(where, einsum_str, jnp.shape(inputs), shape)
-    inputs, kernel = agree(inputs, kernel, equation)
-    if out_sharding is None:
-        out_sharding = product_sharding(inputs, kernel, equation)
+    if is_sharded(inputs, kernel):
+        inputs, kernel = agree(inputs, kernel, equation)
+        if out_sharding is None:
+            out_sharding = product_sharding(inputs, kernel, equation)
     options = _given(preferred_element_type=preferred_element_type, out_sharding=out_sharding)
     with explained(where, _FIX, inputs=inputs, kernel=kernel):
         y = (einsum_op or jnp.einsum)(einsum_str, inputs, kernel, precision=precision, **options)

@@ -66,7 +66,11 @@ def _one_that(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _is_size(value: Any) -> bool:
-    return _is_plain(value) and not isinstance(value, float)
+    return type(value) is int or (_is_plain(value) and not isinstance(value, float))
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value) is bool or _is_zero_or_one(value)
 
 
 def _is_plain(value: Any) -> bool:
@@ -82,9 +86,11 @@ def _has_axes(value: Any) -> bool:
     return isinstance(shape := getattr(value, "shape", ()), tuple) and shape != ()
 
 
+_is_zero_or_one = _one_that(lambda value: type(value) in (bool, int) and value in (0, 1))
+
 _NUMBER = OptionKind("a number", _one_that(lambda value: True), "0.5")
 _KINDS = {
-    "bool": OptionKind("a bool", _one_that(lambda value: type(value) in (bool, int) and value in (0, 1)), "True"),
+    "bool": OptionKind("a bool", _is_flag, "True"),
     "int": OptionKind("an int", _is_size, "1"),
     "int | Sequence[int]": OptionKind("an int, or several", _is_plain, "1"),
     "float": OptionKind("a number", lambda value: not isinstance(value, str | bytes), "1.0"),
@@ -152,15 +158,15 @@ def checks_options(fn: Function) -> Function:
     def checking(*args: Any, **kwargs: Any) -> Any:
         for number, name in positions:
             given = args[number] if number < len(args) else kwargs.get(name)
-            if given is not None:
-                check(name, given, args)
+            if given is not None and not checked[name].allows(given):
+                fail(name, given, args)
         try:
             return fn(*args, **kwargs)
         except Exception as error:
             hide_frames(error)
             raise
 
-    def check(name: str, given: Any, args: tuple[Any, ...]) -> None:
+    def fail(name: str, given: Any, args: tuple[Any, ...]) -> None:
         owner = args[0] if args else None
         call = fn.__name__ if parameters[0] != "self" else type(owner).__name__
         path = getattr(owner, "path_text", "") if parameters[0] == "scope" else ""

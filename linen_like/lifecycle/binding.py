@@ -1,4 +1,4 @@
-"""Binding: gives a module its place in the tree, adopts its submodules, runs `setup`, and makes clones.
+"""Binding: gives a module its place in the tree, adopts its submodules, runs `setup`, makes clones, and shares places.
 
 A module is *unbound* (a description, `scope` is None) or *bound* to a scope. It is bound when it is constructed inside
 a running method of a bound parent, when a bound parent adopts it as an attribute, or when it is made again on a scope:
@@ -17,20 +17,20 @@ from typing import Any, TypeAlias
 
 import jax
 
-from liftcore import Scope
+from liftcore import Scope, nn
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.owners import by_dtype, collections_of, style_of
 
 from ..errors import (
     AssignSubModuleError,
+    CallShareScopeOnUnboundModuleError,
     IncorrectPostInitOverrideError,
     SetAttributeFrozenModuleError,
     SetAttributeInModuleSetupError,
     UnboundModuleError,
 )
 from .context import context
-from .fields import Base, check_plain
-from .naming import PLAIN, map_instances, named_modules
+from .fields import PLAIN, Base, map_instances, named_modules
 
 Adopted: TypeAlias = "dict[int, tuple[weakref.ref[Base], weakref.ref[Base]]]"
 
@@ -80,11 +80,6 @@ class State:
     def methods(self) -> dict[str, Any]:
         """The bound methods that were hashed last, by name; see `cached_method`."""
         return {}
-
-    @property
-    def defines(self) -> bool:
-        """Whether `setup` or a compact method is running, which may define submodules and variables."""
-        return self.in_setup or self.in_compact
 
     def follow(self, other: State, lifts: Iterable[Any] = ()) -> None:
         """Continue from the state of another module, for a clone of it inside a lift, or inside more lifts."""
@@ -155,7 +150,8 @@ def check_constructed(module: Base) -> None:
 def attach(module: Base) -> None:
     """Place a constructed module: below its parent module, on the scope given as parent, or nowhere yet."""
     cls, held = type(module), module.__dict__
-    check_plain(module)
+    for name, kind in cls._plain_fields.items():  # values of other kinds would fail late, or not at all
+        nn.check_option(cls.__name__, name, kind, held.get(name), cls.__name__)
     state = held["_state"] = State()
     parent = held["_parent"]
     if parent is UNSPECIFIED:
@@ -353,6 +349,80 @@ def deep_clone(module: Base, parent: Any, reset_names: bool, updates: dict[str, 
     arguments = {**constructor_arguments(module), **updates}
     fields = {name: map_instances(value, Base, below) for name, value in arguments.items()}
     return constructor(module)(parent=parent, **fields)
+
+
+# --- places other than a module's own ---------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def name_scope(module: Base, name: str) -> Iterator[None]:
+    """Place submodules below a name, while a method with its own name scope is running."""
+    state, scope = module._state, module.scope
+    if scope.number(f"{name}()") == 0:  # counted like automatic names, which pass through lifts
+        scope.reserve(name)
+    before, state.home = state.home, scope.below((name,))
+    try:
+        yield
+    finally:
+        state.home = before
+
+
+def share_scope(module: Base, other: Any, /) -> None:
+    """Put two bound modules in one place: the variables and submodules of both are side by side, under one name.
+
+    If one is a submodule of the other, it moves up to the module that holds it; otherwise the first moves to the
+    second. Submodules that it already holds move with it. Call this in `setup`, before either of them is used:
+    variables that already exist stay where they are.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class WithScale(nn.Module):
+        ...     base: nn.Module
+        ...     def setup(self):
+        ...         nn.share_scope(self, self.base)
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return self.base(x) * self.param("scale", jax.nn.initializers.ones, ())
+        >>> variables = WithScale(nn.Dense(2)).init(jax.random.key(0), jax.numpy.ones(3))
+        >>> sorted(variables["params"])
+        ['bias', 'kernel', 'scale']
+
+    Args:
+        module: a module.
+        other: another one.
+
+    Raises:
+        CallShareScopeOnUnboundModuleError: if one of them is unbound.
+        NameInUseError: later, if both use one name.
+    """
+    for one in (module, other):
+        if not isinstance(one, Base):
+            raise LiftArgumentError(
+                "nn.share_scope",
+                f"expected two modules, given {shown(one)}.",
+                "Pass `self` and a module that it holds: `nn.share_scope(self, self.base)`.",
+            )
+        if one.scope is None:
+            raise CallShareScopeOnUnboundModuleError(
+                f"share_scope of {place(module)} and {place(other)}",
+                f"{type(one).__name__} is a description without variables.",
+                "Call it in `setup`, with `self` and a module that it holds: `nn.share_scope(self, self.base)`.",
+            )
+    above, below = module.scope, other.scope
+    moved, scope = (other, above) if above.holds(below) else (module, below)
+    left = moved.scope
+    if left.parent is not None and left.name is not None:
+        left.parent.free(left.name)
+    _move(moved, scope.beside())
+
+
+def _move(module: Base, scope: Any) -> None:
+    """Move a module to another scope, and the submodules that it already holds below that scope."""
+    left = module.scope
+    module.__dict__["scope"] = scope
+    for child in (module._state.children or {}).values():
+        if child.scope is not None and child.scope.parent is left:
+            _move(child, scope.push(child.name))
 
 
 # --- threads ----------------------------------------------------------------------------------------------------------

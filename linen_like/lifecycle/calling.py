@@ -23,10 +23,9 @@ from liftcore.errors import LiftArgumentError, hide_frames, name_of, note_call, 
 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .advice import check_arrays, note_mistake
-from .binding import check_constructed, ensure_setup, entered, place
+from .binding import check_constructed, ensure_setup, entered, name_scope, place
 from .context import context, intercepted
 from .fields import Base
-from .places import name_scope
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,7 +53,7 @@ def compact(fun: F) -> F:
 
 
 def nowrap(fun: F) -> F:
-    """Leaves a method as plain Python: a call does not run `setup`, and modules made in it do not become submodules.
+    """Leave a method as plain Python: a call does not run `setup`, and modules made in it do not become submodules.
 
     Example:
         >>> import linen_like as nn
@@ -161,16 +160,17 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
         if not state.ready:
             _begin(self, getattr(fun, "is_lifted", False))
         begins = is_compact and not state.in_compact
-        if begins:
-            _check_bound(self, name)
-            state.in_compact = True
+        if begins and scope is None:
+            raise _unbound(self, name)
+        state.in_compact = begins or state.in_compact
         stack = context.modules
         stack.append(self)
         try:
             with named(self, suffix):
                 run = intercepted(fun, name) if context.interceptors else fun
                 y = run(self, *args, **kwargs)
-            _keep(self, name, y)
+            if (capture := context.captures[-1]) and capture(self, name):
+                self.sow("intermediates", name, y)
             return y
         except Exception as error:
             _explain(error, self, fun, args, kwargs)
@@ -180,8 +180,7 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
             stack.pop()
             if is_compact:
                 self.scope.free_all(numbers=begins)
-                if begins:
-                    state.in_compact = False
+                state.in_compact = not begins
 
     method.is_module_method = True  # type: ignore[attr-defined]
     return method
@@ -211,7 +210,8 @@ def _in_name_scope(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _check_bound(self, name)
+        if self.scope is None:
+            raise _unbound(self, name)
         with name_scope(self, name):
             return fun(self, *args, **kwargs)
 
@@ -236,7 +236,8 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
                 fun = setup.__wrapped__
                 run = intercepted(fun, "setup") if context.interceptors else fun
                 run(self)
-            _keep(self, "setup", None)
+            if (capture := context.captures[-1]) and capture(self, "setup"):
+                self.sow("intermediates", "setup", None)
         except (TypeError, AttributeError) as error:
             note_mistake(error)
             raise
@@ -249,16 +250,10 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def named(module: Base, suffix: str) -> AbstractContextManager[None]:
-    """Names the operations within the `with` block after a module in profiles, unless names are disabled."""
+    """Name the operations within the `with` block after a module in profiles, unless names are disabled."""
     if not context.names_calls:
         return nullcontext()
     return jax.named_scope(f"{module.name or type(module).__name__}{suffix}")
-
-
-def _keep(module: Base, name: str, y: Any) -> None:
-    capture = context.captures[-1]
-    if capture is not None and capture(module, name):
-        module.sow("intermediates", name, y)
 
 
 def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:
@@ -297,9 +292,8 @@ def _in_descriptor(module: Base, kind: str, name: str, error: AttributeError) ->
     )
 
 
-def _check_bound(module: Base, name: str) -> None:
-    if module.scope is not None:
-        return
+def _unbound(module: Base, name: str) -> CallCompactUnboundModuleError:
+    """Return the error for a compact method that is called on an unbound module."""
     check_constructed(module)
     cls, running = type(module).__name__, context.modules[-1]
     if running is None or running.scope is None:
@@ -314,4 +308,4 @@ def _check_bound(module: Base, name: str) -> None:
     else:
         what = f"it was called in {place(running)}, but the module is not a submodule of it: it was made elsewhere."
         fix = f"Make it there, or declare it as a field, `{cls.lower()}: nn.Module`, and call `self.{cls.lower()}`."
-    raise CallCompactUnboundModuleError(f"{cls}.{name}", what, fix)
+    return CallCompactUnboundModuleError(f"{cls}.{name}", what, fix)

@@ -1,6 +1,11 @@
 """Entry: turns functions of a module into pure functions of variables and keys, for `Module.init` and the like.
 
 Each call clones the module onto the root scope of a new tree, so the given module stays an unbound description.
+
+JAX caches a trace under the function that it was given, and holds that function weakly. Python makes a new bound method
+at each access, so `jax.jit(module.apply)` would be traced each time. A module therefore keeps a method that is hashed,
+as `jax.jit` does (`cached_method`). Equal modules do not share their methods: the result of a method depends on more
+than the fields of its module.
 """
 
 from __future__ import annotations
@@ -8,18 +13,19 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar, cast
 
 import liftcore
-from liftcore.errors import LiftArgumentError, LiftError, boundary, note_call, shown
+from liftcore.errors import LiftArgumentError, LiftError, boundary, hide_frames, note_call, shown
 from liftcore.filters import DenyList, union
+from liftcore.statics import Undescribed, static_key
 from liftcore.typing import Filter
 
 from ..errors import ApplyModuleInvalidMethodError, InvalidInstanceModuleError, ModuleAttributeError
 from .advice import add_to_fix
 from .binding import deep_clone, place
-from .context import CaptureFilter, capturing
+from .context import CaptureFilter, capturing, context
 from .fields import Base
 
 NO_INTERMEDIATES = DenyList("intermediates")
@@ -97,11 +103,6 @@ def init(
         return initialized(*args, **kwargs)[1]
 
     return variables
-
-
-def lazy_init(fn: Callable[..., Any], module: Base, mutable: Filter = NO_INTERMEDIATES) -> Callable[..., Any]:
-    """Like `init`, but computes only the variables, from arguments that may be shapes; see `liftcore.lazy_init`."""
-    return liftcore.lazy_init(*on_scope(fn, module, mutable))
 
 
 def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Callable[..., Any]:
@@ -203,3 +204,96 @@ def on_scope(
 
 def _is_call(module: Base, method_name: str) -> bool:
     return method_name == "__call__"
+
+
+# --- bound methods that a module keeps --------------------------------------------------------------------------------
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cached_method(fun: F) -> F:
+    """Turn a method into one that each module keeps.
+
+    Two bound methods are equal if they belong to the same module, and its fields still have the same values.
+
+    Example:
+        >>> import linen_like as nn
+        >>> model = nn.Dense(3)
+        >>> model.apply == model.apply, model.apply == nn.Dense(3).apply
+        (True, False)
+    """
+    return cast(F, _CachedMethod(fun))
+
+
+class _CachedMethod:
+    """The descriptor that `cached_method` puts into the class."""
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        functools.update_wrapper(cast(Any, self), fun)
+        self.fun = fun
+
+    def __get__(self, module: Base, cls: type | None = None) -> Any:
+        return self.fun if module is None else _BoundMethod(self.fun, module)
+
+
+class _BoundMethod:
+    # A bound method; its docstring is the docstring of the function.
+
+    __slots__ = ("__func__", "__self__", "__weakref__", "_value")
+
+    def __init__(self, fun: Callable[..., Any], module: Base) -> None:
+        self.__func__, self.__self__ = fun, module
+        self._value: tuple[Hashable, ...] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self.__func__(self.__self__, *args, **kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _BoundMethod) and self._compared() == other._compared())
+
+    def __hash__(self) -> int:
+        value = self._compared()
+        methods, name = self.__self__._state.methods, self.__func__.__name__
+        if methods.get(name) != self:  # JAX knows the first of equal methods
+            methods[name] = self
+        return hash(value)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__func__, name)
+
+    def __reduce__(self) -> Any:
+        return getattr, (self.__self__, self.__func__.__name__)
+
+    def __repr__(self) -> str:
+        return repr(self._bound())
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self.__func__.__doc__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._bound())
+
+    def _bound(self) -> types.MethodType:
+        return types.MethodType(self.__func__, self.__self__)
+
+    def _compared(self) -> tuple[Hashable, ...]:
+        """Return what is compared: the function, the module itself, the values of its fields, and interceptors."""
+        if self._value is None:
+            # Interceptors are part of the trace, so a method with interceptors equals no other method.
+            around = object() if context.interceptors else context.names_calls
+            self._value = self.__func__, id(self.__self__), around, _fields_of(self.__self__)
+        return self._value
+
+
+def _fields_of(module: Base) -> Hashable:
+    """Return the values of a module's fields; None if they have no key, so that only the module itself is compared."""
+    try:
+        return static_key(module)
+    except Undescribed:
+        return None

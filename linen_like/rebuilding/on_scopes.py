@@ -17,18 +17,38 @@ from typing import Any, NamedTuple
 import jax
 
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, check_function, name_of, note_call, shown
+from liftcore.errors import LiftArgumentError, name_of, note_call, shown
 from liftcore.statics import Undescribed, snapshot, static_key, warn_not_shared
 
 from ..errors import TransformedMethodReturnValueError
 from ..lifecycle.binding import State, bound_scope, ensure_setup
 from ..lifecycle.context import context
-from ..lifecycle.fields import Base, unlifted
-from ..lifecycle.naming import map_instances
-from .closures import BOUND, closed_over, may_keep_arrays, with_closed_over
-from .template import ArgumentAt, Parts, StandIn, Template, TemplateBuilder, instantiate, scopes_of
+from ..lifecycle.fields import Base, map_instances, unlifted
+from .splitting import (
+    BOUND,
+    ArgumentAt,
+    Parts,
+    StandIn,
+    Template,
+    TemplateBuilder,
+    closed_over,
+    instantiate,
+    may_keep_arrays,
+    scopes_of,
+    with_closed_over,
+)
 
-__all__ = ["NONE", "Call", "ClassLift", "OnScopes", "RebuildPlan", "lies_below", "on_scopes", "split_module"]
+__all__ = [
+    "NONE",
+    "Call",
+    "ClassLift",
+    "OnScopes",
+    "RebuildPlan",
+    "lies_below",
+    "of_a_module",
+    "on_scopes",
+    "split_module",
+]
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -64,8 +84,8 @@ class ClassLift:
         may_keep_arrays: whether the transformations of its methods may keep arrays alive.
     """
 
-    def __init__(self, cores: Iterable[Callable[..., Any]]) -> None:
-        self.may_keep_arrays = any(map(may_keep_arrays, cores))
+    def __init__(self, lifts: Iterable[Callable[..., Any]]) -> None:
+        self.may_keep_arrays = any(map(may_keep_arrays, lifts))
 
 
 class RebuildPlan(NamedTuple):
@@ -100,25 +120,21 @@ class RebuildPlan(NamedTuple):
         return (*found, *states, self.drawn, jax.tree.structure(self.subject), self.at_home)
 
     def made(self, scopes: Sequence[Scope]) -> tuple[Any, list[Any]]:
-        """Make the module on other scopes, and what comes along."""
-        module, along = self._on(scopes)
-        module._state.follow(self.states[0])
-        module._state.home = scopes[-1] if self.at_home else None
-        return module, along
-
-    def _on(self, scopes: Sequence[Scope]) -> tuple[Any, list[Any]]:
-        """Make them in the states in which they start; what they define again gets the same names."""
+        """Make the module on other scopes, and what comes along, in the states in which they start."""
+        state, *states = self.states
         if self.parts.alone:
-            modules, along = instantiate(self.parts, scopes)
-            return modules[0], along
-        counts = scopes[0].draws  # streams that start anew have no count here
-        with scopes[0].again({name: number for name, number in self.drawn if name in counts}):
-            (module, *others), along = instantiate(self.parts, scopes)
-            for other, state in zip(others, self.states[1:], strict=True):
-                if other is not None:
-                    other._state.follow(state)
-            if self.states[0].reuse or self.states[0].begins:
-                ensure_setup(module)
+            (module, *_), along = instantiate(self.parts, scopes)
+        else:  # what they define again gets the same names and keys
+            counts = scopes[0].draws  # streams that start again have no count here
+            with scopes[0].again({name: number for name, number in self.drawn if name in counts}):
+                (module, *others), along = instantiate(self.parts, scopes)
+                for other, other_state in zip(others, states, strict=True):
+                    if other is not None:
+                        other._state.follow(other_state)
+                if state.reuse or state.begins:
+                    ensure_setup(module)
+        module._state.follow(state)
+        module._state.home = scopes[-1] if self.at_home else None
         return module, along
 
     def __snapshot__(self) -> RebuildPlan:
@@ -145,38 +161,24 @@ def on_scopes(
     Args:
         where: the lift, for errors.
         subject: the module, or a pytree of modules.
-        functions: called with that as the first argument; methods that are bound to a module may do without.
+        functions: called with that as the first argument; see `of_a_module`.
         args: the arguments after it.
         kwargs: the keyword arguments.
         lifts: lifts of its class that the module inside is in, in addition to those of the module itself.
         compared: whether calls of equal modules are to be equal if that can be decided, as a lifted `jit` needs.
     """
-    module, functions = _checked(where, subject, functions)
+    module = _first_module(where, subject, functions)
     apart = TemplateBuilder(module)
     places = None if module is subject else apart.put(subject)
     args, kwargs = apart.put((args, kwargs))
-    given = apart.scopes
-    closed = [_closed(fn, apart, given) for fn in functions]
+    given = [*apart.scopes]
+    closed = [
+        {id(value): apart.along(value) for value in closed_over(fn) if _is_within(value, given)} for fn in functions
+    ]
     plan, scopes = _plan(apart, places, lifts)
     make = _comparable if compared else Call
     calls = [make(fn, plan, numbers) for fn, numbers in zip(functions, closed, strict=True)]
     return OnScopes(calls, scopes, args, kwargs, places, plan.parts.numbers, len(given))
-
-
-def _checked(where: str, subject: Any, functions: Sequence[Callable[..., Any]]) -> tuple[Any, list[Callable[..., Any]]]:
-    """Return the module that is lifted, which is bound, and the functions as functions of a module."""
-    for fn in functions:
-        check_function(where, fn)
-    module = _first_module(where, subject)
-    for fn in functions:
-        _check_no_module(where, fn)
-    bound_scope(module, where)
-    return module, list(map(_of_a_module, functions))
-
-
-def _closed(fn: Callable[..., Any], apart: TemplateBuilder, given: Sequence[Scope]) -> dict[int, int]:
-    """Take apart what a function closes over, at or below the given scopes; return the numbers by their ids."""
-    return {id(value): apart.along(value) for value in closed_over(fn) if _is_within(value, given)}
 
 
 def _plan(apart: TemplateBuilder, subject: Any, lifts: Iterable[Any]) -> tuple[RebuildPlan, list[Scope]]:
@@ -186,7 +188,10 @@ def _plan(apart: TemplateBuilder, subject: Any, lifts: Iterable[Any]) -> tuple[R
     state.follow(module._state, lifts)
     states = [state, *map(_state_elsewhere, others)]
     # A method that defines submodules or variables continues; any other starts with all names free.
-    scopes = [one if there.defines else one.rewound() for one, there in zip(apart.scopes, states, strict=True)]
+    scopes = [
+        one if there.in_setup or there.in_compact else one.rewound()
+        for one, there in zip(apart.scopes, states, strict=True)
+    ]
     # `setup` runs again inside, and must draw the same keys as outside: so draws since then are taken back.
     drawn: tuple[tuple[str, int], ...] = ()
     if state.reuse and type(module)._has_setup:
@@ -194,20 +199,6 @@ def _plan(apart: TemplateBuilder, subject: Any, lifts: Iterable[Any]) -> tuple[R
         drawn = tuple((name, count - before.get(name, 0)) for name, count in module.scope.draws.items())
     home = [] if module._state.home is None else [module._state.home]
     return RebuildPlan(apart.parts, tuple(states), drawn, subject, bool(home)), [*scopes, *home]
-
-
-def _check_no_module(where: str, fn: Any) -> None:
-    """Check that a function to call with a module is not itself a module or a Module class."""
-    is_class = isinstance(fn, type) and issubclass(fn, Base)
-    if is_class or isinstance(fn, Base):
-        name = fn.__name__ if is_class else type(fn).__name__
-        raise LiftArgumentError(
-            where,
-            f"expected a function of the module, given {'the class ' if is_class else 'a '}{name}"
-            f"{'' if is_class else ', a module itself'}.",
-            "Write a function of the module that is lifted: `lambda mdl, …: mdl.layer(x)`, or make it inside: "
-            f"`lambda mdl, …: {name}(…)(x)`.",
-        )
 
 
 class Call:
@@ -232,44 +223,39 @@ class Call:
 
     def __call__(self, scopes: Sequence[Scope], *args: Any, **kwargs: Any) -> Any:
         """Run it on modules that are made on the scopes."""
-        subject = self.plan.subject
+        fn, closed, subject = self.fn, self.closed, self.plan.subject
         module, along = self.plan.made(scopes)
-
-        def back(tree: Any) -> Any:
-            return map_instances(tree, ArgumentAt, lambda place: along[place.index])
-
-        def now(value: Any) -> Any:
-            return along[self.closed[id(value)]] if id(value) in self.closed else value
-
-        fn = with_closed_over(self.fn, now) if self.closed else self.fn
+        first = module if subject is None else subject
         if along:
-            args, kwargs = back((args, kwargs))
+            first, args, kwargs = map_instances((first, args, kwargs), ArgumentAt, lambda place: along[place.index])
+        if closed:
+            fn = with_closed_over(fn, lambda value: along[closed[id(value)]] if id(value) in closed else value)
         context.modules.append(module)
         try:
-            first = module if subject is None else back(subject)
             result = fn(first, *args, **kwargs)
         except TypeError as error:
             note_call(error, f"{self.__name__} at {scopes[0].path_text}", fn, (first, *args), kwargs)
             raise
         finally:
             context.modules.pop()
-        self._check_result(scopes[0], result)
-        return result
-
-    def _check_result(self, scope: Scope, result: Any) -> None:
         for leaf in jax.tree.leaves(result):
             if isinstance(leaf, BOUND):
                 raise TransformedMethodReturnValueError(
-                    f"{self.__name__} at {scope.path_text}",
+                    f"{self.__name__} at {scopes[0].path_text}",
                     f"it returned a {type(leaf).__name__}, but modules and variables inside a lift end with it.",
                     "Return arrays: results of the module, or the value of the variable.",
                 )
+        return result
 
     def trace_facts(self) -> dict[str, Any]:
         """Return its parts by name, so that `liftcore` can say what differs from an earlier call."""
         parts, states = self.plan[:2]
         modules = {f"module {number}": _shown(one) for number, one in enumerate(parts.templates) if one is not None}
-        found = {"function": self.__name__, **modules, "defining": [state.defines for state in states]}
+        found = {
+            "function": self.__name__,
+            **modules,
+            "defining": [state.in_setup or state.in_compact for state in states],
+        }
         return found if self.without_key is None else {**found, "not comparable by its contents": self.without_key}
 
 
@@ -302,25 +288,32 @@ def _comparable(fn: Callable[..., Any], plan: RebuildPlan, closed: Mapping[int, 
     return Call(fn, plan, closed) if key is None else EqualCall(fn, plan, key)
 
 
-def _first_module(where: str, subject: Any) -> Any:
-    """Return the lifted module; of several, the first."""
-    if isinstance(subject, Base):
-        return subject
-    leaves = jax.tree.leaves(subject)
-    wrong = next((shown(leaf) for leaf in leaves if not isinstance(leaf, Base)), "no module")
-    if leaves and all(isinstance(leaf, Base) for leaf in leaves):
-        for module in leaves:
-            bound_scope(module, where)
-        return leaves[0]
-    fix = "Pass the module whose variables are lifted, such as `self`"
-    if any(callable(leaf) and not isinstance(leaf, Base) for leaf in leaves):
-        fix += (
-            ", after the functions: `nn.cond(pred, true_fn, false_fn, self, x)`, `nn.while_loop(cond, body, self, x)`"
-        )
-    raise LiftArgumentError(where, f"expected a module as the first argument, given {wrong}.", f"{fix}.")
+def _first_module(where: str, subject: Any, functions: Sequence[Any]) -> Any:
+    """Return the lifted module, which is bound; of several, the first. Check that no function is a module."""
+    modules = [subject] if isinstance(subject, Base) else jax.tree.leaves(subject)
+    wrong = next((shown(leaf) for leaf in modules if not isinstance(leaf, Base)), None if modules else "no module")
+    if wrong is not None:
+        fix = "Pass the module whose variables are lifted, such as `self`"
+        if any(callable(leaf) and not isinstance(leaf, Base) for leaf in modules):
+            fix += ", after the functions: `nn.cond(pred, true_fn, false_fn, self, x)`, "
+            fix += "`nn.while_loop(cond, body, self, x)`"
+        raise LiftArgumentError(where, f"expected a module as the first argument, given {wrong}.", f"{fix}.")
+    for fn in functions:
+        cls = fn if isinstance(fn, type) else type(fn)
+        if issubclass(cls, Base):
+            given = f"the class {cls.__name__}" if cls is fn else f"a {cls.__name__}, a module itself"
+            raise LiftArgumentError(
+                where,
+                f"expected a function of the module, given {given}.",
+                "Write a function of the module that is lifted: `lambda mdl, …: mdl.layer(x)`, or make it inside: "
+                f"`lambda mdl, …: {cls.__name__}(…)(x)`.",
+            )
+    for module in modules:
+        bound_scope(module, where)
+    return modules[0]
 
 
-def _of_a_module(fn: Callable[..., Any]) -> Callable[..., Any]:
+def of_a_module(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of a module; a bound method is called on the module inside the lift."""
     if not isinstance(fn, types.MethodType) or not isinstance(fn.__self__, Base):
         return fn

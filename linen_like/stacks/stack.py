@@ -174,7 +174,7 @@ class Stack(Module):
         in_scan = self.mode == "scan" or self.is_initializing()
         if self.mode == "jit" and not in_scan:
             fn = liftcore.jit(fn, static_argnames="fixed")
-        if self.remat:  # outside of the compiled function, which is then found again
+        if self.remat:  # around the compiled function, so that it is found again
             policy = None if self.remat is True else self.remat
             fn = liftcore.remat(fn, policy=policy, prevent_cse=not in_scan, static_argnames="fixed")
         if not in_scan:

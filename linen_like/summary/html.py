@@ -11,8 +11,7 @@ from typing import Any
 from liftcore.diagnostics import lines_of
 from liftcore.filters import leaves_of
 
-from ..lifecycle.fields import Base
-from ..lifecycle.naming import modules_in
+from ..lifecycle.fields import Base, modules_in
 
 __all__ = ["mimebundle", "module_html"]
 

@@ -24,8 +24,7 @@ from liftcore.typing import Filter, Path, RNGs
 
 from ..lifecycle.binding import constructor_arguments, deep_clone
 from ..lifecycle.context import InterceptorContext, capturing, intercept_methods
-from ..lifecycle.fields import Base, unlifted
-from ..lifecycle.naming import map_instances
+from ..lifecycle.fields import Base, map_instances, unlifted
 
 __all__ = ["Notes", "RecordedCall", "Row", "record", "rows_of"]
 

@@ -48,7 +48,7 @@ def remat(
         prevent_cse: whether to keep the compiler from undoing the rematerialization by merging equal operations.
             Inside a `scan`, False is enough and faster.
         static_argnums: the positions of arguments that Python code needs as values, such as flags. Positions count in
-            the signature of `fn`, where the module is 0.
+            the signature of `target`, where the module is 0.
         policy: the intermediate values to store anyway: one of `jax.checkpoint_policies`; by default none.
         methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
             override the options given here.
@@ -115,7 +115,7 @@ def jit(
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
         static_argnums: the positions of arguments that Python code needs as values, such as flags. Each new value
-            compiles again. They must be hashable. Positions count in the signature of `fn`, where the module is 0.
+            compiles again. They must be hashable. Positions count in the signature of `target`, where the module is 0.
         static_argnames: the same, by name.
         donate_argnums: the positions of arguments whose buffers the results may reuse. The call deletes their arrays.
             Positions count as in `static_argnums`.

@@ -13,7 +13,7 @@ from liftcore.errors import LiftArgumentError, boundary
 from liftcore.typing import Filter, PyTree
 
 from ..lifting import lift_functions, refuse
-from ..rebuilding.template import ArgumentAt
+from ..rebuilding.splitting import ArgumentAt
 from .trees import Trees, run_arranged, without_modules
 
 __all__ = ["by_argument", "grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "value_and_grad", "vjp"]

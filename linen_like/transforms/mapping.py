@@ -155,7 +155,7 @@ def pmap(
         devices: the devices to run on; by default all of the backend.
         backend: the platform to run on, such as `"cpu"`.
         donate_argnums: the positions of arguments whose buffers the results may reuse. The call deletes their arrays.
-            Positions count in the signature of `fn`, where the module is 0. Arguments with the axis None, and
+            Positions count in the signature of `target`, where the module is 0. Arguments with the axis None, and
             variables, are not donated.
         metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
             axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, check_function
 from liftcore.typing import PyTree
 
-from ..lifecycle.naming import map_instances
-from ..lifting import as_in_a_method
-from ..rebuilding.on_scopes import OnScopes, lies_below, on_scopes
-from ..rebuilding.template import ArgumentAt
+from ..lifecycle.context import context, no_parent
+from ..lifecycle.fields import map_instances
+from ..rebuilding.on_scopes import OnScopes, lies_below, of_a_module, on_scopes
+from ..rebuilding.splitting import ArgumentAt
 
 __all__ = ["Trees", "run_arranged", "without_modules"]
 
 
 class Scopes(list[Any]):
-    """The scopes of a lift, or the values in its results for each of them: a list type of its own, to recognize it."""
+    """The scopes of a lift, or the values in its results for each of them: a type of their own, to recognize them."""
 
 
 jax.tree_util.register_pytree_node(Scopes, lambda scopes: (tuple(scopes), None), lambda _, members: Scopes(members))
@@ -122,8 +123,10 @@ def run_arranged(
         args: the arguments after the module.
         several: see `Trees.of`.
     """
-    with as_in_a_method():
-        inputs = on_scopes(where, mdl, functions, args)
+    for fn in functions:
+        check_function(where, fn)
+    with contextlib.nullcontext() if context.is_used else no_parent():  # as in `lifting`
+        inputs = on_scopes(where, mdl, [of_a_module(fn) for fn in functions], args)
         trees = Trees.of(where, inputs, several)
         return lift(trees, *inputs.calls)(Scopes(inputs.scopes), *inputs.args)
 

@@ -46,7 +46,7 @@ LEVELS = (
 MODULE_LEVELS = (
     {"errors", "dtypes", "initializers"},
     {"lifecycle"},
-    {"summary", "cached_method", "rebuilding"},
+    {"summary", "rebuilding"},
     {"module"},
     {"lifting"},
 )

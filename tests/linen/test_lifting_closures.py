@@ -12,7 +12,7 @@ import pytest
 
 import linen_like as nn
 from linen_like.errors import JaxTransformError, LiftArgumentError, UnboundModuleError
-from linen_like.rebuilding.closures import closed_over, with_closed_over
+from linen_like.rebuilding.splitting import closed_over, with_closed_over
 from tests.linen.lifted import KEY, X, assert_close, assert_same, shapes
 from tests.linen.rows import ROWS, STACKED, UNCHANGED
 

@@ -8,7 +8,7 @@ import pytest
 
 import linen_like as nn
 from linen_like.errors import NameInUseError
-from linen_like.lifecycle.naming import map_instances
+from linen_like.lifecycle.fields import map_instances
 
 X = jnp.ones((2, 3))
 
