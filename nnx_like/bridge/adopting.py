@@ -15,8 +15,8 @@ from liftcore.errors import name_of
 from liftcore.filters import leaves_of
 from liftcore.owners import Style, check_made, check_maker
 
-from ..graph.build import Builder
 from ..graph.definition import Definition, ObjectDef
+from ..graph.walk import Builder
 from ..rnglib.streams import Rngs
 from ..transforms.uniform import eval_shape
 from ..variablelib.kinds import Perturbation

@@ -14,7 +14,6 @@ from liftcore import Scope, is_array, trace_state
 from liftcore.errors import LiftArgumentError
 
 from ..errors import AliasError, TraceContextError
-from ..graph.build import Builder
 from ..graph.definition import (
     AgainDef,
     ArrayDef,
@@ -30,7 +29,7 @@ from ..graph.definition import (
     path_text,
     static_value,
 )
-from ..graph.walk import Place, Walk, is_object, is_single
+from ..graph.walk import Builder, Place, Walk, is_object, is_single
 from ..objects.markers import is_dict
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable

@@ -23,9 +23,8 @@ from liftcore.cycles import check_finite
 from liftcore.errors import AxisSizeError, LiftError, rewords
 
 from ..errors import StructureError, TraceContextError
-from ..graph.build import Builder, value_of
 from ..graph.definition import path_of, path_text, static
-from ..graph.walk import Walk
+from ..graph.walk import Builder, Walk, value_of
 from ..objects.markers import children_with_path, is_native
 from ..objects.pytree import Pytree
 from ..variablelib.kinds import RngState

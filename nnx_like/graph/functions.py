@@ -14,9 +14,8 @@ from ..objects.traversal import check_unshared
 from ..statelib.functions import GraphState
 from ..statelib.state import FlatState, State
 from ..variablelib.variable import Variable
-from .build import Builder
 from .definition import Definition, ObjectDef, VariableDef, described, entries, from_pickle, path_text, to_pickle
-from .walk import Place, Walk
+from .walk import Builder, Place, Walk
 
 __all__ = [
     "Caller",

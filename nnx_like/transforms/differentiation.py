@@ -27,10 +27,9 @@ from ..crossing.inside import Inside
 from ..crossing.outside import Outside
 from ..crossing.ref import Ref, Still, is_ref
 from ..filterlib import Everything, Filter, OfType, to_predicate
-from ..graph.build import value_of
 from ..graph.definition import Definition, VariableDef, entries, metadata_of, path_text, static
 from ..graph.functions import flatten, listed
-from ..graph.walk import is_object, value_parts
+from ..graph.walk import is_object, value_of, value_parts
 from ..objects.pytree import Pytree
 from ..statelib.state import FlatState, State
 from ..variablelib.kinds import Param

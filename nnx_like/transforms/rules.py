@@ -22,8 +22,7 @@ from ..crossing.groups import Groups
 from ..crossing.inside import Inside, encode
 from ..crossing.outside import Outside, decoded
 from ..crossing.ref import Ref, Still, is_ref, refs_in
-from ..graph.build import Builder
-from ..graph.walk import Walk
+from ..graph.walk import Builder, Walk
 from .base import MISSING, also_decorator, named
 from .differentiation import (
     DIFFERENTIATED,

@@ -41,7 +41,7 @@ OF_OBJECTS = (
         ("nnx/test_misuse.py", *CROSSING),
     ),
     _of(
-        "graph/build.py",
+        "graph/walk.py",
         """        self.table[definition.number] = made  # before its attributes, since the object may contain itself
         attributes = {}
         for name, part in zip(definition.names, definition.parts, strict=True):
@@ -58,7 +58,7 @@ OF_OBJECTS = (
         OBJECTS,
     ),
     _of(
-        "graph/build.py",
+        "graph/walk.py",
         "            if definition.marks:\n                mark(made, dict(definition.marks))\n",
         "",
         "an object loses what its attributes were marked as on its way",
