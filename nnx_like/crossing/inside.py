@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,16 +20,14 @@ from ..graph.definition import (
     Definition,
     Fixed,
     Keys,
-    MappingDef,
     StaticDef,
     TreeDef,
     VariableDef,
     metadata_definition,
-    metadata_of,
     path_text,
     static_value,
 )
-from ..graph.walk import Builder, Place, Walk, is_object, is_single
+from ..graph.walk import SINGLE, Builder, Place, Walk, is_object
 from ..objects.markers import is_dict
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
@@ -209,7 +207,7 @@ class Inside:
         slots = self.builder.slots
         values = [(*slots[id(variable)], variable._value) for made in self._made for variable in made.variables]
         kinds = {type(value) for _, _, value in values}
-        return values if all(is_single(kind) or issubclass(kind, jax.core.Tracer) for kind in kinds) else None
+        return values if all(kind in SINGLE or issubclass(kind, jax.core.Tracer) for kind in kinds) else None
 
     def _write(self, values: list[tuple[str, str, Any]], home: dict[str, Any]) -> None:
         """Write values that changed, by identity: a different value with equal contents is also written."""
@@ -262,25 +260,26 @@ class _InnerBuilder(Builder):
         self.may_change = False
         """Whether the body got something that can change in place, other than an object, variable, list or dict."""
 
-    def build(self, definition: Definition, place: Place | None = None) -> Any:
-        """Return the value that a definition describes."""
-        if type(definition) is StaticDef:
-            self._note(definition)
-        elif type(definition) is TreeDef or (type(definition) is MappingDef and type(definition.keys) is Keys):
-            self.may_change = True  # also the `default_factory` of a defaultdict
-        return super().build(definition, place)
-
-    def _note(self, definition: StaticDef) -> None:
+    def _static(self, definition: StaticDef) -> Any:
         value = definition.value
         if type(value) is not Fixed:
-            return
+            return value
         if not value.has_key:
             self.unknown[id(value.value)] = definition
         self.may_change = self.may_change or not is_fixed(value.value)
+        return super()._static(definition)
+
+    def _tree(self, definition: TreeDef, parts: list[Any]) -> Any:
+        self.may_change = True
+        return super()._tree(definition, parts)
+
+    def _keys(self, of: Any) -> Sequence[Any]:
+        self.may_change = self.may_change or type(of) is Keys  # also the `default_factory` of a defaultdict
+        return super()._keys(of)
 
     def _variable(self, definition: VariableDef) -> Any:
         made = super()._variable(definition)
-        self.slots[id(made)] = definition.slot
+        self.slots[id(made)] = definition.group, definition.key
         self.may_change = self.may_change or definition.form is not None
         if self.names is not None and definition.metadata:
             self.described[id(made)] = made._metadata, definition.metadata
@@ -288,13 +287,11 @@ class _InnerBuilder(Builder):
 
     def _array(self, definition: ArrayDef, place: Place | None) -> Any:
         if place is not None:
-            self.arrays[id(place[0]), *place[1:]] = definition.slot
+            self.arrays[id(place[0]), *place[1:]] = definition.group, definition.key
         return super()._array(definition, place)
 
     def _metadata(self, kind: type[Any], definition: Definition, group: Any, value: Any) -> dict[str, Any]:
-        for _, static in definition:
-            self._note(static)
-        metadata = metadata_of(definition)
+        metadata = {name: self._static(one) for name, one in definition}
         return metadata if self.names is None else self.names.inside(kind, metadata, group, value)
 
 

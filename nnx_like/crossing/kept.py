@@ -22,9 +22,9 @@ import jax
 import numpy as np
 
 from ..graph.definition import Held
-from ..graph.walk import Leaf, Walk, is_object, is_single
+from ..graph.walk import SINGLE, Leaf, Walk, is_object
 from ..objects.markers import is_dict, is_native
-from ..objects.pytree import Pytree, marks_made, slot_of, walks_of
+from ..objects.pytree import Pytree, marks_made, walks_of
 from ..statelib.state import StateTree
 from ..variablelib.variable import Variable
 from .ref import Ref, Still, Values
@@ -159,7 +159,7 @@ class KeptWalk:
         values = {}
         for group, (names, variables) in self.slots.items():
             held = list(map(_value, variables))
-            if not all(map(is_single, set(map(type, held)))):
+            if not set(map(type, held)) <= SINGLE:
                 return None
             values[group] = Values(names, held)
         return Used(self, objects, values)
@@ -214,7 +214,10 @@ class Used:
 
 def find(roots: Sequence[Root]) -> tuple[Used, Sequence[Ref]] | None:
     """Return the walk that was kept for some objects, with their refs, if it would find the same now; else None."""
-    kept: KeptWalk | None = slot_of(roots[0][2], "_walks", _NONE).get(_key(roots))
+    try:
+        kept: KeptWalk | None = object.__getattribute__(roots[0][2], "_walks").get(_key(roots))
+    except AttributeError:  # none was kept yet
+        return None
     used = None if kept is None else kept.use(roots)
     return None if kept is None or used is None else (used, kept.refs)
 
@@ -233,8 +236,6 @@ def keep(walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
 
 _put_value = Variable.__dict__["_value"].__set__
 _exhaust = collections.deque[Any](maxlen=0).extend
-
-_NONE: dict[Any, Any] = {}
 
 _MANY = 8
 """How many walks are kept with one object, such as those of a training step and of an evaluation."""
@@ -266,7 +267,7 @@ def _can_be_kept(node: Any) -> bool:
         factory = getattr(node, "default_factory", None)  # it can be replaced
         return factory is None and all(map(_is_seen, node.values() if is_dict(node) else node))
     if isinstance(node, Variable):
-        return is_single(type(node._value)) and all(map(is_fixed, node._metadata.values()))
+        return type(node._value) in SINGLE and all(map(is_fixed, node._metadata.values()))
     return all(map(_is_seen, vars(node).values()))
 
 

@@ -222,13 +222,11 @@ class Outside:
             self._write(now, home)
             if not _holds_ref(result):
                 return result
-            nodes, builder = self.walk.nodes, Builder(read)
-            builder.table = {index: nodes[place] for index, place in enumerate(change.was) if place is not None}
-            return decoded(builder, result)
         nodes = self.walk.nodes
-        existing = [None if place is None else nodes[place] for place in change.was]
+        existing = {index: nodes[place] for index, place in enumerate(change.was) if place is not None}
         rebuilder = Rebuilder(read, existing, self._other_trace)
-        for definition in change.definitions:
+        rebuilder.table = dict(existing) if change.definitions is None else {}
+        for definition in change.definitions or ():
             rebuilder.build(definition)
         result = decoded(rebuilder, result)
         rebuilder.commit()
@@ -379,7 +377,7 @@ class Rebuilder(Builder):
         self.owner: Any = None
 
     def _object(self, definition: Any) -> Any:
-        around, self.owner = self.owner, self._existing(definition.number)
+        around, self.owner = self.owner, self.existing.get(definition.number)
         try:
             return super()._object(definition)
         finally:

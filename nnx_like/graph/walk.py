@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -39,7 +39,7 @@ from .definition import (
     static_value,
 )
 
-__all__ = ["Builder", "Leaf", "Place", "Prefix", "Walk", "is_object", "is_single", "value_of", "value_parts"]
+__all__ = ["SINGLE", "Builder", "Leaf", "Place", "Prefix", "Walk", "is_object", "value_of", "value_parts"]
 
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
@@ -74,16 +74,11 @@ Place = tuple[Any, ...]
 Leaf = tuple[str, Any, Any, Any, Any, tuple[Any, ...]]
 """A value: `(group, key, variable or place, parts of the value, form, path below the object)`."""
 
-_SINGLE: set[type] = {bool, int, float, complex}
-"""Types whose values are one leaf. Those of JAX's arrays and of other numbers are added when first seen."""
+SINGLE: set[type] = {bool, int, float, complex}
+"""Types whose values are one leaf, and never a tracer. Types of JAX arrays and of other numbers are added when seen."""
 
 _STATIC = frozenset({str, int, bool, float, type(None), type, type(len), type(lambda: None), type(jax.jit(len))})
 """The most common types of static attributes; checked before anything else."""
-
-
-def is_single(kind: type) -> bool:
-    """Return whether values of a type are known to be one traced leaf, and never a tracer."""
-    return kind in _SINGLE
 
 
 def value_parts(
@@ -100,12 +95,9 @@ def value_parts(
         The array, and None for its form; or a tuple of arrays, empty if the whole value is static, and the form that
         rebuilds the value from them: a `liftcore.Rest`, or a static definition.
     """
-    kind = type(raw)
-    if kind in _SINGLE:
-        return raw, None
     if is_array_like(raw):
         if not isinstance(raw, jax.core.Tracer) and not is_numpy(raw):  # an array of NumPy may hold texts
-            _SINGLE.add(kind)
+            SINGLE.add(type(raw))
         return raw, None
     if is_array_or_struct(raw):
         return raw, None
@@ -323,31 +315,26 @@ class Walk:
 
     def _variable_parts(self, value: Variable, path: tuple[Any, ...]) -> tuple[Any, Any]:
         """Split the value of a variable; see `value_parts`."""
-        return value_parts(value._value, path, self._static)
+        raw = value._value
+        return (raw, None) if type(raw) in SINGLE else value_parts(raw, path, self._static)
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> str:
         """Return the group of a variable."""
         return _group_at(value, path, prefix)
 
-    def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
-        """Store the value of a variable; return its group and key."""
-        key = self._keep(path, group, parts)
-        self.leaves.append((group, key, value, parts, form, path))
-        return group, key
-
-    def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
-        """Store an array that is an attribute; return its group and key."""
-        key = self._keep(path, group, value)
-        self.leaves.append((group, key, place, value, None, path))
-        return group, key
-
-    def _keep(self, path: tuple[Any, ...], group: str, value: Any) -> str:
+    def _slot(self, holder: Any, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
+        """Store the value of a variable, or of a place; return its group and key."""
         values = self.values.setdefault(group, {})
         key = self.base + ".".join(map(str, path))
         while key in values:  # names may contain dots, and digits may be names
             key += "'"
-        values[key] = value
-        return key
+        values[key] = parts
+        self.leaves.append((group, key, holder, parts, form, path))
+        return group, key
+
+    def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
+        """Store an array that is an attribute; return its group and key."""
+        return Walk._slot(self, place, path, group, value, None)
 
     # -- one object in two places ------------------------------------------------------------------------------------
 
@@ -402,9 +389,7 @@ def _array_group(definition: Definition) -> str | None:
 
 
 def value_of(parts: Any, form: Any) -> Any:
-    """Return the value of a variable from its parts: the inverse of `value_parts`."""
-    if form is None:
-        return parts
+    """Return the value of a variable from its parts and its form: the inverse of `value_parts`."""
     return static_value(form) if type(form) is tuple else form.unflatten(parts)
 
 
@@ -413,7 +398,7 @@ class Builder:
 
     Args:
         read: returns the value of a group and a key: `read(group, key)`.
-        existing: returns the existing object for an index in the definitions, which is then changed; or None.
+        existing: the objects that are changed in place of new ones, by index in the definitions.
 
     Attributes:
         table: the objects and variables, by index.
@@ -421,8 +406,8 @@ class Builder:
 
     __slots__ = ("existing", "read", "table", "trace")
 
-    def __init__(self, read: Callable[[str, Any], Any], existing: Sequence[Any] = ()) -> None:
-        self.read, self.existing = read, existing
+    def __init__(self, read: Callable[[str, Any], Any], existing: Mapping[int, Any] | None = None) -> None:
+        self.read, self.existing = read, existing or {}
         self.trace = trace_state()
         self.table: dict[Any, Any] = {}
 
@@ -435,7 +420,7 @@ class Builder:
         """
         kind = type(definition)
         if kind is StaticDef:
-            return static_value(definition)
+            return self._static(definition)
         if kind is VariableDef:
             return self._variable(definition)
         if kind is ObjectDef:
@@ -449,10 +434,10 @@ class Builder:
         if definition[0] is set:
             return self._set(definition)
         parts = [self.build(part, place and (*place, number)) for number, part in enumerate(definition.parts)]
-        return definition.structure.value.unflatten(parts) if kind is TreeDef else tuple(parts)
+        return self._tree(definition, parts) if kind is TreeDef else tuple(parts)
 
     def _container(self, definition: SequenceDef | MappingDef, place: tuple[Any, ...] | None) -> Any:
-        existing, parts = self._existing(definition.number), definition.parts
+        existing, parts = self.existing.get(definition.number), definition.parts
         keys = definition.keys if type(definition) is MappingDef else None
         fresh: Any = [] if keys is None else keys.empty() if type(keys) is Keys else {}
         made = self.table[definition.number] = fresh if existing is None else existing  # first: it may contain itself
@@ -465,7 +450,7 @@ class Builder:
 
     def _set(self, definition: SequenceDef) -> Any:
         [items] = definition.parts
-        existing, now = self._existing(definition.number), self.build(items)  # a copy, or itself if it has no key
+        existing, now = self.existing.get(definition.number), self.build(items)  # a copy, or itself if it has no key
         made = self.table[definition.number] = now if existing is None else existing
         if made is not now:
             self._change_container(made, now)
@@ -475,8 +460,11 @@ class Builder:
         return [self.build(key) for key in of.keys] if type(of) is Keys else of
 
     def _object(self, definition: ObjectDef) -> Any:
-        existing = self._existing(definition.number)
-        made = empty(definition.cls, self.trace) if existing is None else existing
+        made = existing = self.existing.get(definition.number)
+        if existing is None:
+            made = object.__new__(definition.cls)  # without `__init__`
+            object.__setattr__(made, "_trace", self.trace)
+            object.__setattr__(made, "_marks", NO_MARKS)
         self.table[definition.number] = made  # before its attributes, since the object may contain itself
         attributes = {}
         for name, part in zip(definition.names, definition.parts, strict=True):
@@ -494,8 +482,9 @@ class Builder:
 
     def _variable(self, definition: VariableDef) -> Any:
         cls, index, metadata, form, group, key = definition
-        value = value_of(() if group is None else self.read(group, key), form)
-        made = self._existing(index)
+        value = () if group is None else self.read(group, key)
+        value = value if form is None else value_of(value, form)
+        made = self.existing.get(index)
         if made is None:
             made = cls.made(value, self._metadata(cls, metadata, group, value), self.trace)
         else:
@@ -506,8 +495,11 @@ class Builder:
     def _array(self, definition: ArrayDef, place: tuple[Any, ...] | None) -> Any:
         return self.read(definition.group, definition.key)
 
-    def _existing(self, number: Any) -> Any:
-        return self.existing[number] if number < len(self.existing) else None
+    def _static(self, definition: StaticDef) -> Any:
+        return static_value(definition)
+
+    def _tree(self, definition: TreeDef, parts: list[Any]) -> Any:
+        return definition.structure.value.unflatten(parts)
 
     def _metadata(self, kind: type[Any], definition: Definition, group: Any, value: Any) -> dict[str, Any]:
         return metadata_of(definition)
@@ -526,11 +518,3 @@ class Builder:
     def _change_variable(self, made: Any, value: Any, metadata: dict[str, Any]) -> None:
         object.__setattr__(made, "_value", value)
         object.__setattr__(made, "_metadata", metadata)
-
-
-def empty(cls: type[Pytree], trace: Any) -> Any:
-    """Return an object without attributes; `__init__` is not called."""
-    made = object.__new__(cls)
-    object.__setattr__(made, "_trace", trace)
-    object.__setattr__(made, "_marks", NO_MARKS)
-    return made

@@ -52,7 +52,6 @@ __all__ = [
     "marks_made",
     "marks_of",
     "renewed",
-    "slot_of",
     "walks_of",
 ]
 
@@ -109,16 +108,11 @@ def _key(value: Any) -> Hashable:
 
 def _own_marks(node: Any) -> Mapping[str, bool]:
     """Return the marks of an object itself, without those of its class."""
-    found: Mapping[str, bool] = slot_of(node, "_marks", NO_MARKS)
-    return found
-
-
-def slot_of(node: Any, name: str, default: Any) -> Any:
-    """Read a slot without calling a `__getattr__` of the user's, which may forward every name."""
     try:
-        return object.__getattribute__(node, name)
+        found: Mapping[str, bool] = object.__getattribute__(node, "_marks")  # no `__getattr__` of the user's is called
     except AttributeError:
-        return default
+        return NO_MARKS
+    return found
 
 
 def marks_of(node: Any) -> Mapping[str, bool]:
@@ -359,11 +353,12 @@ _with_walks: dict[int, weakref.ref[Pytree]] = {}
 
 def walks_of(root: Pytree) -> dict[Any, Any]:
     """Return the cache of walks that began at an object. It lives as long as the object, or until `forget_walks`."""
-    walks: dict[Any, Any] | None = slot_of(root, "_walks", None)
-    if walks is None:
+    try:
+        walks: dict[Any, Any] = object.__getattribute__(root, "_walks")
+    except AttributeError:
         walks = {}
         object.__setattr__(root, "_walks", walks)
-    if walks is not None and id(root) not in _with_walks:
+    if id(root) not in _with_walks:
         key = id(root)
         _with_walks[key] = weakref.ref(root, functools.partial(_forget, _with_walks, key))
     return walks
