@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -147,8 +147,4 @@ def _with_keys(values: Values) -> Any:
     return [*zip(map(DictKey, values.names.definition), values.held, strict=True)], values.names
 
 
-def _made(names: Still, held: Iterable[Any]) -> Values:
-    return Values(names, list(held))
-
-
-jax.tree_util.register_pytree_with_keys(Values, _with_keys, _made, lambda values: (values.held, values.names))
+jax.tree_util.register_pytree_with_keys(Values, _with_keys, Values, lambda values: (values.held, values.names))

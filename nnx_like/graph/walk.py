@@ -14,7 +14,7 @@ from liftcore.owners import is_owner
 from liftcore.statics import Undescribed
 
 from ..errors import AliasError
-from ..objects.markers import children_with_path, contains_itself, is_native, step_of
+from ..objects.markers import NATIVE, children_with_path, contains_itself, step_of
 from ..objects.pytree import NO_MARKS, Pytree, attributes_of, mark, marks_of
 from ..objects.traversal import children_of
 from ..variablelib.kinds import CONSTANTS, variable_type_from_name
@@ -44,29 +44,8 @@ __all__ = ["SINGLE", "Builder", "Leaf", "Place", "Prefix", "Walk", "is_object", 
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
 
-def _alias_error(value: Any, place: str, leaves: Iterable[tuple[Any, ...]], before: str, now: str) -> AliasError:
-    """Return the error for one variable in two groups.
-
-    Args:
-        value: the variable, or the array.
-        place: the second place where it was found, such as `[1].w`.
-        leaves: the values found before, in the form of `Walk.leaves`.
-        before: its group at the first place, in words that follow "is", such as `on axis 0`.
-        now: its group at the second place.
-    """
-    # A copy by `nnx.clone` shares the arrays, so both copies would be donated.
-    copy = "jax.tree.map(jnp.copy, …)" if any(one.startswith("donated") for one in (before, now)) else "nnx.clone"
-    found = (key for _, key, holder, parts, *_ in leaves if holder is value or parts is value)
-    first = next(found, "in an earlier place").removesuffix(".")
-    return AliasError(
-        f"the {type(value).__name__} at {place}",
-        f"it is also {first}, which is {before}; here it is {now}.",
-        f"Treat both places the same way, or pass a copy in one of them: `{copy}`.",
-    )
-
-
 Prefix = str | Callable[[tuple[Any, ...], Any], str]
-"""The group of all variables below an object, or a function that returns each one's group: `prefix(path, variable)`."""
+"""The name of the group of all variables below an object; or a function of path and variable that returns the name."""
 
 Place = tuple[Any, ...]
 """The place of an array in an attribute: `(owner, attribute, *path in the attribute)`."""
@@ -115,6 +94,11 @@ def _is_part(leaf: Any) -> bool:
 class Walk:
     """One pass over the graph below some values. It describes an object once; later occurrences are numbers.
 
+    Args:
+        unknown: makes static values without a key differ from one walk to the next; see `fixed`.
+        alias_error: makes the error for a variable in two groups; see `crossing.groups.Groups.alias_error`. Not needed
+            if the group of a variable is the same at all its paths.
+
     Attributes:
         base: the prefix of the keys of values.
         nodes: the objects and variables that were found, by index.
@@ -129,6 +113,7 @@ class Walk:
     """
 
     __slots__ = (
+        "alias_error",
         "base",
         "groups",
         "index",
@@ -142,9 +127,9 @@ class Walk:
         "values",
     )
 
-    def __init__(self, unknown: Hashable = None) -> None:
+    def __init__(self, unknown: Hashable = None, alias_error: Callable[..., AliasError] = AliasError) -> None:
         self.base = ""
-        self.unknown = unknown
+        self.unknown, self.alias_error = unknown, alias_error
         self.index: dict[int, int] = {}
         self.nodes: list[Any] = []
         self.origins: list[Any] = []
@@ -183,7 +168,7 @@ class Walk:
             return self._array(value, path, prefix, place)
         if kind is tuple:
             return SequenceDef(kind, self._items(enumerate(value), path, prefix, place))
-        if is_native(value):
+        if type(value) in NATIVE:
             return self._container(value, path, prefix, place)
         if kind is set:
             return self._set(value, path)
@@ -268,7 +253,7 @@ class Walk:
         return VariableDef(type(value), index, metadata, form, *self._slot(value, path, group, parts, form))
 
     def _array(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
-        group = _group_at(self.seen(value), path, prefix)
+        group = prefix if isinstance(prefix, str) else prefix(path, self.seen(value))
         if place is not None:
             self.placed[id(place[0]), place[1]] = group
         return ArrayDef(*self._array_slot(value, path, group, place))
@@ -320,7 +305,7 @@ class Walk:
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> str:
         """Return the group of a variable."""
-        return _group_at(value, path, prefix)
+        return prefix if isinstance(prefix, str) else prefix(path, value)
 
     def _slot(self, holder: Any, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
         """Store the value of a variable, or of a place; return its group and key."""
@@ -353,10 +338,11 @@ class Walk:
         if isinstance(value, Variable):
             self._variable(value, path, prefix)
         elif is_array_like(value):
-            if known is not None and not self._may_go(known, now := _group_at(self.seen(value), path, prefix)):
+            now = prefix if isinstance(prefix, str) else prefix(path, self.seen(value))
+            if known is not None and not self._may_go(known, now):
                 raise self._aliased(value, path, known, now)
         elif id(value) not in seen:
-            is_node = isinstance(value, Pytree) or is_native(value)
+            is_node = isinstance(value, Pytree) or type(value) in NATIVE
             if is_node:
                 seen.add(id(value))
             for name, part in children_of(value) or ():
@@ -368,11 +354,9 @@ class Walk:
         return known == group
 
     def _aliased(self, value: Any, path: tuple[Any, ...], before: str, now: str) -> AliasError:
-        return _alias_error(value, path_text(path, self.base), self.leaves, before, now)
-
-
-def _group_at(value: Any, path: tuple[Any, ...], prefix: Prefix) -> str:
-    return prefix if isinstance(prefix, str) else prefix(path, value)
+        found = (key for _, key, holder, parts, *_ in self.leaves if holder is value or parts is value)
+        first = next(found, "in an earlier place").removesuffix(".")
+        return self.alias_error(value, path_text(path, self.base), first, before, now)
 
 
 def _array_group(definition: Definition) -> str | None:

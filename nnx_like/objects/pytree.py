@@ -10,20 +10,21 @@ import dataclasses
 import functools
 import inspect
 import weakref
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 import jax
 from jax.tree_util import GetAttrKey, SequenceKey
 
-from liftcore import static_key, trace_state
+from liftcore import trace_state
 from liftcore.cycles import checks_itself, entering
 from liftcore.errors import check_keywords
 from liftcore.owners import Style, collections_of
-from liftcore.statics import Alike, Undescribed, snapshot
+from liftcore.statics import snapshot
 
 from ..errors import StructureError, TraceContextError
 from ..variablelib.kinds import CONSTANTS
+from ..variablelib.metadata import key_of
 from ..variablelib.variable import ByReference, Variable, is_object
 from .markers import (
     MARK,
@@ -81,7 +82,7 @@ class Statics:
 
     def __init__(self, value: tuple[Any, ...]) -> None:
         self.value = tuple(map(snapshot, value))
-        self._key = tuple(map(_key, self.value))
+        self._key = tuple([key_of(one, functools.partial(_check_hides_none, one)) for one in self.value])
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Statics) and self._key == other._key)
@@ -96,14 +97,11 @@ class Statics:
         return Statics, (self.value,)
 
 
-def _key(value: Any) -> Hashable:
-    try:
-        return static_key(value)
-    except Undescribed:
-        found = hidden_in(value)
-        if found is not None and is_object(found[1]):
-            raise hidden_error(f"a {type(value).__name__}{found[0]}", found[1], value) from None
-        return Alike(value)
+def _check_hides_none(value: Any) -> None:
+    """Check that no object is hidden in a static value."""
+    found = hidden_in(value)
+    if found is not None and is_object(found[1]):
+        raise hidden_error(f"a {type(value).__name__}{found[0]}", found[1], value) from None
 
 
 def _own_marks(node: Any) -> Mapping[str, bool]:

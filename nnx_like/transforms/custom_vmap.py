@@ -49,7 +49,7 @@ def custom_vmap(fun: Callable[..., Any] = MISSING) -> Any:
         fun: the function; without it the result is a decorator. Methods may be decorated.
 
     Returns:
-        A `CustomVmap`, to be called as `fun` after `def_vmap`.
+        A `CustomVmap`. Call it like `fun`, after `def_vmap`.
 
     Raises:
         LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.
