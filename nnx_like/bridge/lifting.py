@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
-from ..crossing.groups import Choose, Groups, in_call
+from ..crossing.groups import Choose, Groups, Ref, in_call, refs_in
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
-from ..crossing.ref import Ref, refs_in
 from ..errors import StructureError
 from ..graph.definition import VariableDef, difference, entries, metadata_definition, metadata_of, static
 from ..graph.walk import is_object

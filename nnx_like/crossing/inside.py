@@ -32,9 +32,8 @@ from ..graph.walk import SINGLE, Builder, Place, Walk, is_object
 from ..objects.markers import DICTS
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
-from .groups import Choose, Group, Groups, Name, holds_objects, named_by, parts_of
+from .groups import Change, Choose, Group, Groups, Name, Ref, Still, holds_objects, is_ref, named_by, parts_of
 from .kept import Contents, is_fixed
-from .ref import Change, Ref, Still, is_ref
 
 __all__ = [
     "PARTITION_NAME",
@@ -419,7 +418,7 @@ def encode_part(walk: Walk, groups: Groups, tree: Any, group: Group | Choose, na
     """Do the work of `encode` for a part of a pytree that has one group."""
     if is_object(tree):
         walk.base = f"{named_by(name, ())}."
-        prefix = group.name if type(group) is Group else group
+        prefix = group.name if isinstance(group, Group) else group
         return Ref(walk.define(tree, (), prefix), prefix, walk.base)
     if not group.many:
         check_no_filters(groups, tree, what)

@@ -27,7 +27,7 @@ from ..objects.markers import DICTS, NATIVE
 from ..objects.pytree import Pytree, marks_made, walks_of
 from ..statelib.state import StateTree
 from ..variablelib.variable import Variable
-from .ref import Ref, Still, Values
+from .groups import Ref, Still, Values
 
 __all__ = ["Contents", "KeptWalk", "Used", "find", "is_fixed", "keep"]
 

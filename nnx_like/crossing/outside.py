@@ -24,15 +24,14 @@ from liftcore.errors import AxisSizeError, LiftError, rewords
 
 from ..errors import StructureError, TraceContextError
 from ..graph.definition import path_of, path_text, static
-from ..graph.walk import Builder, Walk, value_of
+from ..graph.walk import SINGLE, Builder, Walk, value_of
 from ..objects.markers import NATIVE, children_with_path
 from ..objects.pytree import Pytree
 from ..variablelib.kinds import RngState
 from ..variablelib.variable import Variable
-from .groups import Group, Groups, Name, holds_objects, parts_of
+from .groups import Change, Group, Groups, Name, Ref, Still, Values, holds_objects, is_ref, parts_of, refs_in
 from .inside import check_no_filters, encode_part
 from .kept import Used, find, keep
-from .ref import Change, Ref, Still, is_ref, packed, refs_in
 
 __all__ = ["Outside", "crossed", "decoded", "still"]
 
@@ -156,7 +155,6 @@ class Outside:
         packs: bool = False,
     ) -> None:
         self._groups, self._packs = groups, packs
-        check_finite(args)
         self.walk: Walk | Used
         try:
             self.walk, self.args = crossed(groups, args, prefix, what, object() if cached else None, name)
@@ -167,10 +165,13 @@ class Outside:
                 "Store the objects in a flat list instead of a chain; or raise the limit with `sys.setrecursionlimit`.",
             ) from None
         self.values: Mapping[str, Mapping[str, Any]]
-        if packs:
-            self.values = self.walk.packed if isinstance(self.walk, Used) else packed(self.walk.values)
-        else:
+        if not packs:
             self.values = self.walk.values
+        elif isinstance(self.walk, Used):
+            self.values = self.walk.packed
+        else:
+            found = self.walk.values.items()
+            self.values = {group: Values(Still(tuple(held)), list(held.values())) for group, held in found}
 
     @contextlib.contextmanager
     def scope(self, mutable: Any = False) -> Iterator[Scope]:
@@ -338,8 +339,11 @@ def crossed(
     """
     parts, structure = parts_of(groups, args, prefix, name, what)
     roots = [(base, group, part) for base, group, part in parts if isinstance(part, Pytree)]
+    others = [part for _, _, part in parts if not isinstance(part, Pytree) and type(part) not in SINGLE]
+    if others:
+        check_finite(others)
     may_keep = bool(roots) and all(type(group) is Group for _, group, _ in roots)
-    may_keep = may_keep and not holds_objects([part for _, _, part in parts if not isinstance(part, Pytree)])
+    may_keep = may_keep and not (others and holds_objects(others))
     objects, key = [part for _, _, part in roots], tuple([(base, group.name) for base, group, _ in roots if may_keep])
     walk: Walk | Used | None = find(key, objects) if may_keep else None
     if isinstance(walk, Used):

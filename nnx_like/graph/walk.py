@@ -390,7 +390,7 @@ class Builder:
 
     __slots__ = ("existing", "read", "table", "trace")
 
-    def __init__(self, read: Callable[[str, Any], Any], existing: Mapping[int, Any] | None = None) -> None:
+    def __init__(self, read: Callable[[str, Any], Any], existing: Mapping[Any, Any] | None = None) -> None:
         self.read, self.existing = read, existing or {}
         self.trace = trace_state()
         self.table: dict[Any, Any] = {}

@@ -12,10 +12,9 @@ import liftcore
 from liftcore.errors import LiftArgumentError, boundary, call_user
 from liftcore.leaves import is_array_like
 
-from ..crossing.groups import Group, Groups
+from ..crossing.groups import Change, Group, Groups, Plain, Ref
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
-from ..crossing.ref import Change, Plain, Ref
 from ..errors import StructureError
 from ..graph.definition import AgainDef, Definition, difference, path_of, path_text
 from .base import checked, named, title

@@ -12,8 +12,8 @@ import numpy as np
 import liftcore
 from liftcore.errors import LiftArgumentError, call_user, check_function, shown
 
+from ..crossing.groups import Ref, is_ref
 from ..crossing.inside import Inside
-from ..crossing.ref import Ref, is_ref
 from ..graph.definition import entries
 from ..statelib.state import State
 from .base import MISSING, also_decorator, named

@@ -11,7 +11,7 @@ import jax
 import liftcore
 from liftcore.errors import LiftArgumentError, boundary
 
-from ..crossing.ref import Ref, is_ref
+from ..crossing.groups import Ref, is_ref
 from ..graph.definition import Definition, VariableDef
 from ..statelib.state import State
 from .base import MISSING, also_decorator, checked, positional, title

@@ -22,10 +22,9 @@ from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
 
-from ..crossing.groups import Choose, Group, Groups, in_call
+from ..crossing.groups import Choose, Group, Groups, Ref, Still, in_call, is_ref
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
-from ..crossing.ref import Ref, Still, is_ref
 from ..filterlib import Filter, OfType, to_predicate
 from ..graph.definition import Definition, VariableDef, entries, metadata_of, path_text, static
 from ..graph.functions import flatten, listed
@@ -356,13 +355,15 @@ def differentiated(
     """
     derivative = Derivative(name, f, has_aux)
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
-    lifted = {True: lift(derivative.body, (0, *numbers)), False: lift(derivative.body, numbers)}
+    lifted: dict[bool, Callable[..., Any]] = {}
 
     @functools.wraps(f)
     @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         def run(scope: liftcore.Scope, args: Any, kwargs: Any, groups: Collection[str]) -> Any:
-            return lifted[DIFFERENTIATED.name in groups](scope, *args, **kwargs)
+            if (of_variables := DIFFERENTIATED.name in groups) not in lifted:
+                lifted[of_variables] = lift(derivative.body, (0, *numbers) if of_variables else numbers)
+            return lifted[of_variables](scope, *args, **kwargs)
 
         args, kwargs = bound(f, args, kwargs)
         prefix = arguments.prefix(len(args))

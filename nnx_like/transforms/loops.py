@@ -12,10 +12,9 @@ import jax
 import liftcore
 from liftcore.errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, boundary, call_user
 
-from ..crossing.groups import Choose, Group, Groups, Name, in_axis_words, parts_of
+from ..crossing.groups import Change, Choose, Group, Groups, Name, Plain, in_axis_words, is_ref, parts_of, refs_in
 from ..crossing.inside import AxisNames, Inside
 from ..crossing.outside import Outside
-from ..crossing.ref import Change, Plain, is_ref, refs_in
 from ..errors import StructureError
 from ..filterlib import All
 from ..graph.definition import difference, renumbered

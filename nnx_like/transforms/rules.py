@@ -18,10 +18,9 @@ import liftcore
 from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 from liftcore.leaves import is_array, is_array_like
 
-from ..crossing.groups import Groups
+from ..crossing.groups import Groups, Ref, Still, is_ref, refs_in
 from ..crossing.inside import Inside, encode
 from ..crossing.outside import Outside, decoded
-from ..crossing.ref import Ref, Still, is_ref, refs_in
 from ..graph.walk import Builder, Walk
 from .base import MISSING, also_decorator, named
 from .differentiation import (

@@ -283,7 +283,7 @@ M = TypeVar("M")
 
 @dataclasses.dataclass(frozen=True)
 class VarDefaults(Mapping[str, bool]):
-    """Which of the two other models of state of NNX variables use by default: neither.
+    """Which of NNX's two other models of state is the default for variables: neither.
 
     Attributes:
         hijax: whether variables are hijax values.

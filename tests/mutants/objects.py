@@ -122,7 +122,7 @@ OF_OBJECTS = (
     ),
     _of(
         "crossing/outside.py",
-        "    may_keep = may_keep and not holds_objects([part for _, _, part in parts if not isinstance(part, Pytree)])\n",
+        "    may_keep = may_keep and not (others and holds_objects(others))\n",
         "",
         "a walk is kept for a part of the objects only",
         KEPT,
