@@ -160,6 +160,8 @@ class Walk:
         kind = type(value)
         if kind in _STATIC:
             return static(value, path) if kind is float else StaticDef(kind, value)
+        if isinstance(value, type):  # such as a dtype
+            return StaticDef(kind, value)
         if isinstance(value, Variable):
             return self._variable(value, path, prefix)
         if isinstance(value, Pytree):
