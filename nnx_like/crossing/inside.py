@@ -6,7 +6,7 @@ import bisect
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -140,13 +140,13 @@ class Inside:
         self.values = scope.collections_below()
         self.builder = _InnerBuilder(self.values, names)
         self.given: list[tuple[Ref, Any]] = []
-        self._made: list[tuple[_Kinds, Contents]] = []
+        self._made: list[tuple[_Made, Contents]] = []
 
     def decode(self, tree: Any) -> Any:
         """Return the pytree with an object in place of each `Ref`, and with static arguments as they were given."""
         before = len(self.builder.table)
         decoded = jax.tree.map(self._decoded, tree, is_leaf=is_ref)
-        made = _by_kind(list(self.builder.table.values())[before:])
+        made = _Made.of(list(self.builder.table.values())[before:])
         self._made.append((made, Contents(*made)))
         return decoded
 
@@ -205,7 +205,7 @@ class Inside:
         if self.names is not None or self.builder.may_change or not all(was.are_in(*made) for made, was in self._made):
             return None
         slots = self.builder.slots
-        values = [(*slots[id(variable)], variable._value) for made, _ in self._made for variable in made[1]]
+        values = [(*slots[id(variable)], variable._value) for made, _ in self._made for variable in made.variables]
         kinds = {type(value) for _, _, value in values}
         return values if all(kind in SINGLE or issubclass(kind, jax.core.Tracer) for kind in kinds) else None
 
@@ -220,17 +220,23 @@ class Inside:
                     home[group][1][key] = parts
 
 
-_Kinds = tuple[list[Pytree], list[Variable[Any]], list[Any], list[Any]]
+class _Made(NamedTuple):
+    """What a builder made, except for sets."""
 
+    objects: list[Pytree]
+    variables: list[Variable[Any]]
+    dicts: list[Any]
+    lists: list[Any]
 
-def _by_kind(nodes: list[Any]) -> _Kinds:
-    """Return the objects, variables, dicts and lists among what the builder made."""
-    return (
-        [node for node in nodes if isinstance(node, Pytree)],
-        [node for node in nodes if isinstance(node, Variable)],
-        [node for node in nodes if type(node) in DICTS],
-        [node for node in nodes if type(node) is list],
-    )
+    @classmethod
+    def of(cls, nodes: list[Any]) -> _Made:
+        """Return the nodes by their type."""
+        return cls(
+            [node for node in nodes if isinstance(node, Pytree)],
+            [node for node in nodes if isinstance(node, Variable)],
+            [node for node in nodes if type(node) in DICTS],
+            [node for node in nodes if type(node) is list],
+        )
 
 
 def _are_same(now: Any, given: Any) -> bool:
