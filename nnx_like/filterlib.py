@@ -76,7 +76,7 @@ _ACCEPTED = (
 
 @typing.runtime_checkable
 class HasTag(typing.Protocol):
-    """A value that a string may choose."""
+    """A value that a string selects by its tag."""
 
     tag: str
 

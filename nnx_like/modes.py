@@ -156,9 +156,9 @@ def _guard(name: str, arguments: dict[str, Any], tree: bool) -> None:
 
 
 def _guarded(name: str, body: Any, tree: bool) -> Any:
-    """Return a function that may not change the structure of its arguments, nor return them; nor share, in a tree."""
+    """Return a function that may not restructure or return its arguments; in a tree, they may not share variables."""
     if not callable(body) or inspect.ismethod(body) or isinstance(body, Pytree):
-        return body  # a mistake, for which the transformation has an error
+        return body  # a wrong call, which the transformation reports
 
     @functools.wraps(body)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -249,7 +249,7 @@ def cached_partial(
         f: a function, such as the result of `nnx.jit`.
         *cached_args: its first arguments. They are not copied, so calls change them.
         graph: True, like None, means the only mode there is. False forbids shared variables in the arguments.
-        graph_updates: accepted and without meaning here; what the function may do is said where it is compiled.
+        graph_updates: has no effect: the option counts where the function is compiled.
 
     Returns:
         A function of the other arguments.

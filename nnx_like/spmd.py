@@ -45,7 +45,7 @@ def logical_axis_rules(rules: LogicalRules | Mapping[str, Any]) -> AbstractConte
     Args:
         rules: a mapping, or pairs, from a logical name to a mesh axis, a tuple of mesh axes, or None. Pairs are tried
             in order; a pair is skipped if another axis of the value already has its mesh axis. The metadata
-            `sharding_rules` of a variable have precedence.
+            `sharding_rules` of a variable has precedence.
     """
     return mesh_specs.logical_axis_rules(list(rules.items()) if isinstance(rules, Mapping) else rules)
 

@@ -15,8 +15,8 @@ from liftcore.errors import name_of
 from liftcore.filters import leaves_of
 from liftcore.owners import Style, check_made, check_maker
 
-from ..graph.build import Builder
 from ..graph.definition import Definition, ObjectDef
+from ..graph.walk import Builder
 from ..rnglib.streams import Rngs
 from ..transforms.uniform import eval_shape
 from ..variablelib.kinds import Perturbation
@@ -174,7 +174,7 @@ def _values(scope: Scope, plan: Plan) -> Iterator[tuple[Names, Any]]:
 
 
 def _others(scope: Scope, given: Mapping[Names, Any]) -> Iterator[tuple[Names, Any]]:
-    """Yield the variables of the scope that calls create and the constructor of the object does not."""
+    """Yield the variables of the scope that calls of the object create, but its constructor does not."""
     for place, _ in leaves_of(scope.collections_below()):
         known = any(place[:size] in given for size in range(2, len(place) + 1))  # a value may itself be a dict
         if not known and place[0] != _INTERMEDIATES:

@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 
-from ..crossing.groups import Choose, Groups, in_call
+from ..crossing.groups import Choose, Groups, Ref, in_call, refs_in
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
-from ..crossing.ref import Ref, refs_in
 from ..errors import StructureError
 from ..graph.definition import VariableDef, difference, entries, metadata_definition, metadata_of, static
 from ..graph.walk import is_object
@@ -265,7 +264,7 @@ class _Keyed:
     def reseed(self, values: dict[str, dict[str, Any]]) -> None:
         """Change the keys of streams as the lift changed the stream of their tag; if it did not, they stay the same.
 
-        A key of a stream that the lift does not pass in is an error when it is drawn from.
+        A draw from a stream that the lift does not pass in is an error.
         """
         data = jax.random.key_data
         for tag, slots in _streams(self._refs).items():
@@ -277,7 +276,7 @@ class _Keyed:
                     values[group][key] = NoKey.of(self._scope, tag)
             if not self._scope.has_rng(tag) or not _are_alike(keys):
                 continue
-            # Jit passes no root keys on, only draws. So compare the next draw with the one that it would be.
+            # Jit passes no root keys on, only draws. So compare the next draw with the expected one.
             change = data(liftcore.bind({}, {tag: keys[0]}).make_rng(tag)) ^ data(self._scope.make_rng(tag))
             for (group, key), given in zip(slots, keys, strict=True):
                 values[group][key] = jax.random.wrap_key_data(data(given) ^ change, impl=jax.random.key_impl(given))

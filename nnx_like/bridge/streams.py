@@ -1,4 +1,4 @@
-"""RNG streams of objects in a scope: their keys are drawn from the streams of the scope, or change as they do."""
+"""RNG streams of objects in a scope: their keys are drawn from the streams of the scope, or change with them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KEYS, _COUNTS = "RngKey", "RngCount"
 """The collections of the state of RNG streams."""
 
 _WHOLE = {"variable_axes": None, "variable_specs": PartitionSpec()}
-"""The options of lifts that choose parts of variables, and what they say of variables that enter whole."""
+"""The options of lifts that choose parts of variables, each with its value for variables that enter whole."""
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -59,7 +59,7 @@ class NoKey:
 
     @property
     def shape(self) -> NoReturn:
-        """Raise the error: who draws from a key needs its shape."""
+        """Raise the error: a draw needs the shape of the key."""
         if self.unlifted:
             raise UnliftedStreamError(*self.unlifted)
         serves = " (it is used for every name without a stream)" if self.tag == _DEFAULT else ""
@@ -94,7 +94,7 @@ def _stream(key: Any, name: str) -> RngStream:
 
 
 def forked(rngs: Rngs) -> Rngs:
-    """Return new streams, each seeded with a key drawn from the stream of its name; one without a key keeps none."""
+    """Return new streams, each seeded with a key drawn from the stream of its name, unless that stream has none."""
     return Rngs({name: stream.fork() if _has_key(stream) else stream for name, stream in rngs.items()})
 
 

@@ -1,56 +1,72 @@
-"""Prefixes and groups: which variables a transformation treats in the same way.
+"""What crosses: groups of variables, which a transformation treats in the same way, their values, and references.
 
-A group is a collection of the scope in which the values of objects cross. Its name says what its variables have in
-common, in the words of errors: `on axis 0`.
+A user says how to treat variables by a prefix of the arguments: an axis, a sharding, or a `ByFilter` with several of
+them. `Groups.encode` turns it into a prefix of groups.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.tree_util import DictKey
 
 from liftcore import is_array
 from liftcore.caches import bounded
 from liftcore.errors import LiftArgumentError, UnmatchedFilterError
 
-from ..filterlib import PathIn, filters_to_predicates, to_predicate
-from ..graph.definition import path_text
+from ..errors import AliasError
+from ..filterlib import Everything, PathIn, Predicate, filters_to_predicates, to_predicate
+from ..graph.definition import Definition, described, path_text
 from ..graph.walk import is_object
 from ..statelib.state import State
 from ..variablelib.variable import Variable
 
 __all__ = [
     "ByFilter",
+    "Change",
     "Choose",
+    "Donation",
+    "Group",
     "Groups",
     "Name",
-    "PositionNames",
+    "Plain",
+    "Ref",
+    "Still",
+    "Values",
     "alike",
+    "holds_objects",
     "in_axis_words",
     "in_call",
+    "is_ref",
     "is_spec",
     "named_by",
     "names_of",
     "parts_of",
+    "refs_in",
 ]
 
 
 # --- names of the parts of a call -------------------------------------------------------------------------------------
 
-Name = str | Callable[[tuple[Any, ...]], str]
-"""The name of a pytree in errors, or a function from the JAX path of a part to the name of the part."""
+Name = str | tuple[str, ...] | Callable[[tuple[Any, ...]], str]
+"""The name of a pytree in errors; or those of the items of a tuple; or a function from a JAX path to the name there."""
 
 
 def named_by(name: Name, path: tuple[Any, ...]) -> str:
     """Return the name of a part of a pytree, for errors.
 
     Args:
-        name: the name of the pytree, or a function that names its parts.
+        name: the name of the pytree, the names of its items, or a function that names its parts.
         path: the JAX path of the part.
     """
-    return name + jax.tree_util.keystr(path) if isinstance(name, str) else name(path)
+    if isinstance(name, str):
+        return name + jax.tree_util.keystr(path)
+    if isinstance(name, tuple):
+        return name[path[0].idx] + jax.tree_util.keystr(path[1:]) if path else ""
+    return name(path)
 
 
 @bounded(512)
@@ -66,36 +82,13 @@ def names_of(structure: Any, name: Name) -> tuple[str, ...]:
 
 
 def in_call(path: tuple[Any, ...]) -> str:
-    """Names a part of a pair of `args` and `kwargs`: `[0]` is the first argument, `model` a keyword argument."""
+    """Return the name of a part of a pair `(args, kwargs)`: `[0]` for the first argument, `model` for a keyword one."""
     if len(path) < 2:
         return ""
     return jax.tree_util.keystr(path[1:]) if path[0].idx == 0 else path[1].key + jax.tree_util.keystr(path[2:])
 
 
-class PositionNames:
-    """Names the parts of a tuple.
-
-    Args:
-        names: the name of each item, in order.
-    """
-
-    __slots__ = ("_names",)
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = tuple(names)
-
-    def __call__(self, path: tuple[Any, ...]) -> str:
-        """Return the name of a part."""
-        return self._names[path[0].idx] + jax.tree_util.keystr(path[1:]) if path else ""
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is PositionNames and self._names == other._names
-
-    def __hash__(self) -> int:
-        return hash(self._names)
-
-
-# --- groups -----------------------------------------------------------------------------------------------------------
+# --- specs by filter --------------------------------------------------------------------------------------------------
 
 
 class ByFilter(Mapping[Any, Any]):
@@ -191,41 +184,93 @@ def _unmatched(path: tuple[Any, ...], value: Any, filters: Iterable[Any]) -> Unm
     )
 
 
-class Choose:
-    """Chooses the group of each variable by filters. A walk uses it as a prefix.
-
-    Args:
-        rules: predicates, each with the name of a group.
-        many: whether it may be the prefix of a pytree of several objects; paths begin at each of them.
-    """
-
-    __slots__ = ("many", "rules")
-
-    def __init__(self, rules: tuple[tuple[Callable[..., bool], str], ...], many: bool = False) -> None:
-        self.rules, self.many = rules, many
-
-    def __call__(self, path: tuple[Any, ...], value: Any) -> str:
-        """Return the group of a variable.
-
-        Raises:
-            UnmatchedFilterError: if no filter matches it.
-        """
-        for predicate, name in self.rules:
-            if predicate(path, value):
-                return name
-        raise _unmatched(path, value, [one for one, _ in self.rules])
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Choose and self.many == other.many and self.rules == other.rules
-
-    def __hash__(self) -> int:
-        return hash(self.rules)
-
-
 def is_spec(prefix: Any) -> bool:
     """Return whether a part of a prefix applies to everything below it."""
     leaf = (ByFilter, jax.sharding.PartitionSpec, jax.sharding.Sharding)
     return prefix is None or isinstance(prefix, leaf) or is_object(prefix)
+
+
+def alike(first: Any, second: Any) -> bool:
+    """Return whether two specs are the same."""
+    return type(first) is type(second) and bool(first == second)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+_EVERYTHING = Everything()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """The variables that a transformation treats alike: a collection of the scope in which they cross.
+
+    As a prefix of a pytree, it takes all variables below. In a `Choose`, it takes those that its filter matches.
+
+    Attributes:
+        name: the name of the collection.
+        spec: what the variables have in common, such as an axis or a sharding.
+        words: what errors put after "is" for one of the variables: `on axis 0`.
+        filter: a predicate for the variables.
+    """
+
+    name: str
+    spec: Any = dataclasses.field(compare=False)  # the name stands for it, and it may have no hash
+    words: str = dataclasses.field(compare=False)
+    filter: Predicate = _EVERYTHING
+
+    many = True
+    """Whether it may be the prefix of several objects."""
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The group, as a `Choose` has them."""
+        return (self,)
+
+
+class Choose:
+    """The groups of the variables of an object: each variable goes to the first group whose filter matches it.
+
+    Args:
+        groups: the groups.
+        many: whether it may be the prefix of several objects; paths begin at each of them.
+    """
+
+    __slots__ = ("groups", "many")
+
+    def __init__(self, groups: tuple[Group, ...], many: bool = False) -> None:
+        self.groups, self.many = groups, many
+
+    def __call__(self, path: tuple[Any, ...], value: Any) -> str:
+        """Return the name of the group of a variable.
+
+        Raises:
+            UnmatchedFilterError: if no filter matches it.
+        """
+        for group in self.groups:
+            if group.filter(path, value):
+                return group.name
+        raise _unmatched(path, value, [group.filter for group in self.groups])
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Choose and self.many == other.many and self.groups == other.groups
+
+    def __hash__(self) -> int:
+        return hash(self.groups)
+
+
+@dataclasses.dataclass(frozen=True)
+class Donation:
+    """The spec of variables whose memory the results may reuse.
+
+    Args:
+        sharding: their sharding.
+    """
+
+    sharding: Any
+
+    def __str__(self) -> str:
+        return "donated" if self.sharding is None else f"donated, with sharding {self.sharding}"
 
 
 class Groups:
@@ -234,27 +279,36 @@ class Groups:
     Args:
         where: the name of the transformation in errors, such as `vmap(block)`.
         label: the name of a spec in errors, such as `axis`.
-        phrase: turns a spec into the words that errors put after "is": `on axis 0`.
+        words: returns the words that errors put after "is" for a variable with a given spec: `on axis 0`.
+        groups: the groups that it has from the start.
 
     Attributes:
-        specs: what the variables of each group have in common.
+        by_name: the groups by name.
+        specs: their specs by name.
     """
 
-    def __init__(self, where: str, label: str, phrase: Callable[[Any], str] | None = None) -> None:
+    def __init__(
+        self, where: str, label: str, words: Callable[[Any], str] | None = None, groups: Iterable[Group] = ()
+    ) -> None:
         self.where, self.label = where, label
-        self._phrase = phrase or f"with {label} {{}}".format
-        self.specs: dict[str, Any] = {}
+        self._words = words or f"with {label} {{}}".format
+        self.by_name = {group.name: group for group in groups}
+        self.specs = {group.name: group.spec for group in groups}
 
-    def name(self, spec: Any) -> str:
-        """Return the name of the group for a spec, in the words of errors. Adds the group if it is new."""
-        name = self._phrase(spec)
+    def add(self, group: Group) -> Group:
+        """Add a group, and return it."""
+        self.by_name[group.name], self.specs[group.name] = group, group.spec
+        return group
+
+    def group(self, spec: Any) -> Group:
+        """Return the group for a spec. Adds it if it is new."""
+        name = f"{self.label} {spec}"
         while name in self.specs and not alike(self.specs[name], spec):  # different specs may print alike
             name += "'"
-        self.specs.setdefault(name, spec)
-        return name
+        return self.by_name.get(name) or self.add(Group(name, spec, self._words(spec)))
 
     def encode(self, prefix: Any) -> Any:
-        """Return the prefix with names of groups, or a `Choose`, in place of specs, for a walk.
+        """Return the prefix with a `Group`, or a `Choose`, in place of each spec.
 
         Args:
             prefix: a pytree prefix of axes, shardings and the like, and of `ByFilter`.
@@ -262,9 +316,9 @@ class Groups:
         Raises:
             LiftArgumentError: if it contains an object.
         """
-        return jax.tree.map(self._group, prefix, is_leaf=is_spec)
+        return jax.tree.map(self._encoded, prefix, is_leaf=is_spec)
 
-    def _group(self, spec: Any) -> Any:
+    def _encoded(self, spec: Any) -> Group | Choose:
         if is_object(spec):
             raise LiftArgumentError(
                 self.where,
@@ -272,24 +326,32 @@ class Groups:
                 f"Give one {self.label} for the whole object, or one for each filter, as in `StateAxes`.",
             )
         if isinstance(spec, ByFilter):
-            names = [self.name(each) for each in spec.specs]
-            return Choose(tuple(zip(filters_to_predicates(spec.filters), names, strict=True)))
-        return self.name(spec)
-
-    def shown(self, group: Any) -> str:
-        """Return the spec of a group, or of a `Choose`, as the user gave it; `…` for anything else."""
-        if not _is_group(group):
-            return "…"
-        specs = dict.fromkeys([str(self.specs[name]) if name in self.specs else "…" for name in _names(group)])
-        return next(iter(specs)) if len(specs) == 1 else "…"
-
-    def may_be(self, spec: Any, group: Any) -> bool:
-        """Return whether a group, or a part of a `Choose`, has a given spec."""
-        return any(alike(self.specs[name], spec) for name in _names(group))
+            pairs = zip(filters_to_predicates(spec.filters), spec.specs, strict=True)
+            return Choose(tuple([dataclasses.replace(self.group(each), filter=one) for one, each in pairs]))
+        return self.group(spec)
 
     def plain(self, prefix: Any, instead: Any = None) -> Any:
         """Return the prefix as JAX accepts it; specs by filter do not apply to arrays and become None."""
         return jax.tree.map(lambda spec: instead if isinstance(spec, ByFilter) else spec, prefix, is_leaf=is_spec)
+
+    def alias_error(self, value: Any, place: str, first: str, before: str, now: str) -> AliasError:
+        """Return the error for one variable in two groups.
+
+        Args:
+            value: the variable, or the array.
+            place: the second place where it was found, such as `[1].w`.
+            first: the first place.
+            before: the name of its group at the first place.
+            now: the name of its group at the second place.
+        """
+        one, other = self.by_name[before], self.by_name[now]
+        # A copy by `nnx.clone` shares the arrays, so both copies would be donated.
+        copy = "jax.tree.map(jnp.copy, …)" if Donation in (type(one.spec), type(other.spec)) else "nnx.clone"
+        return AliasError(
+            f"the {type(value).__name__} at {place}",
+            f"it is also {first}, which is {one.words}; here it is {other.words}.",
+            f"Treat both places the same way, or pass a copy in one of them: `{copy}`.",
+        )
 
 
 def in_axis_words(axis: Any) -> str:
@@ -299,17 +361,11 @@ def in_axis_words(axis: Any) -> str:
     return f"on axis {axis}" if type(axis) is int else "in the carry"
 
 
-def alike(first: Any, second: Any) -> bool:
-    """Return whether two specs are the same."""
-    return type(first) is type(second) and bool(first == second)
-
-
-def _names(group: Any) -> list[str]:
-    return [name for _, name in group.rules] if isinstance(group, Choose) else [group]
+# --- a pytree and its prefix ------------------------------------------------------------------------------------------
 
 
 def _is_group(prefix: Any) -> bool:
-    return isinstance(prefix, (str, Choose))
+    return isinstance(prefix, (Group, Choose))
 
 
 def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> tuple[list[tuple[Any, Any, Any]], Any]:
@@ -338,20 +394,31 @@ def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> t
     except ValueError:
         raise LiftArgumentError(
             groups.where,
-            f"`{what}`{_misfit(groups, prefix, tree)}.",
+            f"`{what}`{_misfit(prefix, tree)}.",
             "Give one for each of these, or one for all of them.",
         ) from None
     return list(zip(names_of(structure, name), found, parts, strict=True)), structure
 
 
-def _misfit(groups: Groups, prefix: Any, tree: Any, place: str = "") -> str:
+def holds_objects(tree: Any) -> bool:
+    """Return whether a pytree contains an object."""
+    return any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object)))
+
+
+def _shown(prefix: Any) -> str:
+    """Return the spec of a group, or the one that all groups of a `Choose` have; `…` for anything else."""
+    specs = {str(group.spec) for group in prefix.groups} if _is_group(prefix) else set()
+    return specs.pop() if len(specs) == 1 else "…"
+
+
+def _misfit(prefix: Any, tree: Any, place: str = "") -> str:
     """Return the first place where a prefix does not fit the pytree."""
-    outlines = _outline(prefix, groups.shown), _outline(tree, lambda one: "array" if is_array(one) else _kind(one))
+    outlines = _outline(prefix, _shown), _outline(tree, lambda one: "array" if is_array(one) else _kind(one))
     if type(prefix) is type(tree) and isinstance(tree, (tuple, list, dict)) and len(prefix) == len(tree):
         names = prefix if isinstance(prefix, dict) else range(len(prefix))
         pairs = [(name, prefix[name], tree[name]) for name in names if not isinstance(tree, dict) or name in tree]
         for name, one, part in pairs:
-            if not _is_group(one) and (found := _misfit(groups, one, part, f"{place}[{name!r}]")):
+            if not _is_group(one) and (found := _misfit(one, part, f"{place}[{name!r}]")):
                 return found
         if not isinstance(tree, dict) or len(pairs) == len(tree):
             return ""
@@ -369,3 +436,140 @@ def _outline(tree: Any, leaf: Callable[[Any], str]) -> str:
         return f"a {_kind(tree)}"
     parts = ", ".join(map(leaf, tree))
     return f"[{parts}]" if isinstance(tree, list) else f"({parts}{',' * (len(tree) == 1)})"
+
+
+# --- references -------------------------------------------------------------------------------------------------------
+
+
+class Plain(str):
+    """A string that prints without quotes, also in place of a leaf of a pytree."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _facts(definition: Definition) -> dict[str, Plain]:
+    return {path: Plain(text) for path, text in described(definition)}
+
+
+class _Leafless:
+    """A pytree node without leaves. Its contents are compared in C, as a part of the key of each JAX cache."""
+
+    __slots__ = ("_hash", "held")
+
+    def __init__(self, *held: Any) -> None:
+        self.held = held
+        self._hash = hash(held)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is type(self) and self._hash == other._hash and self.held == other.held)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{self.held!r}"
+
+
+@jax.tree_util.register_static
+class Ref(_Leafless):
+    """A reference to an object in a pytree; the values of the object are stored elsewhere.
+
+    Args:
+        definition: the definition of the object, from a walk.
+        prefix: the groups of what is below it.
+        base: the prefix of the keys of its values.
+    """
+
+    __slots__ = ()
+
+    definition = property(lambda self: self.held[0])
+    prefix = property(lambda self: self.held[1])
+    base = property(lambda self: self.held[2])
+
+    def trace_facts(self) -> dict[str, Plain]:
+        """Return the static parts of the object by path, from which `liftcore.retraces` reports what changed."""
+        return _facts(self.definition)
+
+    def __repr__(self) -> str:
+        kind = getattr(self.definition, "cls", None)
+        return "the object" if kind is None else str(kind.__name__)
+
+
+@jax.tree_util.register_static
+class Still(_Leafless):
+    """A static argument, as its definition."""
+
+    __slots__ = ()
+
+    definition = property(lambda self: self.held[0])
+
+    def trace_facts(self) -> dict[str, Plain]:
+        """Return the value, for `liftcore.retraces`."""
+        return _facts(self.definition)
+
+
+@jax.tree_util.register_static
+class Change(_Leafless):
+    """The changes that a body made to the structure of the objects that it was given.
+
+    Args:
+        definitions: the current definition of each of these objects, then of those that were removed from all objects;
+            None if nothing changed.
+        was: for each index in these definitions, and in those of the result, the index of the object before the call;
+            None for a new object.
+    """
+
+    __slots__ = ()
+
+    definitions = property(lambda self: self.held[0])
+    was = property(lambda self: self.held[1])
+
+
+is_ref: Callable[[Any], bool] = _Leafless.__instancecheck__
+"""Returns whether a part of a pytree is a reference to an object or a static value. JAX calls it on each leaf, in C."""
+
+
+def refs_in(tree: Any) -> list[Ref]:
+    """Return the references to objects in a pytree."""
+    return [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_ref) if type(leaf) is Ref]
+
+
+# --- the values of a group --------------------------------------------------------------------------------------------
+
+
+class Values(Mapping[str, Any]):
+    """An immutable mapping that JAX sees as a list. The names are in the structure; a dict would be sorted each time.
+
+    Args:
+        names: the names, as a static node.
+        held: the values, in the same order.
+    """
+
+    __slots__ = ("_by_name", "held", "names")
+
+    def __init__(self, names: Still, held: Sequence[Any]) -> None:
+        self.names, self.held = names, held
+        self._by_name: dict[str, Any] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        if self._by_name is None:
+            self._by_name = dict(zip(self.names.definition, self.held, strict=True))
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names.definition)
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+def _with_keys(values: Values) -> Any:
+    return [*zip(map(DictKey, values.names.definition), values.held, strict=True)], values.names
+
+
+jax.tree_util.register_pytree_with_keys(
+    Values, _with_keys, lambda names, held: Values(names, list(held)), lambda values: (values.held, values.names)
+)

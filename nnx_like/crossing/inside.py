@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,39 +15,34 @@ from liftcore import Scope, is_array, trace_state
 from liftcore.errors import LiftArgumentError
 
 from ..errors import AliasError, TraceContextError
-from ..graph.build import Builder
 from ..graph.definition import (
     AgainDef,
     ArrayDef,
     Definition,
     Fixed,
     Keys,
-    MappingDef,
     StaticDef,
     TreeDef,
     VariableDef,
     metadata_definition,
-    metadata_of,
     path_text,
     static_value,
 )
-from ..graph.walk import Place, Walk, is_object, is_single
-from ..objects.markers import is_dict
+from ..graph.walk import SINGLE, Builder, Place, Walk, is_object
+from ..objects.markers import DICTS
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
-from .groups import Groups, Name, named_by, parts_of
+from .groups import Change, Choose, Group, Groups, Name, Ref, Still, holds_objects, is_ref, named_by, parts_of
 from .kept import Contents, is_fixed
-from .ref import Change, Ref, Still, is_ref
 
 __all__ = [
     "PARTITION_NAME",
     "AxisNames",
     "Inside",
     "Stays",
-    "as_it_is",
+    "check_no_filters",
     "encode",
     "encode_part",
-    "holds_objects",
 ]
 
 
@@ -56,7 +52,7 @@ PARTITION_NAME = "partition_name"
 """The key of `transform_metadata` for the name of the axis that variables gain."""
 
 _SHARDINGS = ("out_sharding", "optimizer_sharding")
-"""The metadata that name the axes of a variable, and of the state of an optimizer for it."""
+"""The metadata that names the axes of a variable, and of the state of an optimizer for it."""
 
 
 def _is_told_of_axes(kind: type[Any]) -> bool:
@@ -84,14 +80,14 @@ class AxisNames:
 
     def inside(self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any) -> dict[str, Any]:
         """Return the metadata of a variable as a body sees it; `value` is its value there."""
-        return self._changed(kind, metadata, group, value, _without)
+        return self._changed(kind, metadata, group, value, gains=False)
 
     def outside(self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any) -> dict[str, Any]:
         """Return the metadata of a variable as the caller sees it; `value` is its value inside."""
-        return self._changed(kind, metadata, group, value, _with)
+        return self._changed(kind, metadata, group, value, gains=True)
 
     def _changed(
-        self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any, change: Callable[..., Any]
+        self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any, gains: bool
     ) -> dict[str, Any]:
         axis = self.axes.get(group)
         if type(axis) is not int or not (metadata or _is_told_of_axes(kind)):
@@ -100,10 +96,10 @@ class AxisNames:
         for key, name in {**dict.fromkeys(_SHARDINGS, self.name), **self.gains}.items():
             names = changed.get(key)
             if names and isinstance(names, (tuple, jax.sharding.PartitionSpec)):
-                now = change(tuple(names), place, name)
+                now = _with(tuple(names), place, name) if gains else _without(tuple(names), place)
                 changed[key] = now if isinstance(names, tuple) else jax.sharding.PartitionSpec(*now)
         variable = kind.made(None, changed, trace_state())  # runs the hooks of its class and its own
-        (variable.add_axis if change is _with else variable.remove_axis)(axis, self.name)
+        (variable.add_axis if gains else variable.remove_axis)(axis, self.name)
         found: dict[str, Any] = variable._metadata
         return found
 
@@ -117,7 +113,7 @@ def _with(names: tuple[Any, ...], place: int, name: Any) -> tuple[Any, ...]:
     return (*padded[:place], name, *padded[place:])
 
 
-def _without(names: tuple[Any, ...], place: int, name: Any) -> tuple[Any, ...]:
+def _without(names: tuple[Any, ...], place: int) -> tuple[Any, ...]:
     return names[:place] + names[place + 1 :]
 
 
@@ -144,13 +140,14 @@ class Inside:
         self.values = scope.collections_below()
         self.builder = _InnerBuilder(self.values, names)
         self.given: list[tuple[Ref, Any]] = []
-        self._made: list[_Made] = []
+        self._made: list[tuple[_Made, Contents]] = []
 
     def decode(self, tree: Any) -> Any:
         """Return the pytree with an object in place of each `Ref`, and with static arguments as they were given."""
         before = len(self.builder.table)
         decoded = jax.tree.map(self._decoded, tree, is_leaf=is_ref)
-        self._made.append(_Made(list(self.builder.table.values())[before:]))
+        made = _Made.of(list(self.builder.table.values())[before:])
+        self._made.append((made, Contents(*made)))
         return decoded
 
     def _decoded(self, leaf: Any) -> Any:
@@ -179,13 +176,13 @@ class Inside:
             The result with a `Ref` for each object; for each group, a list of new values, and by key the values that
             cannot be written in the scope; and the change of the structure.
         """
-        walk = _InnerWalk(self, stays is True)
         home: dict[str, Any] = {name: ([], {}) for name in self.groups.specs}
         written = None if holds_objects(result) else self._only_written()
         if written is not None:
-            encode(walk, self.groups, result, prefix, name, what)  # the check is done, so the result itself is returned
+            encode(Walk(), self.groups, result, prefix, name, what)  # only checks the prefix: there is nothing to walk
             self._write(written, home)
             return result, home, Change(None, tuple(range(len(self.builder.table))))
+        walk = _InnerWalk(self, stays is True)
         definitions = walk.again()
         known = {id(node): index for index, node in self.builder.table.items()}
         was = [known.get(id(node)) for node in walk.nodes]
@@ -205,46 +202,48 @@ class Inside:
 
     def _only_written(self) -> list[tuple[str, str, Any]] | None:
         """Return the values of all variables if the body changed nothing else; None if another walk is needed."""
-        if self.names is not None or self.builder.may_change or not all(made.is_same() for made in self._made):
+        if self.names is not None or self.builder.may_change or not all(was.are_in(*made) for made, was in self._made):
             return None
         slots = self.builder.slots
-        values = [(*slots[id(variable)], variable._value) for made in self._made for variable in made.variables]
+        values = [(*slots[id(variable)], variable._value) for made, _ in self._made for variable in made.variables]
         kinds = {type(value) for _, _, value in values}
-        return values if all(is_single(kind) or issubclass(kind, jax.core.Tracer) for kind in kinds) else None
+        return values if all(kind in SINGLE or issubclass(kind, jax.core.Tracer) for kind in kinds) else None
 
     def _write(self, values: list[tuple[str, str, Any]], home: dict[str, Any]) -> None:
         """Write values that changed, by identity: a different value with equal contents is also written."""
         for group, key, parts in values:
-            if _changed(parts, self.values[group][key]):
+            given = self.values[group][key]
+            if parts is not given and not _are_same(parts, given):
                 if self.scope.is_mutable_collection(group):
                     self.scope.put_variable(group, key, parts)
                 else:
                     home[group][1][key] = parts
 
 
-class _Made:
-    """The objects and variables that a body gets.
+class _Made(NamedTuple):
+    """What a builder made, except for sets."""
 
-    Args:
-        nodes: what the builder made: objects, variables, lists and dicts.
-    """
+    objects: list[Pytree]
+    variables: list[Variable[Any]]
+    dicts: list[Any]
+    lists: list[Any]
 
-    def __init__(self, nodes: list[Any]) -> None:
-        self.objects = [node for node in nodes if isinstance(node, Pytree)]
-        self.variables = [node for node in nodes if isinstance(node, Variable)]
-        self.dicts = [node for node in nodes if is_dict(node)]
-        self.lists = [node for node in nodes if type(node) is list]
-        self.contents = Contents(self.objects, self.variables, self.dicts, self.lists)
+    @classmethod
+    def of(cls, nodes: list[Any]) -> _Made:
+        """Return the nodes by their type."""
+        return cls(
+            [node for node in nodes if isinstance(node, Pytree)],
+            [node for node in nodes if isinstance(node, Variable)],
+            [node for node in nodes if type(node) in DICTS],
+            [node for node in nodes if type(node) is list],
+        )
 
-    def is_same(self) -> bool:
-        """Return whether nothing changed except the values of variables."""
-        return self.contents.are_in(self.objects, self.variables, self.dicts, self.lists)
 
-
-def _changed(now: Any, given: Any) -> bool:
-    if type(now) is not tuple or type(given) is not tuple:
-        return now is not given
-    return len(now) != len(given) or any(one is not other for one, other in zip(now, given, strict=True))
+def _are_same(now: Any, given: Any) -> bool:
+    """Return whether the parts of two values are the same; a value that is one leaf is compared before."""
+    if type(now) is not tuple or type(given) is not tuple or len(now) != len(given):
+        return False
+    return all(map(operator.is_, now, given))
 
 
 class _InnerBuilder(Builder):
@@ -263,25 +262,26 @@ class _InnerBuilder(Builder):
         self.may_change = False
         """Whether the body got something that can change in place, other than an object, variable, list or dict."""
 
-    def build(self, definition: Definition, place: Place | None = None) -> Any:
-        """Return the value that a definition describes."""
-        if type(definition) is StaticDef:
-            self._note(definition)
-        elif type(definition) is TreeDef or (type(definition) is MappingDef and type(definition.keys) is Keys):
-            self.may_change = True  # also the `default_factory` of a defaultdict
-        return super().build(definition, place)
-
-    def _note(self, definition: StaticDef) -> None:
+    def _static(self, definition: StaticDef) -> Any:
         value = definition.value
         if type(value) is not Fixed:
-            return
+            return value
         if not value.has_key:
             self.unknown[id(value.value)] = definition
         self.may_change = self.may_change or not is_fixed(value.value)
+        return super()._static(definition)
+
+    def _tree(self, definition: TreeDef, parts: list[Any]) -> Any:
+        self.may_change = True
+        return super()._tree(definition, parts)
+
+    def _keys(self, of: Any) -> Sequence[Any]:
+        self.may_change = self.may_change or type(of) is Keys  # also the `default_factory` of a defaultdict
+        return super()._keys(of)
 
     def _variable(self, definition: VariableDef) -> Any:
         made = super()._variable(definition)
-        self.slots[id(made)] = definition.slot
+        self.slots[id(made)] = definition.group, definition.key
         self.may_change = self.may_change or definition.form is not None
         if self.names is not None and definition.metadata:
             self.described[id(made)] = made._metadata, definition.metadata
@@ -289,13 +289,11 @@ class _InnerBuilder(Builder):
 
     def _array(self, definition: ArrayDef, place: Place | None) -> Any:
         if place is not None:
-            self.arrays[id(place[0]), *place[1:]] = definition.slot
+            self.arrays[id(place[0]), *place[1:]] = definition.group, definition.key
         return super()._array(definition, place)
 
     def _metadata(self, kind: type[Any], definition: Definition, group: Any, value: Any) -> dict[str, Any]:
-        for _, static in definition:
-            self._note(static)
-        metadata = metadata_of(definition)
+        metadata = {name: self._static(one) for name, one in definition}
         return metadata if self.names is None else self.names.inside(kind, metadata, group, value)
 
 
@@ -310,7 +308,7 @@ class _InnerWalk(Walk):
     __slots__ = ("fresh", "inside", "stays", "trace")
 
     def __init__(self, inside: Inside, stays: Stays) -> None:
-        super().__init__()
+        super().__init__(None, inside.groups.alias_error)
         self.inside, self.trace, self.stays = inside, trace_state(), stays
         self.fresh: dict[str, list[Any]] = {}
 
@@ -378,9 +376,10 @@ class _InnerWalk(Walk):
         if found is _NEW or found[0] is None:
             return self._new(group, parts)
         if found[0] != group:
+            known, groups = found[1].removesuffix("."), self.inside.groups.by_name
             raise AliasError(
                 f"the {type(value).__name__} at {path_text(path, self.base)}",
-                f"it enters as {found[1].removesuffix('.')} {found[0]}, and cannot leave {group}.",
+                f"it enters as {known} {groups[found[0]].words}, and cannot leave {groups[group].words}.",
                 "Return a copy, `nnx.clone`, or treat it the same way as an input and as an output.",
             )
         self.leaves.append((*found, value, parts, form, path))
@@ -421,33 +420,39 @@ def encode(walk: Walk, groups: Groups, tree: Any, prefix: Any, name: Name, what:
     return encoded[0] if structure is None else jax.tree.unflatten(structure, encoded)
 
 
-def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: Name, what: str) -> Any:
+def encode_part(walk: Walk, groups: Groups, tree: Any, group: Group | Choose, name: Name, what: str) -> Any:
     """Do the work of `encode` for a part of a pytree that has one group."""
-    if not is_object(tree):
-        if not holds_objects(tree):
-            return as_it_is(groups, tree, group, what)
-        leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
-        _check_single(groups, tree, group, what)
-        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_object)]
-        parts = [
-            encode_part(walk, groups, leaf, group, named_by(name, path), what) if is_object(leaf) else leaf
-            for leaf, path in zip(leaves, paths, strict=True)
-        ]
-        return jax.tree.unflatten(structure, parts)
-    walk.base = f"{named_by(name, ())}."
-    return Ref(walk.define(tree, (), group), group, walk.base)
-
-
-def holds_objects(tree: Any) -> bool:
-    """Return whether a pytree contains an object."""
-    return is_object(tree) or (not is_array(tree) and any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))))
-
-
-def as_it_is(groups: Groups, tree: Any, group: Any, what: str) -> Any:
-    """Return a part of a pytree without objects, after checking that its prefix is not a filter of variables."""
-    if type(group) is str or group.many:
+    if is_object(tree):
+        walk.base = f"{named_by(name, ())}."
+        prefix = group.name if isinstance(group, Group) else group
+        return Ref(walk.define(tree, (), prefix), prefix, walk.base)
+    if not group.many:
+        check_no_filters(groups, tree, what)
+    if not holds_objects(tree):
         return tree
-    leaves = jax.tree.leaves(tree)
+    pairs, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)
+    parts = [
+        encode_part(walk, groups, leaf, group, named_by(name, path), what) if is_object(leaf) else leaf
+        for path, leaf in pairs
+    ]
+    return jax.tree.unflatten(structure, parts)
+
+
+def check_no_filters(groups: Groups, tree: Any, what: str) -> None:
+    """Raise an error for a pytree whose prefix has filters of variables: they apply to one object.
+
+    Args:
+        groups: the groups; they name the transformation in errors.
+        tree: the pytree, which is no object. Without leaves, no prefix matters.
+        what: the name of the prefix in errors.
+    """
+    leaves = jax.tree.leaves(tree, is_leaf=is_object)
+    if any(map(is_object, leaves)):
+        raise LiftArgumentError(
+            groups.where,
+            f"`{what}` has filters of variables for a {type(tree).__name__} of objects; they apply to one object.",
+            f"Give `{what}` the same structure, with one for each object.",
+        )
     if leaves:
         given = "an array" if is_array(leaves[0]) else f"a {type(leaves[0]).__name__}"
         raise LiftArgumentError(
@@ -455,15 +460,3 @@ def as_it_is(groups: Groups, tree: Any, group: Any, what: str) -> Any:
             f"`{what}` has filters of variables here, but expects an object for them; given {given}.",
             f"Give one {groups.label} for it.",
         )
-    return tree
-
-
-def _check_single(groups: Groups, tree: Any, group: Any, what: str) -> None:
-    """Check that filters of variables are the prefix of one object."""
-    if type(group) is str or group.many:
-        return
-    raise LiftArgumentError(
-        groups.where,
-        f"`{what}` has filters of variables for a {type(tree).__name__} of objects; they apply to one object.",
-        f"Give `{what}` the same structure, with one for each object.",
-    )

@@ -1,4 +1,4 @@
-"""Kept walks: reuses the result of a walk if everything that it looked at is unchanged.
+"""Kept walks: the result of a walk is reused if everything that it looked at is unchanged.
 
 A call of a compiled function takes less time than a walk over a large model. So a walk is kept with the object that it
 began at, and reused for a call with the same objects. Each use compares every attribute of every object by identity,
@@ -22,12 +22,12 @@ import jax
 import numpy as np
 
 from ..graph.definition import Held
-from ..graph.walk import Leaf, Walk, is_object, is_single
-from ..objects.markers import is_dict, is_native
-from ..objects.pytree import Pytree, marks_made, slot_of, walks_of
+from ..graph.walk import SINGLE, Leaf, Walk, is_object
+from ..objects.markers import DICTS, NATIVE
+from ..objects.pytree import Pytree, marks_made, walks_of
 from ..statelib.state import StateTree
 from ..variablelib.variable import Variable
-from .ref import Ref, Still, Values
+from .groups import Ref, Still, Values
 
 __all__ = ["Contents", "KeptWalk", "Used", "find", "is_fixed", "keep"]
 
@@ -112,33 +112,34 @@ _FIXED_KINDS = (type, enum.Enum, Held, np.dtype, jax.sharding.PartitionSpec, jax
 
 _value = operator.attrgetter("_value")
 
-Root = tuple[str, str, Pytree]
-"""An object among the arguments: the prefix of the keys of its values, its group, and the object."""
+Key = tuple[tuple[str, str], ...]
+"""For each object among the arguments, the prefix of the keys of its values, and its group."""
 
 
 class KeptWalk:
     """The result of a walk, without the values.
 
     Args:
-        walk: the walk.
+        key: the key that the walk is kept under.
         roots: the objects that it began at, in order.
-        refs: the `Ref` of each of them.
+        walk: the walk.
+        refs: the `Ref` of each of these objects.
     """
 
-    def __init__(self, walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
-        given = {id(root) for _, _, root in roots}
+    def __init__(self, key: Key, roots: Sequence[Pytree], walk: Walk, refs: Sequence[Ref]) -> None:
+        given = set(map(id, roots))
         self.refs = refs
         # The roots are held weakly. When one dies, its walk is dropped with everything below it; otherwise a walk that
         # is kept with the first root would keep the other roots alive.
-        walks, key = weakref.ref(roots[0][2]), _key(roots)
-        self.others = [weakref.ref(root, functools.partial(_drop, walks, key)) for _, _, root in roots[1:]]
+        first = weakref.ref(roots[0])
+        self.others = [weakref.ref(root, functools.partial(_drop, first, key)) for root in roots[1:]]
         self.nodes = [None if id(node) in given else node for node in walk.nodes]
-        self.places = [walk.index[id(root)] for _, _, root in roots]
+        self.places = [walk.index[id(root)] for root in roots]
         self.inner = [node for node in self.nodes if isinstance(node, Pytree)]
-        objects = [*[root for _, _, root in roots], *self.inner]
+        objects = [*roots, *self.inner]
         containers = [*_containers([list(vars(one).values()) for one in objects])]
-        self.dicts = [one for one in containers if is_dict(one)]
-        self.lists = [one for one in containers if not is_dict(one)]
+        self.dicts = [one for one in containers if type(one) in DICTS]
+        self.lists = [one for one in containers if type(one) not in DICTS]
         self.variables = [node for node in walk.nodes if isinstance(node, Variable)]
         self.contents = Contents(objects, self.variables, self.dicts, self.lists)
         self.holders = walk.holders
@@ -146,37 +147,41 @@ class KeptWalk:
             group: {key: holder for key, (holder, _) in found.items()} for group, found in self.holders.items()
         }
         self.slots = {group: (Still(tuple(found)), list(found.values())) for group, found in self.by_key.items()}
-        self.traces = _distinct([variable._trace for variable in self.variables])
+        self.traces: list[Any] = []
+        for variable in self.variables:
+            if variable._trace not in self.traces:  # traces can be compared, but not hashed
+                self.traces.append(variable._trace)
         self.leaves = [(group, key, holder, path) for group, key, holder, _, _, path in walk.leaves]
 
-    def use(self, roots: Sequence[Root]) -> Used | None:
+    def use(self, roots: Sequence[Pytree]) -> Used | None:
         """Return what the walk would find now; None if anything but the values of variables changed."""
-        objects = [root for _, _, root in roots]
-        if not all(known() is root for known, root in zip(self.others, objects[1:], strict=True)):
+        if not all(known() is root for known, root in zip(self.others, roots[1:], strict=True)):
             return None
-        if not self.contents.are_in([*objects, *self.inner], self.variables, self.dicts, self.lists):
+        if not self.contents.are_in([*roots, *self.inner], self.variables, self.dicts, self.lists):
             return None
         values = {}
         for group, (names, variables) in self.slots.items():
             held = list(map(_value, variables))
-            if not all(map(is_single, set(map(type, held)))):
+            if not set(map(type, held)) <= SINGLE:
                 return None
             values[group] = Values(names, held)
-        return Used(self, objects, values)
+        return Used(self, roots, values)
 
 
 class Used:
     """A kept walk in a call. It has the attributes of a finished `Walk`.
 
     Attributes:
+        refs: the `Ref` of each object that it began at.
         packed: the values by group and key, as `Values`.
         holders: the variables by group and key, see `Walk`.
     """
 
-    __slots__ = ("_kept", "_objects", "holders", "packed")
+    __slots__ = ("_kept", "_roots", "holders", "packed", "refs")
 
-    def __init__(self, kept: KeptWalk, objects: Sequence[Pytree], values: dict[str, Values]) -> None:
-        self._kept, self._objects, self.packed, self.holders = kept, objects, values, kept.holders
+    def __init__(self, kept: KeptWalk, roots: Sequence[Pytree], values: dict[str, Values]) -> None:
+        self._kept, self._roots, self.packed = kept, roots, values
+        self.holders, self.refs = kept.holders, kept.refs
 
     @property
     def values(self) -> dict[str, dict[str, Any]]:
@@ -187,7 +192,7 @@ class Used:
     def nodes(self) -> list[Any]:
         """The objects and variables, by index."""
         nodes = list(self._kept.nodes)
-        for place, root in zip(self._kept.places, self._objects, strict=True):
+        for place, root in zip(self._kept.places, self._roots, strict=True):
             nodes[place] = root
         return nodes
 
@@ -212,41 +217,32 @@ class Used:
             yield group, key, holder, self.packed[group][key], None, path
 
 
-def find(roots: Sequence[Root]) -> tuple[Used, Sequence[Ref]] | None:
-    """Return the walk that was kept for some objects, with their refs, if it would find the same now; else None."""
-    kept: KeptWalk | None = slot_of(roots[0][2], "_walks", _NONE).get(_key(roots))
-    used = None if kept is None else kept.use(roots)
-    return None if kept is None or used is None else (used, kept.refs)
+def find(key: Key, roots: Sequence[Pytree]) -> Used | None:
+    """Return the walk that was kept for some objects if it would find the same now; else None."""
+    try:
+        kept: KeptWalk | None = object.__getattribute__(roots[0], "_walks").get(key)
+    except AttributeError:  # none was kept yet
+        return None
+    return None if kept is None else kept.use(roots)
 
 
-def keep(walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
+def keep(key: Key, roots: Sequence[Pytree], walk: Walk, refs: Sequence[Ref]) -> None:
     """Keep a walk with the first of its objects, if nothing in it can change unnoticed."""
-    if len({id(root) for _, _, root in roots}) < len(roots) or not all(map(_can_be_kept, walk.nodes)):
+    if len(set(map(id, roots))) < len(roots) or not all(map(_can_be_kept, walk.nodes)):
         return
     if any(type(holder) is tuple or form is not None for _, _, holder, _, form, _ in walk.leaves):
         return
-    walks = walks_of(roots[0][2])
+    walks = walks_of(roots[0])
     if len(walks) >= _MANY:
         walks.clear()
-    walks[_key(roots)] = KeptWalk(walk, roots, refs)
+    walks[key] = KeptWalk(key, roots, walk, refs)
 
 
 _put_value = Variable.__dict__["_value"].__set__
 _exhaust = collections.deque[Any](maxlen=0).extend
 
-_NONE: dict[Any, Any] = {}
-
 _MANY = 8
 """How many walks are kept with one object, such as those of a training step and of an evaluation."""
-
-
-def _distinct(traces: Iterable[Any]) -> list[Any]:
-    """Return the distinct traces, which can be compared but not hashed."""
-    found: list[Any] = []
-    for trace in traces:
-        if trace not in found:
-            found.append(trace)
-    return found
 
 
 def _drop(first: weakref.ref[Pytree], key: Any, _: Any) -> None:
@@ -256,23 +252,19 @@ def _drop(first: weakref.ref[Pytree], key: Any, _: Any) -> None:
         root._walks.pop(key, None)
 
 
-def _key(roots: Sequence[Root]) -> Any:
-    return tuple([(base, group) for base, group, _ in roots])
-
-
 def _can_be_kept(node: Any) -> bool:
     """Return whether no part of a node can change unnoticed."""
-    if is_native(node):
-        factory = getattr(node, "default_factory", None)  # it can be replaced
-        return factory is None and all(map(_is_seen, node.values() if is_dict(node) else node))
     if isinstance(node, Variable):
-        return is_single(type(node._value)) and all(map(is_fixed, node._metadata.values()))
-    return all(map(_is_seen, vars(node).values()))
+        return type(node._value) in SINGLE and all(map(is_fixed, node._metadata.values()))
+    if type(node) in DICTS and getattr(node, "default_factory", None) is not None:  # it can be replaced
+        return False
+    held = node if type(node) is list else node.values() if type(node) in DICTS else vars(node).values()
+    return all(type(part) in _FIXED or is_object(part) or _is_seen(part) for part in held)
 
 
 def _is_seen(value: Any) -> bool:
     """Return whether everything in an attribute is immutable, or is compared in each call."""
-    if type(value) in _FIXED or is_object(value) or is_native(value) or is_fixed(value):
+    if is_object(value) or type(value) in NATIVE or is_fixed(value):
         return True  # a list or a dict is a node itself
     parts = _inside(value)
     return parts is not None and all(map(_is_seen, parts))
@@ -281,7 +273,7 @@ def _is_seen(value: Any) -> bool:
 def _inside(value: Any) -> Iterable[Any] | None:
     """Return the items of a list, dict, state or tuple; None for anything else."""
     value = value.raw_mapping if isinstance(value, StateTree) else value
-    if is_dict(value):
+    if type(value) in DICTS:
         return value.values()
     return value if type(value) is list or _is_plain_tuple(value) else None
 
@@ -292,7 +284,7 @@ def _containers(values: Iterable[Iterable[Any]]) -> Iterator[Any]:
     while left:
         value = left.pop()
         value = value.raw_mapping if isinstance(value, StateTree) else value
-        if is_native(value):
+        if type(value) in NATIVE:
             if id(value) in met:
                 continue
             met.add(id(value))

@@ -23,17 +23,15 @@ from liftcore.cycles import check_finite
 from liftcore.errors import AxisSizeError, LiftError, rewords
 
 from ..errors import StructureError, TraceContextError
-from ..graph.build import Builder, value_of
 from ..graph.definition import path_of, path_text, static
-from ..graph.walk import Walk
-from ..objects.markers import children_with_path, is_native
+from ..graph.walk import SINGLE, Builder, Walk, value_of
+from ..objects.markers import NATIVE, children_with_path
 from ..objects.pytree import Pytree
 from ..variablelib.kinds import RngState
 from ..variablelib.variable import Variable
-from .groups import Groups, Name, parts_of
-from .inside import as_it_is, encode_part, holds_objects
+from .groups import Change, Group, Groups, Name, Ref, Still, Values, holds_objects, is_ref, parts_of, refs_in
+from .inside import check_no_filters, encode_part
 from .kept import Used, find, keep
-from .ref import Change, Ref, Still, is_ref, packed, refs_in
 
 __all__ = ["Outside", "crossed", "decoded", "still"]
 
@@ -157,7 +155,6 @@ class Outside:
         packs: bool = False,
     ) -> None:
         self._groups, self._packs = groups, packs
-        check_finite(args)
         self.walk: Walk | Used
         try:
             self.walk, self.args = crossed(groups, args, prefix, what, object() if cached else None, name)
@@ -168,10 +165,13 @@ class Outside:
                 "Store the objects in a flat list instead of a chain; or raise the limit with `sys.setrecursionlimit`.",
             ) from None
         self.values: Mapping[str, Mapping[str, Any]]
-        if packs:
-            self.values = self.walk.packed if isinstance(self.walk, Used) else packed(self.walk.values)
-        else:
+        if not packs:
             self.values = self.walk.values
+        elif isinstance(self.walk, Used):
+            self.values = self.walk.packed
+        else:
+            found = self.walk.values.items()
+            self.values = {group: Values(Still(tuple(held)), list(held.values())) for group, held in found}
 
     @contextlib.contextmanager
     def scope(self, mutable: Any = False) -> Iterator[Scope]:
@@ -223,13 +223,11 @@ class Outside:
             self._write(now, home)
             if not _holds_ref(result):
                 return result
-            nodes, builder = self.walk.nodes, Builder(read)
-            builder.table = {index: nodes[place] for index, place in enumerate(change.was) if place is not None}
-            return decoded(builder, result)
         nodes = self.walk.nodes
-        existing = [None if place is None else nodes[place] for place in change.was]
+        existing = {index: nodes[place] for index, place in enumerate(change.was) if place is not None}
         rebuilder = Rebuilder(read, existing, self._other_trace)
-        for definition in change.definitions:
+        rebuilder.table = dict(existing) if change.definitions is None else {}
+        for definition in change.definitions or ():
             rebuilder.build(definition)
         result = decoded(rebuilder, result)
         rebuilder.commit()
@@ -273,7 +271,7 @@ class Outside:
     def place(self, shardings: Mapping[str, Any]) -> None:
         """Move arrays to the shardings that the lift expects; `leave` stores them in variables that were not written.
 
-        So the next call has nothing to move. A variable of another trace, which may not change, keeps its value.
+        Then the next call has nothing to move. A variable of another trace, which may not change, keeps its value.
 
         Args:
             shardings: a `jax.sharding.Sharding` for each group.
@@ -293,19 +291,24 @@ class Outside:
             }
 
     def _write(self, now: Mapping[str, Any], home: Mapping[str, Any]) -> None:
-        """Write the values that changed into the variables and places that they came from."""
-        news = _news(self.values if self._packs else self.walk.values, now, home)
+        """Write the values that changed, in the scope or in what the body returned, where they came from."""
+        news = {group: written for group, (_, written) in home.items() if written}
+        for group, old in (self.values if self._packs else self.walk.values).items():
+            if now[group] is not old:  # a collection that was not written is the one that was given
+                changed = {key: new for key, new in now[group].items() if new is not old[key]}
+                if changed:
+                    news[group] = {**changed, **news.get(group, {})}
         trace = trace_state()
         if not news or (isinstance(self.walk, Used) and self.walk.write(news, trace)):
             return
-        holders, changed = self.walk.holders, []
+        holders, writes = self.walk.holders, []
         for group, key, new in [(group, *pair) for group, values in news.items() for pair in values.items()]:
             holder, form = holders[group][key]
             owner = holder[0] if type(holder) is tuple else holder
             if owner._trace != trace:
                 raise self._other_trace(owner)
-            changed.append((holder, new if form is None else value_of(new, form)))
-        for holder, new in changed:
+            writes.append((holder, new if form is None else value_of(new, form)))
+        for holder, new in writes:
             if type(holder) is tuple:
                 _replace(holder, new)
             else:
@@ -326,17 +329,6 @@ class Outside:
 _put_value = Variable.__dict__["_value"].__set__
 
 
-def _news(before: Mapping[str, Any], now: Mapping[str, Any], home: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the values that changed, in the scope or in what the body returned, by group and key."""
-    news = {group: written for group, (_, written) in home.items() if written}
-    for group, old in before.items():
-        if now[group] is not old:  # a collection that was not written is the one that was given
-            changed = {key: new for key, new in now[group].items() if new is not old[key]}
-            if changed:
-                news[group] = {**changed, **news.get(group, {})}
-    return news
-
-
 def crossed(
     groups: Groups, args: Any, prefix: Any, what: str, unknown: object = None, name: Name = ""
 ) -> tuple[Walk | Used, Any]:
@@ -346,25 +338,25 @@ def crossed(
     another container, or if a filter decides the groups.
     """
     parts, structure = parts_of(groups, args, prefix, name, what)
-    holds = [holds_objects(part) for _, _, part in parts]
-    roots = [one for one in parts if isinstance(one[2], Pytree)]
-    may_keep = len(roots) == sum(holds) > 0 and all(type(group) is str for _, group, _ in roots)
-    found = find(roots) if may_keep else None
-    walk: Walk | Used
-    if found is not None:
-        walk, refs = found[0], iter(found[1])
-        encoded = [
-            next(refs) if held else as_it_is(groups, part, group, what)
-            for held, (_, group, part) in zip(holds, parts, strict=True)
-        ]
+    roots = [(base, group, part) for base, group, part in parts if isinstance(part, Pytree)]
+    others = [part for _, _, part in parts if not isinstance(part, Pytree) and type(part) not in SINGLE]
+    if others:
+        check_finite(others)
+    may_keep = bool(roots) and all(type(group) is Group for _, group, _ in roots)
+    may_keep = may_keep and not (others and holds_objects(others))
+    objects, key = [part for _, _, part in roots], tuple([(base, group.name) for base, group, _ in roots if may_keep])
+    walk: Walk | Used | None = find(key, objects) if may_keep else None
+    if isinstance(walk, Used):
+        refs = iter(walk.refs)
+        encoded = [next(refs) if isinstance(part, Pytree) else part for _, _, part in parts]
+        for _, group, part in parts:
+            if not group.many:
+                check_no_filters(groups, part, what)
     else:
-        walk = new = Walk(unknown)
-        encoded = [
-            encode_part(new, groups, part, group, base, what) if held else as_it_is(groups, part, group, what)
-            for held, (base, group, part) in zip(holds, parts, strict=True)
-        ]
+        walk = new = Walk(unknown, groups.alias_error)
+        encoded = [encode_part(new, groups, part, group, base, what) for base, group, part in parts]
         if may_keep:
-            keep(new, roots, [one for one in encoded if type(one) is Ref])
+            keep(key, objects, new, [one for one in encoded if type(one) is Ref])
     return walk, encoded[0] if structure is None else jax.tree.unflatten(structure, encoded)
 
 
@@ -380,7 +372,7 @@ class Rebuilder(Builder):
         self.owner: Any = None
 
     def _object(self, definition: Any) -> Any:
-        around, self.owner = self.owner, self._existing(definition.number)
+        around, self.owner = self.owner, self.existing.get(definition.number)
         try:
             return super()._object(definition)
         finally:
@@ -471,7 +463,7 @@ def _replaced(container: Any, path: list[Any], new: Any) -> Any:
     if not path:
         return new
     step, *rest = path
-    if is_native(container):
+    if type(container) in NATIVE:
         container[step] = _replaced(container[step], rest, new)
         return container
     if type(container) is tuple:

@@ -55,8 +55,8 @@ def capture(
         4.0
 
     Args:
-        fn: a module, a method of a module, or a function whose first argument is the module. A type of variables in its
-            place makes a decorator for functions.
+        fn: a module, a method of a module, or a function whose first argument is the module. If it is a type of
+            variables, the result is a decorator for functions.
         *var_types: the types of variables that are captured. Others that are stored are dropped.
         init: a state of perturbations, for example a captured one, which `perturb` adds.
         method_outputs: a type of variables that the results of all public methods are stored as, under their names.
@@ -91,7 +91,7 @@ def capture(
 
 @contextlib.contextmanager
 def _capturing(root: Any, kinds: tuple[Kind, ...], init: Any) -> Iterator[None]:
-    """Give modules an attribute to store into, within the block. It is part of them, so transformations carry it."""
+    """Give modules an attribute to store into, within the block. It passes through transformations with them."""
     given = _by_module(init)
     modules = dict(iter_modules(root))
     for path in given:

@@ -11,7 +11,7 @@ from liftcore.errors import LiftArgumentError
 from liftcore.owners import is_owner
 
 from ..filterlib import Filter
-from ..objects.markers import is_native, items_of, step_of
+from ..objects.markers import NATIVE, items_of, step_of
 from ..objects.pytree import Pytree, attributes_of, check_live
 from ..statelib.state import State
 from ..variablelib.variable import Variable
@@ -174,7 +174,7 @@ class _Removal:
         if isinstance(part, Pytree):
             self.seen.add(id(part))
             self._visit_all(part, dict(attributes_of(part)), path, part)
-        elif is_native(part):
+        elif type(part) in NATIVE:
             self.seen.add(id(part))
             self._visit_all(part, dict(items_of(part)), path, owner)
         elif type(part) is tuple:

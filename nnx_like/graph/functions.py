@@ -14,9 +14,8 @@ from ..objects.traversal import check_unshared
 from ..statelib.functions import GraphState
 from ..statelib.state import FlatState, State
 from ..variablelib.variable import Variable
-from .build import Builder
 from .definition import Definition, ObjectDef, VariableDef, described, entries, from_pickle, path_text, to_pickle
-from .walk import Place, Walk
+from .walk import Builder, Place, Walk
 
 __all__ = [
     "Caller",
@@ -97,8 +96,8 @@ Path = tuple[Any, ...]
 class GraphDef(Generic[Node]):
     """The static part of a graph: classes, attributes, references, metadata. It is a pytree without leaves.
 
-    Two are equal if the static parts of their graphs are equal by type and value, so you can pass a `GraphDef` as a
-    static argument.
+    Two definitions are equal if the static parts of their graphs are equal by type and value, so you can pass a
+    `GraphDef` as a static argument.
 
     Example:
         >>> import nnx_like as nnx
@@ -546,7 +545,7 @@ def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
 
 
 def unpack(node: Any, *filters: Filter) -> Any:
-    """Split a graph like `split`, but returns each state together with the definition in one pytree, a `GraphState`.
+    """Split a graph like `split`, but return each state together with the definition in one pytree, a `GraphState`.
 
     Example:
         >>> import jax

@@ -1,20 +1,21 @@
-"""The walk: one pass over the graph below some values, which collects its definition and its values."""
+"""The walk collects the definition and the values of a graph in one pass. The builder makes a graph from both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from liftcore import flatten_static
+from liftcore import flatten_static, trace_state
 from liftcore.leaves import is_array_like, is_array_or_struct, is_number, is_numpy
 from liftcore.owners import is_owner
 from liftcore.statics import Undescribed
 
 from ..errors import AliasError
-from ..objects.markers import children_with_path, contains_itself, is_native, step_of
-from ..objects.pytree import Pytree, attributes_of, marks_of
+from ..objects.markers import NATIVE, children_with_path, contains_itself, step_of
+from ..objects.pytree import NO_MARKS, Pytree, attributes_of, mark, marks_of
 from ..objects.traversal import children_of
 from ..variablelib.kinds import CONSTANTS, variable_type_from_name
 from ..variablelib.variable import Variable, is_object
@@ -22,6 +23,7 @@ from .definition import (
     AgainDef,
     ArrayDef,
     Definition,
+    Fixed,
     Keys,
     MappingDef,
     ObjectDef,
@@ -31,36 +33,19 @@ from .definition import (
     VariableDef,
     fixed,
     metadata_definition,
+    metadata_of,
     path_text,
     static,
+    static_value,
 )
 
-__all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "is_single", "value_parts"]
+__all__ = ["SINGLE", "Builder", "Leaf", "Place", "Prefix", "Walk", "is_object", "value_of", "value_parts"]
 
-
-def _alias_error(value: Any, place: str, leaves: Iterable[tuple[Any, ...]], before: str, now: str) -> AliasError:
-    """Return the error for one variable in two groups.
-
-    Args:
-        value: the variable, or the array.
-        place: the second place where it was found, such as `[1].w`.
-        leaves: the values found before, in the form of `Walk.leaves`.
-        before: its group at the first place, in words that follow "is", such as `on axis 0`.
-        now: its group at the second place.
-    """
-    # A copy by `nnx.clone` shares the arrays, so both copies would be donated.
-    copy = "jax.tree.map(jnp.copy, …)" if any(one.startswith("donated") for one in (before, now)) else "nnx.clone"
-    found = (key for _, key, holder, parts, *_ in leaves if holder is value or parts is value)
-    first = next(found, "in an earlier place").removesuffix(".")
-    return AliasError(
-        f"the {type(value).__name__} at {place}",
-        f"it is also {first}, which is {before}; here it is {now}.",
-        f"Treat both places the same way, or pass a copy in one of them: `{copy}`.",
-    )
+# --- the walk ---------------------------------------------------------------------------------------------------------
 
 
 Prefix = str | Callable[[tuple[Any, ...], Any], str]
-"""The group of all variables below an object, or a function that returns each one's group: `prefix(path, variable)`."""
+"""The name of the group of all variables below an object; or a function of path and variable that returns the name."""
 
 Place = tuple[Any, ...]
 """The place of an array in an attribute: `(owner, attribute, *path in the attribute)`."""
@@ -68,16 +53,11 @@ Place = tuple[Any, ...]
 Leaf = tuple[str, Any, Any, Any, Any, tuple[Any, ...]]
 """A value: `(group, key, variable or place, parts of the value, form, path below the object)`."""
 
-_SINGLE: set[type] = {bool, int, float, complex}
-"""Types whose values are one leaf. Those of JAX's arrays and of other numbers are added when first seen."""
+SINGLE: set[type] = {bool, int, float, complex}
+"""Types whose values are one leaf, and never a tracer. Types of JAX arrays and of other numbers are added when seen."""
 
 _STATIC = frozenset({str, int, bool, float, type(None), type, type(len), type(lambda: None), type(jax.jit(len))})
 """The most common types of static attributes; checked before anything else."""
-
-
-def is_single(kind: type) -> bool:
-    """Return whether values of a type are known to be one traced leaf, and never a tracer."""
-    return kind in _SINGLE
 
 
 def value_parts(
@@ -94,12 +74,9 @@ def value_parts(
         The array, and None for its form; or a tuple of arrays, empty if the whole value is static, and the form that
         rebuilds the value from them: a `liftcore.Rest`, or a static definition.
     """
-    kind = type(raw)
-    if kind in _SINGLE:
-        return raw, None
     if is_array_like(raw):
         if not isinstance(raw, jax.core.Tracer) and not is_numpy(raw):  # an array of NumPy may hold texts
-            _SINGLE.add(kind)
+            SINGLE.add(type(raw))
         return raw, None
     if is_array_or_struct(raw):
         return raw, None
@@ -117,6 +94,11 @@ def _is_part(leaf: Any) -> bool:
 class Walk:
     """One pass over the graph below some values. It describes an object once; later occurrences are numbers.
 
+    Args:
+        unknown: makes static values without a key differ from one walk to the next; see `fixed`.
+        alias_error: makes the error for a variable in two groups; see `crossing.groups.Groups.alias_error`. Not needed
+            if the group of a variable is the same at all its paths.
+
     Attributes:
         base: the prefix of the keys of values.
         nodes: the objects and variables that were found, by index.
@@ -131,6 +113,7 @@ class Walk:
     """
 
     __slots__ = (
+        "alias_error",
         "base",
         "groups",
         "index",
@@ -144,9 +127,9 @@ class Walk:
         "values",
     )
 
-    def __init__(self, unknown: Hashable = None) -> None:
+    def __init__(self, unknown: Hashable = None, alias_error: Callable[..., AliasError] = AliasError) -> None:
         self.base = ""
-        self.unknown = unknown
+        self.unknown, self.alias_error = unknown, alias_error
         self.index: dict[int, int] = {}
         self.nodes: list[Any] = []
         self.origins: list[Any] = []
@@ -177,6 +160,8 @@ class Walk:
         kind = type(value)
         if kind in _STATIC:
             return static(value, path) if kind is float else StaticDef(kind, value)
+        if isinstance(value, type):  # such as a dtype
+            return StaticDef(kind, value)
         if isinstance(value, Variable):
             return self._variable(value, path, prefix)
         if isinstance(value, Pytree):
@@ -185,7 +170,7 @@ class Walk:
             return self._array(value, path, prefix, place)
         if kind is tuple:
             return SequenceDef(kind, self._items(enumerate(value), path, prefix, place))
-        if is_native(value):
+        if type(value) in NATIVE:
             return self._container(value, path, prefix, place)
         if kind is set:
             return self._set(value, path)
@@ -270,7 +255,7 @@ class Walk:
         return VariableDef(type(value), index, metadata, form, *self._slot(value, path, group, parts, form))
 
     def _array(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
-        group = _group_at(self.seen(value), path, prefix)
+        group = prefix if isinstance(prefix, str) else prefix(path, self.seen(value))
         if place is not None:
             self.placed[id(place[0]), place[1]] = group
         return ArrayDef(*self._array_slot(value, path, group, place))
@@ -317,31 +302,26 @@ class Walk:
 
     def _variable_parts(self, value: Variable, path: tuple[Any, ...]) -> tuple[Any, Any]:
         """Split the value of a variable; see `value_parts`."""
-        return value_parts(value._value, path, self._static)
+        raw = value._value
+        return (raw, None) if type(raw) in SINGLE else value_parts(raw, path, self._static)
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> str:
         """Return the group of a variable."""
-        return _group_at(value, path, prefix)
+        return prefix if isinstance(prefix, str) else prefix(path, value)
 
-    def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
-        """Store the value of a variable; return its group and key."""
-        key = self._keep(path, group, parts)
-        self.leaves.append((group, key, value, parts, form, path))
-        return group, key
-
-    def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
-        """Store an array that is an attribute; return its group and key."""
-        key = self._keep(path, group, value)
-        self.leaves.append((group, key, place, value, None, path))
-        return group, key
-
-    def _keep(self, path: tuple[Any, ...], group: str, value: Any) -> str:
+    def _slot(self, holder: Any, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
+        """Store the value of a variable, or of a place; return its group and key."""
         values = self.values.setdefault(group, {})
         key = self.base + ".".join(map(str, path))
         while key in values:  # names may contain dots, and digits may be names
             key += "'"
-        values[key] = value
-        return key
+        values[key] = parts
+        self.leaves.append((group, key, holder, parts, form, path))
+        return group, key
+
+    def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
+        """Store an array that is an attribute; return its group and key."""
+        return Walk._slot(self, place, path, group, value, None)
 
     # -- one object in two places ------------------------------------------------------------------------------------
 
@@ -360,10 +340,11 @@ class Walk:
         if isinstance(value, Variable):
             self._variable(value, path, prefix)
         elif is_array_like(value):
-            if known is not None and not self._may_go(known, now := _group_at(self.seen(value), path, prefix)):
+            now = prefix if isinstance(prefix, str) else prefix(path, self.seen(value))
+            if known is not None and not self._may_go(known, now):
                 raise self._aliased(value, path, known, now)
         elif id(value) not in seen:
-            is_node = isinstance(value, Pytree) or is_native(value)
+            is_node = isinstance(value, Pytree) or type(value) in NATIVE
             if is_node:
                 seen.add(id(value))
             for name, part in children_of(value) or ():
@@ -375,11 +356,9 @@ class Walk:
         return known == group
 
     def _aliased(self, value: Any, path: tuple[Any, ...], before: str, now: str) -> AliasError:
-        return _alias_error(value, path_text(path, self.base), self.leaves, before, now)
-
-
-def _group_at(value: Any, path: tuple[Any, ...], prefix: Prefix) -> str:
-    return prefix if isinstance(prefix, str) else prefix(path, value)
+        found = (key for _, key, holder, parts, *_ in self.leaves if holder is value or parts is value)
+        first = next(found, "in an earlier place").removesuffix(".")
+        return self.alias_error(value, path_text(path, self.base), first, before, now)
 
 
 def _array_group(definition: Definition) -> str | None:
@@ -390,3 +369,138 @@ def _array_group(definition: Definition) -> str | None:
     if kind is not TreeDef and (kind is not SequenceDef or definition.cls is not tuple):
         return None
     return next(filter(None, map(_array_group, definition.parts)), None)
+
+
+# --- the builder ------------------------------------------------------------------------------------------------------
+
+
+def value_of(parts: Any, form: Any) -> Any:
+    """Return the value of a variable from its parts and its form: the inverse of `value_parts`."""
+    return static_value(form) if type(form) is tuple else form.unflatten(parts)
+
+
+class Builder:
+    """Makes objects from definitions.
+
+    Args:
+        read: returns the value of a group and a key: `read(group, key)`.
+        existing: the objects that are changed in place of new ones, by index in the definitions.
+
+    Attributes:
+        table: the objects and variables, by index.
+    """
+
+    __slots__ = ("existing", "read", "table", "trace")
+
+    def __init__(self, read: Callable[[str, Any], Any], existing: Mapping[Any, Any] | None = None) -> None:
+        self.read, self.existing = read, existing or {}
+        self.trace = trace_state()
+        self.table: dict[Any, Any] = {}
+
+    def build(self, definition: Definition, place: tuple[Any, ...] | None = None) -> Any:
+        """Return the value that a definition describes.
+
+        Args:
+            definition: a definition from a walk.
+            place: for a part of an attribute, its place.
+        """
+        kind = type(definition)
+        if kind is StaticDef:
+            return self._static(definition)
+        if kind is VariableDef:
+            return self._variable(definition)
+        if kind is ObjectDef:
+            return self._object(definition)
+        if kind is AgainDef:
+            return self.table[definition.number]
+        if kind is ArrayDef:
+            return self._array(definition, place)
+        if kind is MappingDef or definition[0] is list:
+            return self._container(definition, place)
+        if definition[0] is set:
+            return self._set(definition)
+        parts = [self.build(part, place and (*place, number)) for number, part in enumerate(definition.parts)]
+        return self._tree(definition, parts) if kind is TreeDef else tuple(parts)
+
+    def _container(self, definition: SequenceDef | MappingDef, place: tuple[Any, ...] | None) -> Any:
+        existing, parts = self.existing.get(definition.number), definition.parts
+        keys = definition.keys if type(definition) is MappingDef else None
+        fresh: Any = [] if keys is None else keys.empty() if type(keys) is Keys else {}
+        made = self.table[definition.number] = fresh if existing is None else existing  # first: it may contain itself
+        steps = range(len(parts)) if keys is None else self._keys(keys)
+        items = [self.build(part, place and (*place, step)) for step, part in zip(steps, parts, strict=True)]
+        fresh.extend(items) if keys is None else fresh.update(zip(steps, items, strict=True))
+        if existing is not None:
+            self._change_container(made, fresh)
+        return made
+
+    def _set(self, definition: SequenceDef) -> Any:
+        [items] = definition.parts
+        existing, now = self.existing.get(definition.number), self.build(items)  # a copy, or itself if it has no key
+        made = self.table[definition.number] = now if existing is None else existing
+        if made is not now:
+            self._change_container(made, now)
+        return made
+
+    def _keys(self, of: Any) -> Sequence[Any]:
+        return [self.build(key) for key in of.keys] if type(of) is Keys else of
+
+    def _object(self, definition: ObjectDef) -> Any:
+        made = existing = self.existing.get(definition.number)
+        if existing is None:
+            made = object.__new__(definition.cls)  # without `__init__`
+            object.__setattr__(made, "_trace", self.trace)
+            object.__setattr__(made, "_marks", NO_MARKS)
+        self.table[definition.number] = made  # before its attributes, since the object may contain itself
+        attributes = {}
+        for name, part in zip(definition.names, definition.parts, strict=True):
+            plain = type(part) is StaticDef and type(part.value) is not Fixed  # as `build` does, without its overhead
+            attributes[str(name)] = part.value if plain else self.build(part, (made, name))
+        if definition.order:
+            attributes = {name: attributes[name] for name in definition.order}
+        if existing is None:
+            vars(made).update(attributes)
+            if definition.marks:
+                mark(made, dict(definition.marks))
+        else:
+            self._change_object(made, attributes)
+        return made
+
+    def _variable(self, definition: VariableDef) -> Any:
+        cls, index, metadata, form, group, key = definition
+        value = () if group is None else self.read(group, key)
+        value = value if form is None else value_of(value, form)
+        made = self.existing.get(index)
+        if made is None:
+            made = cls.made(value, self._metadata(cls, metadata, group, value), self.trace)
+        else:
+            self._change_variable(made, value, self._metadata(cls, metadata, group, value))
+        self.table[index] = made
+        return made
+
+    def _array(self, definition: ArrayDef, place: tuple[Any, ...] | None) -> Any:
+        return self.read(definition.group, definition.key)
+
+    def _static(self, definition: StaticDef) -> Any:
+        return static_value(definition)
+
+    def _tree(self, definition: TreeDef, parts: list[Any]) -> Any:
+        return definition.structure.value.unflatten(parts)
+
+    def _metadata(self, kind: type[Any], definition: Definition, group: Any, value: Any) -> dict[str, Any]:
+        return metadata_of(definition)
+
+    def _change_object(self, made: Any, attributes: dict[str, Any]) -> None:
+        held = vars(made)
+        held.clear()
+        held.update(attributes)
+
+    def _change_container(self, made: Any, items: Any) -> None:
+        made.clear()
+        made.extend(items) if isinstance(made, list) else made.update(items)
+        if isinstance(made, defaultdict):
+            made.default_factory = items.default_factory
+
+    def _change_variable(self, made: Any, value: Any, metadata: dict[str, Any]) -> None:
+        object.__setattr__(made, "_value", value)
+        object.__setattr__(made, "_metadata", metadata)

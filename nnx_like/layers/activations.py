@@ -13,8 +13,7 @@ from liftcore.typing import Array, ArrayLike, Dtype
 
 from ..objects.module import Module
 from ..variablelib.kinds import Param
-from .dtypes import PromoteDtypeFn, promote_dtype
-from .parameters import value_of
+from .parameters import PromoteDtypeFn, promote_dtype, value_of
 
 __all__ = ["PReLU"]
 

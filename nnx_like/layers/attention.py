@@ -18,10 +18,10 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, Shape
 from ..objects.module import Module
 from ..rnglib.streams import Rngs, RngStream
 from ..variablelib.kinds import Cache
-from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import lecun_normal, zeros
 from .linear import LinearGeneral
 from .normalization import LayerNorm
+from .parameters import PromoteDtypeFn, promote_dtype
 
 __all__ = ["MultiHeadAttention", "dot_product_attention", "dot_product_attention_weights"]
 
@@ -63,7 +63,7 @@ def dot_product_attention_weights(
         mask: the weights that may be nonzero, broadcast to the weights: True, or a nonzero number.
         broadcast_dropout: whether all heads and examples drop the same weights.
         dropout_rng: the key for dropout.
-        dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
+        dropout_rate: the probability of dropping a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to drop nothing.
         dtype: the dtype of the computation; by default what query and key promote to.
         precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
@@ -122,7 +122,7 @@ def dot_product_attention(
         mask: the weights that may be nonzero, broadcast to the weights: True, or a nonzero number.
         broadcast_dropout: whether all heads and examples drop the same weights.
         dropout_rng: the key for dropout.
-        dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
+        dropout_rate: the probability of dropping a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to drop nothing.
         dtype: the dtype of the computation; by default what query, key and value promote to.
         precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
@@ -196,7 +196,7 @@ class MultiHeadAttention(Module):
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
         broadcast_dropout: whether all heads and examples drop the same weights.
-        dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
+        dropout_rate: the probability of dropping a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to disable dropout. With a dropout rate it is required, here or at the call, or set by
             `train()` and `eval()`.
         precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their

@@ -20,8 +20,8 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, PyTree, S
 
 from ..objects.module import Module
 from ..rnglib.streams import Rngs, RngStream
-from .dtypes import PromoteDtypeFn, promote_dtype
 from .linear import Linear
+from .parameters import PromoteDtypeFn, promote_dtype
 
 __all__ = [
     "GRUCell",
@@ -79,7 +79,7 @@ def default_recurrent_init(key: Key, shape: Shape, dtype: Dtype = jnp.float32) -
     return modified_orthogonal(key, shape, dtype) if half else _orthogonal(key, shape, dtype)
 
 
-# The default activations are defined here, since functions made by `jax.jit` cannot be pickled, nor cells with them.
+# The default activations are defined here, since functions made by `jax.jit`, and cells with them, cannot be pickled.
 def default_gate_fn(x: ArrayLike) -> Array:
     """`jax.nn.sigmoid`.
 

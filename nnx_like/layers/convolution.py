@@ -16,9 +16,8 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
 from ..objects.module import Module
 from ..rnglib.streams import Rngs
-from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import lecun_normal, zeros
-from .parameters import new_param, to_tuple, value_of
+from .parameters import PromoteDtypeFn, new_param, promote_dtype, to_tuple, value_of
 
 __all__ = ["Conv", "ConvTranspose"]
 

@@ -13,9 +13,8 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
 from ..objects.module import Module
 from ..rnglib.streams import Rngs
-from .dtypes import PromoteDtypeFn, promote_dtype, unpacked
 from .initializers import variance_scaling
-from .parameters import new_param, value_of
+from .parameters import PromoteDtypeFn, new_param, promote_dtype, unpacked, value_of
 
 __all__ = ["Embed"]
 

@@ -17,9 +17,8 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
 from ..objects.module import Module
 from ..rnglib.streams import Rngs
-from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import lecun_normal, zeros
-from .parameters import folded, new_param, to_tuple, value_of
+from .parameters import PromoteDtypeFn, folded, new_param, promote_dtype, to_tuple, value_of
 
 __all__ = ["Einsum", "Linear", "LinearGeneral"]
 

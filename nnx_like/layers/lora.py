@@ -19,10 +19,9 @@ from ..objects.module import Module
 from ..rnglib.streams import Rngs
 from ..variablelib.kinds import LoRAParam
 from ..variablelib.variable import Variable
-from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import he_uniform, zeros
 from .linear import Linear
-from .parameters import check_features, new_param, value_of
+from .parameters import PromoteDtypeFn, check_features, new_param, promote_dtype, value_of
 
 __all__ = ["LoRA", "LoRALinear"]
 

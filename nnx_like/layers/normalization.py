@@ -17,8 +17,7 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 from ..objects.module import Module
 from ..rnglib.streams import Rngs
 from ..variablelib.kinds import BatchStat
-from .dtypes import PromoteDtypeFn, promote_dtype
-from .parameters import new_param, value_of
+from .parameters import PromoteDtypeFn, new_param, promote_dtype, value_of
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 
@@ -45,7 +44,7 @@ class _Norm(Module):
         promote_dtype: PromoteDtypeFn,
         **learned: _Learned,
     ) -> None:
-        """Set the options that all of them have, and make the scale and the bias, each of which draws a key."""
+        """Set the options that all norms have, and make the scale and the bias, each of which draws a key."""
         self.num_features = num_features
         self.epsilon = epsilon
         self.dtype = dtype

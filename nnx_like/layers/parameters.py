@@ -1,24 +1,36 @@
-"""Parameters of layers: created by an initializer with a key from the stream `params`, and read through hooks."""
+"""Parameters of layers: made by initializers with keys from the stream `params`, read through hooks, and promoted."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from liftcore import nn
 from liftcore.errors import LiftArgumentError, call_user, shown
-from liftcore.typing import Dtype, Initializer
+from liftcore.nn import canonicalize_dtype
+from liftcore.typing import ArrayLike, Dtype, Initializer
 
 from ..rnglib.streams import Rngs
 from ..variablelib.kinds import Param
 from ..variablelib.metadata import VariableMetadata
 from ..variablelib.variable import Variable
 
-__all__ = ["check_features", "folded", "new_param", "to_tuple", "value_of"]
+__all__ = [
+    "PromoteDtypeFn",
+    "canonicalize_dtype",
+    "check_features",
+    "folded",
+    "new_param",
+    "promote_dtype",
+    "to_tuple",
+    "unpacked",
+    "value_of",
+]
 
 
 def new_param(
@@ -101,3 +113,40 @@ def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:
             f"the layer expects {expected} features, given inputs of shape {given}.",
             f"Create it with that number of features, or pass inputs of shape (..., {expected}).",
         )
+
+
+# --- the dtype that a layer computes in -------------------------------------------------------------------------------
+
+
+PromoteDtypeFn: TypeAlias = Callable[..., Any]
+"""The type of functions that convert inputs and parameters to one dtype: `fn(arrays, dtype=dtype) -> arrays`."""
+
+
+def promote_dtype(
+    args: tuple[ArrayLike | None, ...], /, *, dtype: Dtype | None = None, inexact: bool = True
+) -> tuple[Any, ...]:
+    """Convert all arrays of a tuple to one dtype; None stays None.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> promote_dtype((jnp.arange(2), None, 1.5))
+        (Array([0., 1.], dtype=float32), None, Array(1.5, dtype=float32))
+
+    Args:
+        args: the arrays; None is ignored.
+        dtype: the dtype to convert to; by default, the dtype that the arrays promote to.
+        inexact: whether it must be floating or complex; integers then promote with `float32`.
+
+    Raises:
+        LiftArgumentError: if `dtype` is neither floating nor complex, and `inexact` is True.
+    """
+    return tuple(nn.promote_dtype(*args, dtype=dtype, inexact=inexact))
+
+
+def unpacked(promote_dtype: PromoteDtypeFn) -> nn.PromoteDtypeFn:
+    """Wrap the function to take arrays as separate arguments, as the functions of `liftcore.nn` call it."""
+
+    def promote(*args: ArrayLike | None, **options: Any) -> Any:
+        return promote_dtype(args, **options)
+
+    return promote

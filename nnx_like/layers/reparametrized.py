@@ -19,7 +19,7 @@ from ..graph.functions import state
 from ..objects.module import Module
 from ..rnglib.streams import Rngs, RngStream
 from ..variablelib.kinds import BatchStat, Param
-from .dtypes import PromoteDtypeFn, promote_dtype
+from .parameters import PromoteDtypeFn, promote_dtype
 
 __all__ = ["SpectralNorm", "WeightNorm"]
 

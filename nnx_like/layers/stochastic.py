@@ -36,7 +36,7 @@ class Dropout(Module):
         Array([1., 1., 1., 1., 1., 1.], dtype=float32)
 
     Args:
-        rate: the probability to drop an element, from 0 to 1.
+        rate: the probability of dropping an element, from 0 to 1.
         broadcast_dims: axes along which all elements are dropped or kept together.
         deterministic: whether to return the inputs unchanged; None if each call gives it.
         rng_collection: the name of the stream to fork, and of the stream to use from a call's `rngs`.

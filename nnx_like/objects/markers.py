@@ -30,7 +30,9 @@ from ..variablelib.values import MISSING
 from ..variablelib.variable import Variable, is_object
 
 __all__ = [
+    "DICTS",
     "MARK",
+    "NATIVE",
     "Data",
     "Static",
     "annotation_mark",
@@ -42,9 +44,7 @@ __all__ = [
     "hidden_error",
     "hidden_in",
     "is_data",
-    "is_dict",
     "is_marked",
-    "is_native",
     "items_of",
     "parts_in",
     "register_data_type",
@@ -56,20 +56,13 @@ __all__ = [
 
 # --- Python's own containers ------------------------------------------------------------------------------------------
 
-_DICTS = frozenset({dict, collections.OrderedDict, collections.defaultdict})
-_NATIVE = _DICTS | {list}
+DICTS = frozenset({dict, collections.OrderedDict, collections.defaultdict})
+"""The types of dicts that are known by identity."""
+NATIVE = DICTS | {list}
+"""The types of lists and dicts that are known by identity."""
+
 _MAPPINGS = (dict, collections.ChainMap, collections.UserDict, types.MappingProxyType)
 _COLLECTIONS = (list, tuple, set, frozenset, collections.deque, collections.UserList)
-
-
-def is_dict(value: Any) -> bool:
-    """Return whether a value is a dict that is known by identity: a `dict`, an `OrderedDict` or a `defaultdict`."""
-    return type(value) in _DICTS
-
-
-def is_native(value: Any) -> bool:
-    """Return whether a value is a list or a dict that is known by identity."""
-    return type(value) in _NATIVE
 
 
 def items_of(container: Any) -> Iterable[tuple[Any, Any]]:
@@ -84,7 +77,7 @@ def items_of(container: Any) -> Iterable[tuple[Any, Any]]:
     Args:
         container: the list, tuple or dict.
     """
-    if not is_dict(container):
+    if type(container) not in DICTS:
         return list(enumerate(container))
     ordered = type(container) is collections.OrderedDict
     return [(key, container[key]) for key in (container if ordered else sorted_keys(container))]
@@ -292,7 +285,7 @@ def _data(value: Any, above: tuple[Any, ...]) -> list[Any]:
     kind = type(value)
     if kind in _STATIC_TYPES or any(value is one for one in above):  # a list may contain itself
         return []
-    if kind is tuple or is_native(value):
+    if kind is tuple or type(value) in NATIVE:
         return [one for _, part in items_of(value) for one in _data(part, (*above, value))]
     if is_data(value):
         return [value]

@@ -14,7 +14,7 @@ from liftcore.leaves import Size, has_type
 
 from ..variablelib.kinds import RngState
 from ..variablelib.variable import Variable
-from .markers import has_data, is_data, is_dict, is_native
+from .markers import DICTS, NATIVE, has_data, is_data
 
 __all__ = ["display", "kind_name", "object_text", "sizes_by_kind", "treescope_of", "value_text"]
 
@@ -49,14 +49,14 @@ def _text(value: Any, path: str, seen: dict[int, str]) -> str:
         return _object(value, path, seen)
     if isinstance(value, Variable):
         return _variable(value, path, seen)
-    if is_native(value) and has_data(value):
+    if type(value) in NATIVE and has_data(value):
         if id(value) in seen:
             return f"{type(value).__name__}(…)  # {seen[id(value)]}"
         seen[id(value)] = path
     if type(value) in (list, tuple) and has_data(value):
         lines = [_text(one, f"{path}[{number}]", seen) for number, one in enumerate(value)]
         return _block("[" if type(value) is list else "(", lines, "]" if type(value) is list else ")", "")
-    if is_dict(value) and has_data(value):
+    if type(value) in DICTS and has_data(value):
         lines = [f"{name!r}: {_text(one, f'{path}[{name!r}]', seen)}" for name, one in value.items()]
         kind = "" if type(value) is dict else type(value).__name__
         return _block(f"{kind}({{" if kind else "{", lines, "})" if kind else "}", "")

@@ -10,20 +10,21 @@ import dataclasses
 import functools
 import inspect
 import weakref
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 import jax
 from jax.tree_util import GetAttrKey, SequenceKey
 
-from liftcore import static_key, trace_state
+from liftcore import trace_state
 from liftcore.cycles import checks_itself, entering
 from liftcore.errors import check_keywords
 from liftcore.owners import Style, collections_of
-from liftcore.statics import Alike, Undescribed, snapshot
+from liftcore.statics import snapshot
 
 from ..errors import StructureError, TraceContextError
 from ..variablelib.kinds import CONSTANTS
+from ..variablelib.metadata import key_of
 from ..variablelib.variable import ByReference, Variable, is_object
 from .markers import (
     MARK,
@@ -52,7 +53,6 @@ __all__ = [
     "marks_made",
     "marks_of",
     "renewed",
-    "slot_of",
     "walks_of",
 ]
 
@@ -82,7 +82,7 @@ class Statics:
 
     def __init__(self, value: tuple[Any, ...]) -> None:
         self.value = tuple(map(snapshot, value))
-        self._key = tuple(map(_key, self.value))
+        self._key = tuple([key_of(one, functools.partial(_check_hides_none, one)) for one in self.value])
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Statics) and self._key == other._key)
@@ -97,28 +97,20 @@ class Statics:
         return Statics, (self.value,)
 
 
-def _key(value: Any) -> Hashable:
-    try:
-        return static_key(value)
-    except Undescribed:
-        found = hidden_in(value)
-        if found is not None and is_object(found[1]):
-            raise hidden_error(f"a {type(value).__name__}{found[0]}", found[1], value) from None
-        return Alike(value)
+def _check_hides_none(value: Any) -> None:
+    """Check that no object is hidden in a static value."""
+    found = hidden_in(value)
+    if found is not None and is_object(found[1]):
+        raise hidden_error(f"a {type(value).__name__}{found[0]}", found[1], value) from None
 
 
 def _own_marks(node: Any) -> Mapping[str, bool]:
     """Return the marks of an object itself, without those of its class."""
-    found: Mapping[str, bool] = slot_of(node, "_marks", NO_MARKS)
-    return found
-
-
-def slot_of(node: Any, name: str, default: Any) -> Any:
-    """Read a slot without calling a `__getattr__` of the user's, which may forward every name."""
     try:
-        return object.__getattribute__(node, name)
+        found: Mapping[str, bool] = object.__getattribute__(node, "_marks")  # no `__getattr__` of the user's is called
     except AttributeError:
-        return default
+        return NO_MARKS
+    return found
 
 
 def marks_of(node: Any) -> Mapping[str, bool]:
@@ -359,11 +351,12 @@ _with_walks: dict[int, weakref.ref[Pytree]] = {}
 
 def walks_of(root: Pytree) -> dict[Any, Any]:
     """Return the cache of walks that began at an object. It lives as long as the object, or until `forget_walks`."""
-    walks: dict[Any, Any] | None = slot_of(root, "_walks", None)
-    if walks is None:
+    try:
+        walks: dict[Any, Any] = object.__getattribute__(root, "_walks")
+    except AttributeError:
         walks = {}
         object.__setattr__(root, "_walks", walks)
-    if walks is not None and id(root) not in _with_walks:
+    if id(root) not in _with_walks:
         key = id(root)
         _with_walks[key] = weakref.ref(root, functools.partial(_forget, _with_walks, key))
     return walks

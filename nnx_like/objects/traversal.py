@@ -16,7 +16,7 @@ from liftcore.errors import shown
 from ..errors import AliasError, StructureError
 from ..filterlib import to_predicate
 from ..variablelib.variable import Variable, is_object
-from .markers import children_with_path, hidden_error, hidden_in, is_data, is_native, items_of, step_of
+from .markers import NATIVE, children_with_path, hidden_error, hidden_in, is_data, items_of, step_of
 from .pytree import Pytree, attributes_of, renewed
 
 __all__ = [
@@ -42,7 +42,7 @@ def children_of(node: Any) -> list[tuple[Any, Any]] | None:
     kind = type(node)
     if isinstance(node, Pytree):
         return attributes_of(node)
-    if kind is tuple or is_native(node):
+    if kind is tuple or type(node) in NATIVE:
         return list(items_of(node))
     if node is None or is_data(node) or isinstance(node, str | int | float | type):
         return None
@@ -126,8 +126,8 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
         [4, 6]
 
     Args:
-        f: called with the path and the value of each part, the innermost first; by then, a value that holds others
-            holds the new ones. It is called once for a shared part.
+        f: called with the path and the value of each part, the innermost first, so a value that holds others already
+            holds their replacements. It is called once for a shared part.
         node: an object, or lists, tuples and dicts of objects. It is not changed.
 
     Returns:
@@ -146,14 +146,14 @@ def _mapped(f: Callable[[Path, Any], Any], path: Path, node: Any, made: dict[int
             made[id(node)] = new
         return new
     empty: Any = renewed(node) if isinstance(node, Pytree) else None
-    if is_native(node):
+    if type(node) in NATIVE:
         empty = copy.copy(node)  # of the same class, with the same order of keys
     if empty is not None:
         made[id(node)] = empty  # before its children, since the object may contain itself
     parts = [(name, _mapped(f, (*path, name), child, made)) for name, child in children]
     if isinstance(node, Pytree):
         vars(empty).update({str(name): part for name, part in parts})
-    elif is_native(node):
+    elif type(node) in NATIVE:
         for name, part in parts:
             empty[name] = part
     else:

@@ -76,7 +76,7 @@ class OptArray(OptState[A]):
 class OptVariable(OptState[A]):
     """The state of an optimizer for one parameter, such as its momentum. It has the metadata of the parameter.
 
-    The metadata `optimizer_sharding` of a parameter name the mesh axes of its state, if they differ from its own.
+    The metadata `optimizer_sharding` of a parameter names the mesh axes of its state, if they differ from its own.
 
     Example:
         >>> import nnx_like as nnx
@@ -94,7 +94,7 @@ class OptVariable(OptState[A]):
 
 
 class _NoModelError(LiftArgumentError, AttributeError):
-    """Code reads the `model` of an optimizer that does not keep it."""
+    """Code reads the `model` of an optimizer, which does not keep it."""
 
 
 class Optimizer(Pytree, Generic[M]):
@@ -276,7 +276,7 @@ def to_opt_state(tree: Any) -> Any:
 
     Returns:
         The same tree with an `OptVariable` for each variable, with its metadata, and an `OptArray` for each other leaf.
-        If a variable has metadata `optimizer_sharding`, its state has them as `out_sharding`, and is sharded
+        If a variable has metadata `optimizer_sharding`, its state has it as `out_sharding`, and is sharded
         accordingly if there is a mesh.
 
     Raises:

@@ -50,9 +50,9 @@ def _method_of(f: Any) -> tuple[Pytree, str] | None:
 
 
 def check_brings_none(start: str, where: str, f: Any) -> None:
-    """Check that a function whose compiled code is kept brings no object along, except in a closure or a global.
+    """Check that a function whose compiled code is kept holds no object, except in a closure or a global.
 
-    Closures and globals are as constant as JAX assumes of them.
+    JAX assumes that closures and globals do not change.
 
     Args:
         start: how a call of the transformation begins, for errors: `jit(`.
@@ -153,7 +153,7 @@ def _names(code: types.CodeType, owner: str) -> Iterator[str]:
 
 
 def also_decorator(transformation: F) -> F:
-    """Make a transformation a decorator too: a call without the function returns one with the same options.
+    """Make a transformation a decorator too: without the function, a call returns a decorator with the same options.
 
     Args:
         transformation: its first argument is the function.
@@ -234,7 +234,7 @@ def positional(name: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: 
 
 
 def numbered(where: str, f: Callable[..., Any], numbers: Any, names: Any) -> tuple[set[int], set[str]]:
-    """Complete arguments that are named by number and by name: each of them in both ways.
+    """Return the arguments that an option names by number or by name, each of them in both ways.
 
     Args:
         where: the name of the option in errors, such as `jit(f), static_argnums`.
@@ -279,7 +279,7 @@ def check_axes(where: str, specs: Mapping[str, Any], also: Any = None) -> None:
     Args:
         where: the name of the transformation in errors.
         specs: the axes, by group.
-        also: other values that are accepted in place of an axis.
+        also: another value that is accepted in place of an axis.
 
     Raises:
         LiftArgumentError: if a value is not an axis.

@@ -12,17 +12,16 @@ import liftcore
 from liftcore.errors import LiftArgumentError, boundary, call_user
 from liftcore.leaves import is_array_like
 
-from ..crossing.groups import Groups
+from ..crossing.groups import Change, Group, Groups, Plain, Ref
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
-from ..crossing.ref import Change, Plain, Ref
 from ..errors import StructureError
 from ..graph.definition import AgainDef, Definition, difference, path_of, path_text
 from .base import checked, named, title
 
 __all__ = ["cond", "switch"]
 
-_OPERANDS = "operands"
+_OPERANDS = Group("operands", None, "an operand")
 
 
 @boundary
@@ -90,9 +89,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
 
 
 def _groups(where: str) -> Groups:
-    groups = Groups(where, "branches")
-    groups.name(_OPERANDS)
-    return groups
+    return Groups(where, "group", groups=[_OPERANDS])
 
 
 _traced: contextvars.ContextVar[list[tuple[str, str, Inside, Change]]] = contextvars.ContextVar("traced")
@@ -100,7 +97,7 @@ _traced: contextvars.ContextVar[list[tuple[str, str, Inside, Change]]] = context
 
 
 def _run(lifted: Callable[..., Any], groups: Groups, choice: Any, operands: tuple[Any, ...]) -> Any:
-    outside = Outside(groups, operands, groups.name(_OPERANDS), "operands")
+    outside = Outside(groups, operands, _OPERANDS, "operands")
     before = _traced.set([])
     try:
         return outside.call(lifted, choice, *outside.args, mutable=True)
@@ -122,9 +119,7 @@ def _branch(groups: Groups, fun: Callable[..., Any], name: str) -> Callable[...,
     @named(fun)
     def body(scope: liftcore.Scope, *operands: Any) -> Any:
         inside = Inside(scope, groups)
-        result, home, change = inside.encode(
-            call_user(groups.where, fun, *inside.decode(operands)), groups.name(_OPERANDS)
-        )
+        result, home, change = inside.encode(call_user(groups.where, fun, *inside.decode(operands)), _OPERANDS)
         _check_agrees(groups.where, name, _types(result, _definitions(inside, change)), inside, change)
         return result, home, change
 

@@ -12,8 +12,8 @@ import numpy as np
 import liftcore
 from liftcore.errors import LiftArgumentError, call_user, check_function, shown
 
+from ..crossing.groups import Ref, is_ref
 from ..crossing.inside import Inside
-from ..crossing.ref import Ref, is_ref
 from ..graph.definition import entries
 from ..statelib.state import State
 from .base import MISSING, also_decorator, named
@@ -49,7 +49,7 @@ def custom_vmap(fun: Callable[..., Any] = MISSING) -> Any:
         fun: the function; without it the result is a decorator. Methods may be decorated.
 
     Returns:
-        A `CustomVmap`, to be called as `fun` after `def_vmap`.
+        A `CustomVmap`. Call it like `fun`, after `def_vmap`.
 
     Raises:
         LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.

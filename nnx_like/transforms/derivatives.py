@@ -11,7 +11,7 @@ import jax
 import liftcore
 from liftcore.errors import LiftArgumentError, boundary
 
-from ..crossing.ref import Ref, is_ref
+from ..crossing.groups import Ref, is_ref
 from ..graph.definition import Definition, VariableDef
 from ..statelib.state import State
 from .base import MISSING, also_decorator, checked, positional, title
@@ -153,7 +153,7 @@ def _gradient(
 
     def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:
         options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
-        lifted = liftcore.value_and_grad(body, argnums=numbers, has_aux=True, wrt=DIFFERENTIATED, **options)
+        lifted = liftcore.value_and_grad(body, argnums=numbers, has_aux=True, wrt=DIFFERENTIATED.name, **options)
 
         def run(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
             (value, rest), grads = lifted(scope, *args, **kwargs)
@@ -232,7 +232,7 @@ def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, r
 
 def _of_all(lift: Callable[..., Any], derivative: Derivative) -> Callable[..., Any]:
     """Return a derivative of the core with respect to all floating values, as `Derivative.run` calls it."""
-    lifted = lift(derivative.body, has_aux=True, wrt=DIFFERENTIATED)
+    lifted = lift(derivative.body, has_aux=True, wrt=DIFFERENTIATED.name)
     return lambda scope, args, *_: lifted(scope, *args)
 
 
@@ -283,7 +283,7 @@ def jvp(
         TraceContextError: if the function returns or changes an object that is not an argument.
     """
     derivative = Derivative("jvp", f, has_aux)
-    lifted = liftcore.jvp(derivative.body, has_aux=True, wrt=DIFFERENTIATED)
+    lifted = liftcore.jvp(derivative.body, has_aux=True, wrt=DIFFERENTIATED.name)
 
     @functools.wraps(f)
     @boundary
@@ -355,7 +355,7 @@ def _along(where: str, given: Any, tangents: tuple[Any, ...]) -> tuple[Any, Any]
     places: Any = jax.tree.structure(given, is_leaf=is_ref)
     if any(one is None for one in places.flatten_up_to(moved)):
         raise LiftArgumentError(where, "the tangent of an array is None.", "Give zeros; only an object can have None.")
-    return {DIFFERENTIATED: variables.get(DIFFERENTIATED, {})}, moved
+    return {DIFFERENTIATED.name: variables.get(DIFFERENTIATED.name, {})}, moved
 
 
 # --- Jacobians --------------------------------------------------------------------------------------------------------
@@ -491,7 +491,7 @@ def _jacobian(lift_of: Any, fun: Callable[..., Any], argnums: Any, has_aux: bool
     second = lift_of is liftcore.hessian
 
     def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:
-        lifted = lift_of(body, argnums=numbers, has_aux=True, wrt=DIFFERENTIATED, **options)
+        lifted = lift_of(body, argnums=numbers, has_aux=True, wrt=DIFFERENTIATED.name, **options)
 
         def run(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
             jacobian, rest = lifted(scope, *args, **kwargs)

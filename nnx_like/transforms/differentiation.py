@@ -22,15 +22,13 @@ from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
 
-from ..crossing.groups import Choose, Groups, in_call
+from ..crossing.groups import Choose, Group, Groups, Ref, Still, in_call, is_ref
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
-from ..crossing.ref import Ref, Still, is_ref
-from ..filterlib import Everything, Filter, OfType, to_predicate
-from ..graph.build import value_of
+from ..filterlib import Filter, OfType, to_predicate
 from ..graph.definition import Definition, VariableDef, entries, metadata_of, path_text, static
 from ..graph.functions import flatten, listed
-from ..graph.walk import is_object, value_parts
+from ..graph.walk import is_object, value_of, value_parts
 from ..objects.pytree import Pytree
 from ..statelib.state import FlatState, State
 from ..variablelib.kinds import Param
@@ -57,7 +55,8 @@ __all__ = [
 ]
 
 
-DIFFERENTIATED, REST = "differentiated", "not differentiated"
+DIFFERENTIATED = Group("differentiated", None, "differentiated")
+REST = Group("not differentiated", None, "not differentiated")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +141,7 @@ def group_by_filter(filter: Filter, alone: bool = False, allow_int: bool = False
         allow_int: whether integers are differentiated too.
     """
     wanted = _Differentiated(to_predicate(filter), alone, allow_int)
-    return Choose(((wanted, DIFFERENTIATED), (Everything(), REST)), many=True)
+    return Choose((dataclasses.replace(DIFFERENTIATED, filter=wanted), REST), many=True)
 
 
 def check_diff_states(where: str, given: Sequence[DiffState], args: Sequence[Any]) -> None:
@@ -167,9 +166,7 @@ EVERYTHING = group_by_filter(...)
 
 def in_two_groups(name: str, f: Any) -> Groups:
     """Return the groups of a derivative, after checking its function."""
-    groups = Groups(checked(name, f), "group")
-    groups.specs.update({DIFFERENTIATED: None, REST: None})
-    return groups
+    return Groups(checked(name, f), "group", groups=[DIFFERENTIATED, REST])
 
 
 class ChosenArguments:
@@ -358,13 +355,15 @@ def differentiated(
     """
     derivative = Derivative(name, f, has_aux)
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
-    lifted = {True: lift(derivative.body, (0, *numbers)), False: lift(derivative.body, numbers)}
+    lifted: dict[bool, Callable[..., Any]] = {}
 
     @functools.wraps(f)
     @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         def run(scope: liftcore.Scope, args: Any, kwargs: Any, groups: Collection[str]) -> Any:
-            return lifted[DIFFERENTIATED in groups](scope, *args, **kwargs)
+            if (of_variables := DIFFERENTIATED.name in groups) not in lifted:
+                lifted[of_variables] = lift(derivative.body, (0, *numbers) if of_variables else numbers)
+            return lifted[of_variables](scope, *args, **kwargs)
 
         args, kwargs = bound(f, args, kwargs)
         prefix = arguments.prefix(len(args))
@@ -391,7 +390,7 @@ def state_of(
     read: Callable[[str, Any], Any],
     make: Callable[[Definition, Any], Any] = _variable_of,
     convert: Callable[[Any], Any] = lambda value: value,
-    only: str | None = DIFFERENTIATED,
+    only: Group | None = DIFFERENTIATED,
 ) -> Any:
     """Return the state of an object, with each value once, at its first path. `make` makes its leaves.
 
@@ -405,7 +404,7 @@ def state_of(
     pairs = []
     for path, one in entries(ref.definition):
         group, key = one.slot
-        if group is not None and only in (None, group):
+        if group is not None and (only is None or group == only.name):
             value, form = read(group, key), one.form if type(one) is VariableDef else None
             value = convert(value) if form is None else value_of([convert(part) for part in value], form)
             pairs.append((path, make(one, value)))

@@ -14,7 +14,7 @@ import liftcore
 from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 from liftcore.leaves import is_array_like
 
-from ..crossing.groups import ByFilter, Groups, PositionNames, alike, is_spec
+from ..crossing.groups import ByFilter, Donation, Groups, alike, is_spec
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
 from ..graph.walk import is_object
@@ -99,7 +99,7 @@ def jit(
         inline: whether the body is inlined into the surrounding program.
 
     Returns:
-        A `JitFunction`, to be called as `fun`.
+        A `JitFunction`. Call it like `fun`.
 
     Raises:
         LiftArgumentError: if `fun` is a bound method, or shardings do not fit the arguments.
@@ -117,30 +117,10 @@ def jit(
     )
 
 
-class _Donated:
-    """The spec of variables that are donated.
-
-    Args:
-        sharding: their sharding.
-    """
-
-    def __init__(self, sharding: Any) -> None:
-        self.sharding = sharding
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Donated and bool(self.sharding == other.sharding)
-
-    def __hash__(self) -> int:
-        return hash(self.sharding)
-
-    def __repr__(self) -> str:
-        return "donated" if self.sharding is None else f"donated, with sharding {self.sharding}"
-
-
-def _phrase(kept: str, spec: Any) -> str:
-    """Return the words that errors use for a variable with some sharding."""
-    if type(spec) is _Donated:
-        return repr(spec)
+def _words(kept: str, spec: Any) -> str:
+    """Return the words that errors put after "is" for a variable with a sharding; `kept` is for one without."""
+    if type(spec) is Donation:
+        return str(spec)
     return kept if spec is None else f"with sharding {spec}"
 
 
@@ -168,7 +148,7 @@ class JitFunction:
         functools.update_wrapper(self, fun)
         self._fun, self._static, self._donated, self._options = fun, static, donated, options
         kept = "not donated" if any(donated) else "without a sharding"
-        self._groups = Groups(checked("jit", fun), "sharding", functools.partial(_phrase, kept))
+        self._groups = Groups(checked("jit", fun), "sharding", functools.partial(_words, kept))
         check_brings_none("jit(", self._groups.where, fun)
         Groups(self._groups.where, "sharding").encode(in_shardings)  # raises errors in them early
         self._in_shardings = tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
@@ -258,20 +238,20 @@ class _Form:
     """
 
     def __init__(self, jitted: JitFunction, count: int, names: list[str]) -> None:
-        self.place = PositionNames([*[f"[{number}]" for number in range(count)], *names])
+        self.place = (*[f"[{number}]" for number in range(count)], *names)
         groups, out_shardings, fun = jitted._groups, jitted._out_shardings, jitted._fun
         shardings = (*_shardings(jitted, count), *[None] * len(names))
         numbers, known = jitted._donated
         gone = [number for number, key in enumerate([*range(count), *names]) if key in numbers or key in known]
         self.prefix = tuple(
             [
-                groups.encode(jax.tree.map(_Donated, sharding, is_leaf=is_spec) if number in gone else sharding)
+                groups.encode(jax.tree.map(Donation, sharding, is_leaf=is_spec) if number in gone else sharding)
                 for number, sharding in enumerate(shardings)
             ]
         )
-        self.donated = [name for name, spec in groups.specs.items() if type(spec) is _Donated] or False
+        self.donated = [name for name, spec in groups.specs.items() if type(spec) is Donation] or False
         self.placed = {
-            name: spec for name, spec in groups.specs.items() if spec is not None and type(spec) is not _Donated
+            name: spec for name, spec in groups.specs.items() if spec is not None and type(spec) is not Donation
         }
 
         @named(fun)
@@ -285,7 +265,7 @@ class _Form:
 
         body.__signature__ = _signature(fun, count, names)  # type: ignore[attr-defined]
         self._specs = specs = {
-            name: spec.sharding if type(spec) is _Donated else spec for name, spec in groups.specs.items()
+            name: spec.sharding if type(spec) is Donation else spec for name, spec in groups.specs.items()
         }
         placed = {name: spec for name, spec in specs.items() if spec is not None}
         self.lifted = liftcore.jit(

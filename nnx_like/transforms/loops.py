@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,12 +12,11 @@ import jax
 import liftcore
 from liftcore.errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, boundary, call_user
 
-from ..crossing.groups import Choose, Groups, Name, PositionNames, in_axis_words, parts_of
+from ..crossing.groups import Change, Choose, Group, Groups, Name, Plain, in_axis_words, is_ref, parts_of, refs_in
 from ..crossing.inside import AxisNames, Inside
 from ..crossing.outside import Outside
-from ..crossing.ref import Change, Plain, is_ref, refs_in
 from ..errors import StructureError
-from ..filterlib import All, Everything
+from ..filterlib import All
 from ..graph.definition import difference, renumbered
 from ..graph.walk import is_object
 from ..variablelib.kinds import RngState
@@ -206,7 +206,7 @@ def scan(
         args = inside.decode(_with(xs, taken, carry))
         following, ys = _parted(where, call_user(where, f, *args), out_axes, given_back)
         encoded = () if taken is None else _carried(where, args[taken], carry, following)
-        ys, home, change = inside.encode(ys, out_prefix, stays=lambda known, group: known == streams, name=places)
+        ys, home, change = inside.encode(ys, out_prefix, stays=lambda known, _: known == streams.name, name=places)
         _check_same_structure(where, inside, change, carry)
         _check_no_new(where, groups, home)
         return encoded, (ys, home, change)
@@ -221,7 +221,7 @@ def scan(
         outside = Outside(groups, args, in_prefix)
         carry = () if taken is None else outside.args[taken]
         xs = [arg for number, arg in enumerate(outside.args) if number != taken]
-        with outside.scope([name for name in groups.specs if name != streams]) as scope:
+        with outside.scope([name for name in groups.specs if name != streams.name]) as scope:
             try:
                 carry, (ys, home, change) = lifted(scope, carry, *xs)
             except LoopInvarianceError as error:
@@ -235,25 +235,25 @@ def scan(
     return wrapped
 
 
-def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
-    """Put the RNG streams that all iterations share into their own group; return the prefix and the group's name.
+def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, Group]:
+    """Put the RNG streams that all iterations share into a group of their own; return the prefix and the group.
 
     All iterations draw the same keys from such a stream, so its count advances as in one iteration; each iteration
     reads the count from before the loop. Any other variable that is read and then written has to be carried.
     """
-    streams = "on no axis, as RNG streams are"
-    groups.specs[streams] = None
+    streams = groups.add(Group("shared streams", None, "on no axis, as RNG streams are"))
 
-    def apart(group: Any) -> Any:
-        rules = group.rules if isinstance(group, Choose) else ((Everything(), group),)
-        if all(groups.specs[name] is not None for _, name in rules):
-            return group
-        found = []
-        for one, name in rules:  # before the rule of the variable's own filter, but after earlier rules
-            found += [(All(one, RngState), streams)] * (groups.specs[name] is None) + [(one, name)]
-        return Choose(tuple(found), many=not isinstance(group, Choose) or group.many)
+    def apart(prefix: Group | Choose) -> Group | Choose:
+        if all(group.spec is not None for group in prefix.groups):
+            return prefix
+        found: list[Group] = []
+        for group in prefix.groups:  # streams: before the group of the variable's own filter, but after earlier groups
+            if group.spec is None:
+                found.append(dataclasses.replace(streams, filter=All(group.filter, RngState)))
+            found.append(group)
+        return Choose(tuple(found), prefix.many)
 
-    return jax.tree.map(apart, prefix, is_leaf=lambda one: isinstance(one, (str, Choose))), streams
+    return jax.tree.map(apart, prefix), streams
 
 
 def _lift(groups: Groups, in_axes: Any, out_axes: Any, options: dict[str, Any]) -> Callable[..., Any]:
@@ -296,10 +296,10 @@ def _place(where: str, what: str, axes: Any) -> int | None:
 
 
 def _places(out_axes: Any, carry: int | None) -> Name:
-    """Names the parts of the result, without the carry, for errors."""
+    """Return the names of the parts of the result, without the carry, for errors."""
     if carry is None or out_axes is Carry:
         return "result"
-    return PositionNames([f"result[{number}]" for number in range(len(out_axes)) if number != carry])
+    return tuple([f"result[{number}]" for number in range(len(out_axes)) if number != carry])
 
 
 def _without(axes: Any, place: int | None) -> Any:
@@ -438,7 +438,7 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
     where = checked("while_loop", body_fun)
     checked("while_loop", cond_fun)
     groups = _groups(where)
-    return _run(_while_loop(cond_fun, body_fun), Outside(groups, init_val, groups.name(_CARRIED), name="value"))
+    return _run(_while_loop(cond_fun, body_fun), Outside(groups, init_val, _CARRIED, name="value"))
 
 
 @boundary
@@ -473,18 +473,14 @@ def fori_loop(
         CarryTypeError: if the type of a value changed.
     """
     groups = _groups(checked("fori_loop", body_fun))
-    return _run(
-        _fori_loop(body_fun, unroll), Outside(groups, init_val, groups.name(_CARRIED), name="value"), lower, upper
-    )
+    return _run(_fori_loop(body_fun, unroll), Outside(groups, init_val, _CARRIED, name="value"), lower, upper)
 
 
-_CARRIED = "carried"
+_CARRIED = Group("carried", None, "carried")
 
 
 def _groups(where: str) -> Groups:
-    groups = Groups(where, "loop")
-    groups.name(_CARRIED)
-    return groups
+    return Groups(where, "group", groups=[_CARRIED])
 
 
 def _run(lifted: Callable[..., Any], outside: Outside, *bounds: Any) -> Any:
@@ -500,7 +496,7 @@ def _while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any]) 
     def cond(scope: liftcore.Scope, value: Any) -> Any:
         inside = Inside(scope, groups)
         result = call_user(groups.where, cond_fun, inside.decode(value))
-        _, _, change = inside.encode((), groups.name(_CARRIED))
+        _, _, change = inside.encode((), _CARRIED)
         _check_same_structure(checked("while_loop", cond_fun), inside, change, value)
         return result
 
@@ -519,7 +515,7 @@ def _step(where: str, groups: Groups, body_fun: Callable[..., Any]) -> Callable[
         *numbers, encoded = args
         value = inside.decode(encoded)
         following = _carried(where, value, encoded, call_user(where, body_fun, *numbers, value))
-        _, _, change = inside.encode((), groups.name(_CARRIED))
+        _, _, change = inside.encode((), _CARRIED)
         _check_same_structure(where, inside, change, encoded)
         return following
 

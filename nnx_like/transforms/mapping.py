@@ -12,8 +12,8 @@ import jax
 import liftcore
 from liftcore.errors import LiftArgumentError, LoopInvarianceError, boundary, call_user, shown
 
-from ..crossing.groups import ByFilter, Groups, in_axis_words, is_spec, parts_of
-from ..crossing.inside import AxisNames, Inside, holds_objects
+from ..crossing.groups import ByFilter, Groups, holds_objects, in_axis_words, is_spec, parts_of
+from ..crossing.inside import AxisNames, Inside
 from ..crossing.outside import Outside, still
 from .base import MISSING, also_decorator, check_axes, check_brings_none, checked, named, numbered, positional, title
 
@@ -165,7 +165,9 @@ def differing(
     """
     specs = [each for spec in jax.tree.leaves(out_axes, is_leaf=is_spec) for each in _each(spec)]
     objects = [
-        name or "the arguments" for name, group, part in parts if groups.may_be(None, group) and holds_objects(part)
+        name or "the arguments"
+        for name, group, part in parts
+        if any(one.spec is None for one in group.groups) and holds_objects(part)
     ]
     found = ["a result with None in `out_axes`"] if None in specs else []
     if objects:

@@ -18,12 +18,10 @@ import liftcore
 from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
 from liftcore.leaves import is_array, is_array_like
 
-from ..crossing.groups import Groups
+from ..crossing.groups import Groups, Ref, Still, is_ref, refs_in
 from ..crossing.inside import Inside, encode
 from ..crossing.outside import Outside, decoded
-from ..crossing.ref import Ref, Still, is_ref, refs_in
-from ..graph.build import Builder
-from ..graph.walk import Walk
+from ..graph.walk import Builder, Walk
 from .base import MISSING, also_decorator, named
 from .differentiation import (
     DIFFERENTIATED,
@@ -277,10 +275,10 @@ def custom_jvp(fun: Callable[..., Any] = MISSING, nondiff_argnums: Iterable[int 
         fun: the function; without it the result is a decorator. Methods may be decorated.
         nondiff_argnums: the numbers of arguments that are not differentiated. Python values in them stay Python values.
             A `DiffState` here selects the variables of an argument that have tangents; by default, all floating
-            variables have.
+            variables do.
 
     Returns:
-        A `CustomJvp`, to be called as `fun` after `defjvp`.
+        A `CustomJvp`. Call it like `fun`, after `defjvp`.
 
     Raises:
         LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.
@@ -298,7 +296,7 @@ class CustomJvp(RuledFunction):
     """
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Iterable[int | DiffState] = ()) -> None:
-        lift = functools.partial(liftcore.custom_jvp, wrt=DIFFERENTIATED)
+        lift = functools.partial(liftcore.custom_jvp, wrt=DIFFERENTIATED.name)
         super().__init__("custom_jvp", fun, nondiff_argnums, lift, "f.defjvp(rule)")
 
     def defjvp(self, jvp: Callable[..., tuple[Any, Any]], symbolic_zeros: bool = False) -> Callable[..., Any]:
@@ -361,7 +359,7 @@ def _tangents(where: str, result: Any, home: Any, change: Any, given: Any) -> An
     if given is None:
         given = jax.tree.map(lambda _: None, result, is_leaf=is_ref)
     values, moved = tangents_in(where, result, given, "tangents")
-    new = values.get(REST, {})
+    new = values.get(REST.name, {})
 
     def tangent(leaf: Any, one: Any) -> Any:
         if type(leaf) is Ref:
@@ -414,7 +412,7 @@ def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[i
             default, all floating variables are. No gradient flows through the other variables.
 
     Returns:
-        A `CustomVjp`, to be called as `fun` after `defvjp`.
+        A `CustomVjp`. Call it like `fun`, after `defvjp`.
 
     Raises:
         LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.
@@ -448,7 +446,7 @@ class CustomVjp(RuledFunction):
     """
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Iterable[int | DiffState] = ()) -> None:
-        lift = functools.partial(liftcore.custom_vjp, wrt=DIFFERENTIATED)
+        lift = functools.partial(liftcore.custom_vjp, wrt=DIFFERENTIATED.name)
         super().__init__("custom_vjp", fun, nondiff_argnums, lift, "f.defvjp(fwd, bwd)")
 
     def defvjp(
@@ -517,10 +515,10 @@ class CustomVjp(RuledFunction):
         for number, one in enumerate(full):
             if one is not None:
                 values, full[number] = tangents_in(where, residuals.args[number], one, "cotangents")
-                variables.update(values.get(DIFFERENTIATED, {}))
-                self._check_chosen(where, values.get(REST, {}))
+                variables.update(values.get(DIFFERENTIATED.name, {}))
+                self._check_chosen(where, values.get(REST.name, {}))
         _check_shapes(where, variables, dict(residuals.kinds.definition))
-        return {DIFFERENTIATED: variables} if variables else None, full
+        return {DIFFERENTIATED.name: variables} if variables else None, full
 
     def _check_chosen(self, where: str, others: Mapping[Any, Any]) -> None:
         if others:
@@ -533,7 +531,7 @@ class CustomVjp(RuledFunction):
 
 def _check_shapes(where: str, variables: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> None:
     for key, value in variables.items():
-        expected = jax.tree.map(lambda kind: kind.shape, kinds[DIFFERENTIATED, key])
+        expected = jax.tree.map(lambda kind: kind.shape, kinds[DIFFERENTIATED.name, key])
         shape = jax.tree.map(jnp.shape, value)
         if shape != expected:
             raise LiftArgumentError(

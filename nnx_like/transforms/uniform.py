@@ -14,7 +14,7 @@ from jax.experimental import checkify as jax_checkify
 import liftcore
 from liftcore.errors import boundary, call_user
 
-from ..crossing.groups import Groups, in_call
+from ..crossing.groups import Group, Groups, in_call
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
 from ..errors import StructureError
@@ -23,7 +23,7 @@ from .base import MISSING, also_decorator, checked, named, numbered, title
 __all__ = ["associative_scan", "checkify", "checkpoint", "eval_shape", "make_jaxpr", "named_call", "remat"]
 
 
-_ALL = "all"
+_ALL = Group("all", None, "in the only group")
 
 
 class _Uniform:
@@ -36,14 +36,14 @@ class _Uniform:
     """
 
     def __init__(self, name: str, f: Callable[..., Any], static: tuple[set[int], set[str]] = (set(), set())) -> None:
-        self.groups = groups = Groups(checked(name, f), "group")
-        self.prefix, self.static = groups.name(_ALL), static
+        self.groups = groups = Groups(checked(name, f), "group", groups=[_ALL])
+        self.static = static
 
         @named(f)
         def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
             inside = Inside(scope, groups)
             args, kwargs = inside.decode((args, kwargs))
-            return inside.encode(call_user(groups.where, f, *args, **kwargs), self.prefix)
+            return inside.encode(call_user(groups.where, f, *args, **kwargs), _ALL)
 
         self.body = body
 
@@ -54,7 +54,7 @@ class _Uniform:
             args = tuple([still(arg, self.groups.where) if i in numbers else arg for i, arg in enumerate(args)])
         if names:
             kwargs = {name: still(arg, name) if name in names else arg for name, arg in kwargs.items()}
-        return Outside(self.groups, (args, kwargs), self.prefix, cached=False, name=in_call)
+        return Outside(self.groups, (args, kwargs), _ALL, cached=False, name=in_call)
 
     def lifted(self, lifted: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function of objects for a lifted body."""
@@ -232,14 +232,14 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
 
 # --- associative_scan -------------------------------------------------------------------------------------------------
 
-_READ = "read"
+_READ = Group("read", None, "only read")
 
 
 @also_decorator
 def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, axis: int = 0) -> Any:
     """`jax.lax.associative_scan` for an operator that reads objects.
 
-    Unlike JAX's, it takes only the operator, and returns a function of the elements.
+    Unlike the function of JAX, it takes only the operator, and returns a function of the elements.
 
     Example:
         >>> import jax.numpy as jnp
@@ -262,19 +262,19 @@ def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, 
     Raises:
         StructureError: when called, if `f` changes an object.
     """
-    groups = Groups(checked("associative_scan", f), "group")
+    groups = Groups(checked("associative_scan", f), "group", groups=[_READ])
 
     @functools.wraps(f)
     @boundary
     def wrapped(*args: Any) -> Any:
         *operands, elements = args
-        outside = Outside(groups, tuple(operands), groups.name(_READ))
+        outside = Outside(groups, tuple(operands), _READ)
 
         @named(f)
         def operator(scope: liftcore.Scope, a: Any, b: Any) -> Any:
             inside = Inside(scope, groups)
             element = call_user(groups.where, f, *inside.decode(outside.args), a, b)
-            _check_unchanged(groups.where, *inside.encode((), groups.name(_READ)))
+            _check_unchanged(groups.where, *inside.encode((), _READ))
             return element
 
         with outside.scope() as scope:

@@ -22,6 +22,7 @@ __all__ = [
     "VarDefaults",
     "VariableMetadata",
     "called",
+    "key_of",
     "merged",
     "named",
     "var_defaults",
@@ -229,14 +230,22 @@ def with_partitioning(
 # --- static values as keys --------------------------------------------------------------------------------------------
 
 
-def _key(value: Any) -> Hashable:
+def key_of(value: Any, check: Callable[[], None] | None = None) -> Hashable:
+    """Return the key of a static value: by type and value, or by `==` for a value that has no such key.
+
+    Args:
+        value: the value.
+        check: called for a value without a key; may raise an error.
+    """
     if type(value) is str:
         return value
     if type(value) is tuple:  # such as names of axes; this is faster
-        return tuple, *map(_key, value)
+        return tuple, *[key_of(one, check) for one in value]
     try:
         return static_key(value)
     except Undescribed:
+        if check is not None:
+            check()
         return Alike(value)
 
 
@@ -251,7 +260,7 @@ class StaticMetadata:
 
     def __init__(self, metadata: dict[str, Any]) -> None:
         self.metadata = metadata
-        self.key = tuple([(name, _key(metadata[name])) for name in sorted(metadata)]) if metadata else ()
+        self.key = tuple([(name, key_of(metadata[name])) for name in sorted(metadata)]) if metadata else ()
 
     def __eq__(self, other: object) -> bool:
         return type(other) is StaticMetadata and self.key == other.key
@@ -274,7 +283,7 @@ M = TypeVar("M")
 
 @dataclasses.dataclass(frozen=True)
 class VarDefaults(Mapping[str, bool]):
-    """The models of state that variables use by default: neither of the two that NNX has besides its own.
+    """Which of NNX's two other models of state is the default for variables: neither.
 
     Attributes:
         hijax: whether variables are hijax values.

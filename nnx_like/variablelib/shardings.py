@@ -39,7 +39,7 @@ def mesh_of(leaf: Any) -> Any:
 
 
 def on_mesh(where: str, variable: Variable[Any]) -> Any:
-    """Return the value of a variable, sharded as its metadata say if there is a mesh.
+    """Return the value of a variable, sharded as its metadata says if there is a mesh.
 
     Args:
         where: the name of the variable, for errors.

@@ -1,21 +1,14 @@
-"""What a variable does with its value: operators, copies with another item, its size, and how it is printed."""
+"""What a variable does with its value: operators, and how it is printed."""
 
 from __future__ import annotations
 
-import copy
 import math
 import operator
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from liftcore.leaves import is_numpy
-
-__all__ = ["MISSING", "Operators", "block", "with_item", "without_item"]
+__all__ = ["MISSING", "Operators", "block"]
 
 
 class _Missing:
@@ -138,55 +131,6 @@ class Operators:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the value."""
         return self.get_value()(*args, **kwargs)
-
-
-# --- items ------------------------------------------------------------------------------------------------------------
-
-
-def with_item(value: Any, index: Any, item: Any) -> Any:
-    """Return a copy of a value with another item.
-
-    Example:
-        >>> with_item({"a": 1}, "b", 2), with_item(3, ..., 4)
-        ({'a': 1, 'b': 2}, 4)
-
-    Args:
-        value: the value: an array, a list, a dict.
-        index: the index of the item; `...` selects a whole array, or a value without items.
-        item: the new item. An array is broadcast and cast to the type of the value.
-
-    Returns:
-        A new value. If the item replaces the whole value and is an array of the same type, the item itself.
-    """
-    if isinstance(value, jax.Array):
-        if index is ... and isinstance(item, jax.Array) and jax.typeof(item) == jax.typeof(value):
-            return item
-        return value.at[index].set(item)
-    if is_numpy(value):
-        if isinstance(item, jax.core.Tracer):
-            return jnp.asarray(value).at[index].set(item)
-        value = np.array(value)
-    elif index is ...:
-        return item
-    else:
-        value = copy.copy(value)
-    value[index] = item
-    return value
-
-
-def without_item(value: Any, index: Any) -> Any:
-    """Return a copy of a value without an item.
-
-    Args:
-        value: the value: a list, a dict.
-        index: the index of the item.
-
-    Returns:
-        A new value.
-    """
-    value = copy.copy(value)
-    del value[index]
-    return value
 
 
 # --- size and text ----------------------------------------------------------------------------------------------------

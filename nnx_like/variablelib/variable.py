@@ -13,15 +13,66 @@ import numpy as np
 
 from liftcore import trace_state
 from liftcore.errors import LiftArgumentError
-from liftcore.leaves import Size
+from liftcore.leaves import Size, is_numpy
 from liftcore.owners import Style
 
 from ..errors import TraceContextError
 from .metadata import HOOKS, StaticMetadata, VariableMetadata, called, merged, named, without_models
-from .values import MISSING, Operators, block, with_item, without_item
+from .values import MISSING, Operators, block
 
 __all__ = ["ByReference", "Variable", "is_object"]
 
+
+# --- items ------------------------------------------------------------------------------------------------------------
+
+
+def _with_item(value: Any, index: Any, item: Any) -> Any:
+    """Return a copy of a value with another item.
+
+    Example:
+        >>> _with_item({"a": 1}, "b", 2), _with_item(3, ..., 4)
+        ({'a': 1, 'b': 2}, 4)
+
+    Args:
+        value: the value: an array, a list, a dict.
+        index: the index of the item; `...` selects a whole array, or a value without items.
+        item: the new item. An array is broadcast and cast to the type of the value.
+
+    Returns:
+        A new value. If the item replaces the whole value and is an array of the same type, the item itself.
+    """
+    if isinstance(value, jax.Array):
+        if index is ... and isinstance(item, jax.Array) and jax.typeof(item) == jax.typeof(value):
+            return item
+        return value.at[index].set(item)
+    if is_numpy(value):
+        if isinstance(item, jax.core.Tracer):
+            return jnp.asarray(value).at[index].set(item)
+        value = np.array(value)
+    elif index is ...:
+        return item
+    else:
+        value = copy.copy(value)
+    value[index] = item
+    return value
+
+
+def _without_item(value: Any, index: Any) -> Any:
+    """Return a copy of a value without an item.
+
+    Args:
+        value: the value: a list, a dict.
+        index: the index of the item.
+
+    Returns:
+        A new value.
+    """
+    value = copy.copy(value)
+    del value[index]
+    return value
+
+
+# --- the variable ----------------------------------------------------------------------------------------------------
 
 A = TypeVar("A")
 
@@ -171,7 +222,7 @@ class Variable(Operators, ByReference, Generic[A]):
         metadata = self._metadata
         if metadata and "on_set_value" in metadata:
             value = called(metadata["on_set_value"], self, value)
-        _put_value(self, value if index is MISSING else with_item(self._value, index, value))
+        _put_value(self, value if index is MISSING else _with_item(self._value, index, value))
 
     # Not `property(get_value, …)`: a subclass may override the two methods.
     value = property(
@@ -214,7 +265,7 @@ class Variable(Operators, ByReference, Generic[A]):
 
     def __delitem__(self, key: Any) -> None:
         self.check_live()
-        _put_value(self, without_item(self._value, key))
+        _put_value(self, _without_item(self._value, key))
 
     # --- metadata
 

@@ -264,7 +264,7 @@ COMPUTES = {
     "nnx_like.rnglib.streams": "one count for each key",
     "nnx_like.training.ema": "rounds averages of integers",
     "nnx_like.training.metrics": "sums and deviations",
-    "nnx_like.variablelib.values": "sets one element of a value",
+    "nnx_like.variablelib.variable": "sets one element of a value",
 }
 """The files of the styles that compute, and what. The list may only shrink: what two need is in liftcore, once."""
 

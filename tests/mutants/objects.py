@@ -41,7 +41,7 @@ OF_OBJECTS = (
         ("nnx/test_misuse.py", *CROSSING),
     ),
     _of(
-        "graph/build.py",
+        "graph/walk.py",
         """        self.table[definition.number] = made  # before its attributes, since the object may contain itself
         attributes = {}
         for name, part in zip(definition.names, definition.parts, strict=True):
@@ -58,7 +58,7 @@ OF_OBJECTS = (
         OBJECTS,
     ),
     _of(
-        "graph/build.py",
+        "graph/walk.py",
         "            if definition.marks:\n                mark(made, dict(definition.marks))\n",
         "",
         "an object loses what its attributes were marked as on its way",
@@ -80,8 +80,8 @@ OF_OBJECTS = (
     ),
     _of(
         "crossing/inside.py",
-        "        return now is not given\n",
-        "        return False\n",
+        "            if parts is not given and not _are_same(parts, given):\n",
+        "            if type(parts) is tuple and not _are_same(parts, given):\n",
         "what a body writes stays inside",
         CROSSING,
     ),
@@ -101,7 +101,7 @@ OF_OBJECTS = (
     ),
     _of(
         "crossing/inside.py",
-        "self.builder.may_change or not all(made.is_same() for made in self._made):",
+        "self.builder.may_change or not all(was.are_in(*made) for made, was in self._made):",
         "self.builder.may_change:",
         "a body that sets an attribute and returns no object leaves the caller's object as it was",
         CROSSING,
@@ -122,14 +122,14 @@ OF_OBJECTS = (
     ),
     _of(
         "crossing/outside.py",
-        "    may_keep = len(roots) == sum(holds) > 0 and",
-        "    may_keep = len(roots) > 0 and",
+        "    may_keep = may_keep and not (others and holds_objects(others))\n",
+        "",
         "a walk is kept for a part of the objects only",
         KEPT,
     ),
     _of(
         "crossing/kept.py",
-        "        if not self.contents.are_in([*objects, *self.inner], self.variables, self.dicts, self.lists):\n",
+        "        if not self.contents.are_in([*roots, *self.inner], self.variables, self.dicts, self.lists):\n",
         "        if False:\n",
         "an object that was changed since the last call goes in as it was then",
         KEPT,
@@ -143,7 +143,7 @@ OF_OBJECTS = (
     ),
     _of(
         "crossing/kept.py",
-        "weakref.ref(root, functools.partial(_drop, walks, key))",
+        "weakref.ref(root, functools.partial(_drop, first, key))",
         "weakref.ref(root)",
         "a walk that was kept for two objects keeps what is below the second alive after it died",
         KEPT,
@@ -165,7 +165,7 @@ OF_OBJECTS = (
     ),
     _of(
         "transforms/loops.py",
-        "stays=lambda known, group: known == streams, name=places",
+        "stays=lambda known, _: known == streams.name, name=places",
         "name=places",
         "RNG streams that all iterations share cannot be returned in what is stacked",
         (*CROSSING, "nnx/test_rngs.py"),

@@ -83,7 +83,7 @@ CHANGES: dict[str, Change] = {
 
 def walked(model: Any) -> tuple[Any, Any]:
     groups = Groups("test", "group")
-    return crossed(groups, model, groups.name(None), "prefix")
+    return crossed(groups, model, groups.group(None), "prefix")
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
