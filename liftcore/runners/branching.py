@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import zeros
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, shown, words
 from ..filters.trees import by_place, merged, overlay, select
 from ..leaves import is_number
 from ..pipeline.body import Body
@@ -179,9 +179,11 @@ def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
         held = select(before, group)
         for _, path in sorted(by_place(group).keys() - by_place(held).keys()):
             raise LiftArgumentError(
-                f'"{path_text(path)}" in {where}',
+                f"{words().variable(path_text(path))} in {where}",
                 f"branch {number} writes it, but there is no such variable if another branch runs.",
-                "Create it first, `scope.variable(collection, name, init_fn)`, in the branch or before it.",
+                f"Create it first, `{words().scope}.variable(collection, name, init_fn)`, in the branch or before it.",
+                variable=path_text(path),
+                collection=path[0],
             )
         _check_same(where, "writes", number, group, expected)
         begin = merged(begin, held)
@@ -194,9 +196,12 @@ def _check_same(where: str, does: str, number: int, group: PyTree, expected: PyT
         now, there = types_text(value), types_text(held.get(place, value))
         if now != there:
             raise LiftArgumentError(
-                f'"{path_text(place[1])}" in {where}',
+                f"{words().variable(path_text(place[1]))} in {where}",
                 f"branch {number} {does} it as {now}, but elsewhere it is {there}.",
                 "Give it one type in all branches, or a different name in each.",
+                variable=path_text(place[1]),
+                given=now,
+                expected=there,
             )
 
 

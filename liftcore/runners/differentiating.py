@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import zeros
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, shown, words
 from ..filters.trees import by_place, leaves_of, merged, names_of, nested, rewrapped, select, subtree, under
 from ..pipeline.body import Body
 from ..pipeline.effects import without_created
@@ -93,11 +93,16 @@ class TreesByScope(NamedTuple):
             for path, value in leaves_of({} if tree is None else rewrapped(tree, pattern)):
                 place = under(route, path)
                 if (index, place) not in places:
+                    wrt, available = words().option(where.partition("(")[0], "wrt"), names_of([pattern])
+                    choose = f'Choose the variables with `{wrt}`, such as `{wrt}="params"`.'
                     raise LiftArgumentError(
                         where,
-                        f'there is a value for "{path_text(path)}", but this variable is not differentiated '
-                        f"(available: {names_of([pattern])}).",
-                        'Choose the variables with `wrt`, such as `wrt="params"`.',
+                        f"there is a value for {words().variable(path_text(path))}, but this variable is not "
+                        f"differentiated (available: {words().variables(available)}).",
+                        choose if wrt else "Pass tangents of existing variables only.",
+                        variable=path_text(path),
+                        option=wrt or None,
+                        available=(*available,),
                     )
                 flat[index].setdefault(place, value)
         return tuple(map(nested, flat))
@@ -237,9 +242,12 @@ def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
         wrong = [leaf for leaf in jax.tree.leaves(value) if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
         if wrong:
             raise LiftArgumentError(
-                f'"{path_text(path)}" in {body.where}',
+                f"{words().variable(path_text(path))} in {body.where}",
                 f"`wrt` selects it, but {jnp.result_type(wrong[0])} has no gradient.",
                 "Leave it out of `wrt`, or pass `allow_int=True`.",
+                variable=path_text(path),
+                option="wrt",
+                given=str(jnp.result_type(wrong[0])),
             )
 
 

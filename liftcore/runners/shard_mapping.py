@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 from .._compat import vary as add_axes
 from .._compat import varying_axes
 from ..caches import bounded
-from ..errors import LiftArgumentError, LoopInvarianceError, name_of
+from ..errors import LiftArgumentError, LoopInvarianceError, name_of, words
 from ..pipeline.body import Body, call_inside
 from ..pipeline.effects import without_created
 from ..pipeline.splitting import Split, trace
@@ -137,7 +137,7 @@ class Shards(NamedTuple):
                 shape = np.shape(value)
                 if len(shape) < len(sizes) or any(dim % size for dim, size in zip(shape, sizes, strict=False)):
                     raise LiftArgumentError(
-                        f'"{path_text(path[1:])}" in {self.where}',
+                        f"{words().variable(path_text(path[1:]))} in {self.where}",
                         f"its spec {spec} cannot partition shape {shape} (axes of the mesh: {self.axes}).",
                         "Give it a separate filter and spec in `variable_specs`.",
                     )
@@ -146,7 +146,7 @@ class Shards(NamedTuple):
         """Check that the new values of variables can be joined according to their specs."""
         for group, spec in zip(groups, specs, strict=True):
             for path, value in jax.tree.leaves_with_path(group):
-                where = f'"{path_text(path[1:])}" in {self.where}'
+                where = f"{words().variable(path_text(path[1:]))} in {self.where}"
                 if value.ndim < len(spec):
                     raise LiftArgumentError(
                         where,
