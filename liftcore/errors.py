@@ -203,8 +203,8 @@ class Words(NamedTuple):
         aside: returns a clause about options or arguments of the core, or nothing if it does not apply.
         place: returns where a lift is, from its name and the path of the scope around it.
         path: returns the path of a variable, from one such as `params/dense/kernel`. Another path is not quoted.
-        setting: returns the code that sets an option for variables, from liftcore's code, the option and the paths.
-        sharing: returns the advice to share a variable, from a sentence with `{}` for code, liftcore's, and the path.
+        setting: returns code that sets an option for variables, from liftcore's, the option, a value and the paths.
+        sharing: returns advice to share one of some variables, from a sentence with `{}` for code, code, and the paths.
     """
 
     scope: str = "scope"
@@ -215,8 +215,8 @@ class Words(NamedTuple):
     aside: Callable[[str], str] = str
     place: Callable[[str, str], str] = "{} at {}".format
     path: Callable[[str], str] = str
-    setting: Callable[[str, str, Sequence[str]], str] = lambda code, option, paths: code
-    sharing: Callable[[str, str, str], str] = lambda sentence, code, path: sentence.format(code)
+    setting: Callable[[str, str, str, Sequence[str]], str] = lambda code, option, value, paths: code
+    sharing: Callable[[str, str, Sequence[str]], str] = lambda sentence, code, paths: sentence.format(code)
 
     def variable(self, path: str) -> str:
         """Return the path of a variable as texts name it, in quotes if it is liftcore's."""

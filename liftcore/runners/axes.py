@@ -306,16 +306,16 @@ class Arguments:
         known = [size for size in (*sizes, *dict(variables).values()) if size is not None]
         usual = given or (statistics.mode(known) if known else None)
         differing = [path for path, size in variables if size is None or size != usual]
-        if not differing:
-            return "", path_text(variables[0][0]) if variables else None
-        body = self._body
-        others = [path for path, size in variables if size == usual]
-        others += [outer.path for outer in body.outers if outer.path != differing[0][1 : 1 + len(outer.path)]]
-        code = body.layout.lift.advice.sharing(differing[0], others)
-        equal = "Share" if dict(variables)[differing[0]] is None else "Make them equal, or share"
-        sentence = f"{equal} what is the same for all: {{}}." if code and known else ""
-        variable = path_text(differing[0])
-        return words().sharing(sentence, code, variable), variable
+        code = sentence = ""
+        if differing:
+            others = [path for path, size in variables if size == usual]
+            scopes = [outer.path for outer in self._body.outers]
+            others += [path for path in scopes if path != differing[0][1 : 1 + len(path)]]
+            code = self._body.layout.lift.advice.sharing(differing[0], others)
+            equal = "Share" if dict(variables)[differing[0]] is None else "Make them equal, or share"
+            sentence = f"{equal} what is the same for all: {{}}." if code and known else ""
+        names = [path_text(path) for path in differing[:1] or dict(variables)]
+        return words().sharing(sentence, code, names), names[0] if names else None
 
     def _named(self) -> Iterator[Named]:
         """Yield the arguments with their names in the signature of the function."""

@@ -269,12 +269,10 @@ class LoopAdvice(NamedTuple):
     def of(self, advice: str, names: Sequence[str]) -> str:
         """Return one of the advices for variables with the given names."""
         collection = names[0].partition("/")[0]
-        values = {"variable_axes": f'{{"{collection}": 0}}', "variable_carry": f'"{collection}"'}
-        codes = {
-            option: words().setting(f"`{words().option(self.lift, option)}={value}`", option, names)
-            for option, value in values.items()
-        }
-        return advice.format(collection, **codes)
+        axes = words().setting(f'`variable_axes={{"{collection}": 0}}`', "variable_axes", "0", names)
+        option = words().option(self.lift, "variable_carry")
+        carry = words().setting(f'`{option}="{collection}"`', "variable_carry", "", names)
+        return advice.format(collection, variable_axes=axes, variable_carry=carry)
 
 
 GROUPS = LoopAdvice(
@@ -379,7 +377,7 @@ def share_the_rest(body: Body, differing: Sequence[Path], group: int) -> str:
             code = lift.advice.sharing(path, differing) if taken == group and collection == differing[0][0] else ""
             if code:
                 names = sorted(map(path_text, differing))
-                return f"Share only what is the same for all, {words().setting(code, 'variable_axes', names)}"
+                return f"Share only what is the same for all, {words().setting(code, 'variable_axes', '0', names)}"
     return ""
 
 

@@ -80,8 +80,14 @@ class TreesByScope(NamedTuple):
         """Return the tree below each given scope."""
         return jax.tree.unflatten(self.scopes, [copied(subtree(trees[index], route)) for index, route in self.routes])
 
-    def into(self, where: str, given: PyTree, like: Sequence[Any]) -> tuple[Any, ...]:
+    def into(self, where: str, given: PyTree, like: Sequence[Any], wrt: str = "wrt") -> tuple[Any, ...]:
         """The inverse of `out`. If several scopes give a value for one variable, the first one counts.
+
+        Args:
+            where: the place that the error names.
+            given: the trees of the scopes.
+            like: the trees of the outermost scopes.
+            wrt: the name of the option that chooses the variables; empty if there is none.
 
         Raises:
             LiftArgumentError: if a value is given for a variable that is not in `like`.
@@ -93,7 +99,7 @@ class TreesByScope(NamedTuple):
             for path, value in leaves_of({} if tree is None else rewrapped(tree, pattern)):
                 place = under(route, path)
                 if (index, place) not in places:
-                    wrt, available = words().option(where.partition("(")[0], "wrt"), names_of([pattern])
+                    available = names_of([pattern])
                     choose = f'Choose the variables with `{wrt}`, such as `{wrt}="params"`.'
                     raise LiftArgumentError(
                         where,
@@ -231,8 +237,11 @@ def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
         known = sorted({name for outer in body.outers for name in outer.tree.variables})
         raise LiftArgumentError(
             body.where,
-            f"argument number 0 is the scope, and `wrt` takes no variable below it (collections there: {known}).",
+            "argument number 0 is the scope (or module), and `wrt` takes no variable below it (collections there: "
+            f"{known}).",
             'Choose others, such as `wrt="params"`, or count arguments from 1.',
+            option="wrt",
+            available=(*known,),
         )
     # A model has many leaves and few dtypes, so leaves are checked one by one only to name the wrong one.
     dtypes = {leaf.dtype if isinstance(leaf, jax.Array) else jnp.result_type(leaf) for leaf in leaves}

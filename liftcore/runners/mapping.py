@@ -268,7 +268,7 @@ def _check_shared(body: Body, split: Split, elements: Elements, error: ValueErro
         names = sorted({path_text(path[2:]) for path in paths})
         if names:
             differing = [body.path(path[1:]) for path in paths]
-            code = words().setting(f'`variable_axes={{"{differing[0][0]}": 0}}`', "variable_axes", names)
+            code = words().setting(f'`variable_axes={{"{differing[0][0]}": 0}}`', "variable_axes", "0", names)
             axis = share_the_rest(body, differing, paths[0][0].idx) or f"Give it an axis, {code}"
             raise LoopInvarianceError(
                 body.where,

@@ -74,6 +74,7 @@ def _of_objects(words: Words) -> Words:
         broadcast="None",
         aside=lambda text: "",
         place=lambda lift, path: lift if path == "/" else words.place(lift, path),
+        option=lambda lift, name: "in_specs" if name == "variable_specs" else words.option(lift, name),
         path=named.path,
         setting=named.setting,
         sharing=named.sharing,
@@ -94,22 +95,25 @@ class _Named:
         """Return the path of a variable. The key of a variable that is itself an argument ends with a dot."""
         return path.partition("/")[2].removesuffix(".") if self._is_ours(path) else path
 
-    def setting(self, code: str, option: str, paths: Sequence[str]) -> str:
+    def setting(self, code: str, option: str, value: str, paths: Sequence[str]) -> str:
         """Return the code that treats variables of some kinds apart from the others."""
-        spec = "0" if option == "variable_axes" else "nnx.Carry"
-        return self._axes(paths, spec, "None") if self._is_ours(paths[0]) else code
+        if not self._is_ours(paths[0]):
+            return code
+        if option == "variable_specs":
+            return self._by_kind("StateSharding", paths, value, "P()")
+        return self._by_kind("StateAxes", paths, "nnx.Carry" if option == "variable_carry" else value, "None")
 
-    def sharing(self, sentence: str, code: str, path: str) -> str:
-        """Return the advice for a variable of another size: for a stream, to split it."""
-        if isinstance(self._holder(path), RngState):
+    def sharing(self, sentence: str, code: str, paths: Sequence[str]) -> str:
+        """Return the advice for variables of another size: for streams, to split them."""
+        if any(isinstance(self._holder(path), RngState) for path in paths):
             return _SPLIT.format(self._groups.where.partition("(")[0])
-        return sentence.format(self._axes([path], "None", "0") if self._is_ours(path) else code)
+        return sentence.format(self._by_kind("StateAxes", paths[:1], "None", "0")) if code else sentence
 
-    def _axes(self, paths: Sequence[str], spec: str, others: str) -> str:
+    def _by_kind(self, name: str, paths: Sequence[str], spec: str, others: str) -> str:
         holders = [type(one) for one in map(self._holder, paths) if isinstance(one, Variable)]
         kinds = dict.fromkeys([f"{'nnx.' * _is_here(kind)}{kind.__name__}" for kind in holders])
         named = f"({', '.join(kinds)})" if len(kinds) > 1 else "".join(kinds)
-        return f"`nnx.StateAxes({{{named}: {spec}, ...: {others}}})`" if kinds else f"`nnx.StateAxes({{...: {spec}}})`"
+        return f"`nnx.{name}({{{named}: {spec}, ...: {others}}})`" if kinds else f"`nnx.{name}({{...: {spec}}})`"
 
     def _holder(self, path: str) -> Any:
         group, _, key = path.partition("/")
