@@ -407,4 +407,5 @@ def not_constant(body: Body, split: Split, differing: Sequence[int], advice: Loo
         where,
         f"an output with {words().broadcast} in `out_axes` depends on the carry, on {advice.varying}.",
         "Give it an axis, and use one of the stacked values.",
+        option="out_axes",
     )
