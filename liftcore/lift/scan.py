@@ -149,6 +149,9 @@ def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:
             f"variable_axes={dict(variable_axes)!r} of scan",
             "expected an axis for each filter, given None.",
             'Share these variables by `variable_broadcast="params"`, or carry them by `variable_carry`.',
+            option="variable_axes",
+            given="None",
+            expected="an axis",
         )
 
 

@@ -126,6 +126,9 @@ class VariableAxes:
                 "variable_axes",
                 f"expected a mapping from filters to axes, given {shown(variable_axes)}.",
                 'Write `variable_axes={"params": 0}`; pass the arguments of the function to the lifted function.',
+                option="variable_axes",
+                given=shown(variable_axes),
+                expected="a mapping",
             )
         pairs = [(key, *_in_out(key, axis)) for key, axis in variable_axes.items()]
         pairs.append((PERTURBATIONS, 0, 0))
@@ -153,6 +156,9 @@ def _in_out(key: Any, axis: Any) -> tuple[Any, Any]:
             f"variable_axes[{key!r}]",
             f"expected an axis (an int, or None for the same value everywhere), given {axis!r}.",
             "Write an int, None, In(axis), Out(axis) or InOut(in_axis, out_axis).",
+            option="variable_axes",
+            given=repr(axis),
+            expected="an axis",
         )
     return pair
 
@@ -166,6 +172,8 @@ def split_rules(split_rngs: Mapping[Any, bool] | bool) -> tuple[list[Filter], li
             "split_rngs",
             f"expected one bool, or a mapping from filters to bools, given {split_rngs!r}.",
             'Write `split_rngs={"params": True, "dropout": True}`.',
+            option="split_rngs",
+            given=repr(split_rngs),
         )
     return list(split_rngs), [0 if flag else None for flag in split_rngs.values()]
 
@@ -425,6 +433,9 @@ def check_params(name: str, metadata_params: Any) -> None:
             f"metadata_params of {name}",
             f"expected a mapping for boxed metadata, given {metadata_params!r}.",
             'Write `metadata_params={PARTITION_NAME: "layers"}`.',
+            option="metadata_params",
+            given=repr(metadata_params),
+            expected="a mapping",
         )
 
 

@@ -243,4 +243,5 @@ def _check(where: str, expected: str, given: Any, kinds: tuple[Any, ...], fix: s
         dtype = jnp.result_type(given)
         if jnp.shape(given) == () and any(jnp.issubdtype(dtype, kind) for kind in kinds):
             return
-    raise LiftArgumentError(where, f"expected {expected}, given {shown(given)}.", fix)
+    what = f"expected {expected}, given {shown(given)}."
+    raise LiftArgumentError(where, what, fix, given=shown(given), expected=expected)

@@ -117,6 +117,8 @@ class VariableMaps(NamedTuple):
                 f"`{words().option('map_variables', name)}` of {self.body.where}",
                 f"expected a dict of collections, like its argument, but it returned {jax.tree.structure(found)}.",
                 "Return `{collection: {…}}`, for example by `jax.tree.map` over the argument.",
+                given=str(jax.tree.structure(found)),
+                expected="a dict of collections",
             )
         return rewrapped(found, tree)
 
