@@ -106,7 +106,7 @@ def _loaded(path: Any, target: Any) -> Any:
     try:
         return load_file(path, target)
     except SerializationError as error:
-        if "=" not in error.fix:
+        if error.option is None:
             raise
         fix = f"For these options, use `liftcore.checkpoints.load_file(path, like, …)` instead. {error.fix}"
         raise SerializationError(error.where, error.what, fix) from error.__cause__

@@ -26,9 +26,10 @@ import functools
 import inspect
 import string
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -190,29 +191,83 @@ def raise_interrupt(error: BaseException) -> None:
         raise cause from None
 
 
-def rewords(reword: Callable[[LiftError], None]) -> Callable[[LiftError], None]:
-    """Register a function that rewords errors in the terms of a layer on top of liftcore, for the users of that layer.
+class Words(NamedTuple):
+    """What errors call things; the defaults are for functions of scopes. A style replaces some of them: see `wording`.
 
-    Errors speak of scopes, of `liftcore.vmap`, and of options with liftcore's names. In a layer where other code has to
-    be written, the function changes the attributes of the error, above all `fix`.
+    Attributes:
+        scope: what declares variables and draws keys in the code of a model.
+        first: the first argument of a lifted function, with a comma; empty if users pass none.
+        broadcast: the axis of an output of a loop that all iterations share.
+        function: returns how a function of liftcore is called, from its name.
+        option: returns the name of an option, from those of the lift and the option; empty if the style has none.
+        aside: returns a clause about options or arguments of the core, or nothing if it does not apply.
+        place: returns where a lift is, from its name and the path of the scope around it.
+        path: returns the path of a variable, from one such as `params/dense/kernel`. Another path is not quoted.
+        setting: returns code that sets an option for variables, from liftcore's, the option, a value and the paths.
+        sharing: returns advice to share one of some variables, from a sentence with `{}` for code, code, and the paths.
+    """
+
+    scope: str = "scope"
+    first: str = "scope, "
+    broadcast: str = "`broadcast`"
+    function: Callable[[str], str] = lambda name: _WRITTEN.get(name, f"liftcore.{name}")
+    option: Callable[[str, str], str] = lambda lift, name: name
+    aside: Callable[[str], str] = str
+    place: Callable[[str, str], str] = "{} at {}".format
+    path: Callable[[str], str] = str
+    setting: Callable[[str, str, str, Sequence[str]], str] = lambda code, option, value, paths: code
+    sharing: Callable[[str, str, Sequence[str]], str] = lambda sentence, code, paths: sentence.format(code)
+
+    def variable(self, path: str) -> str:
+        """Return the path of a variable as texts name it, in quotes if it is liftcore's."""
+        named = self.path(path)
+        return f'"{path}"' if named == path else named
+
+    def variables(self, paths: Sequence[str]) -> str:
+        """Return the paths of variables as texts list them."""
+        named = [self.path(path) for path in paths]
+        return str(named) if named == list(paths) else ", ".join(named)
+
+
+def words() -> Words:
+    """Return the words of the style whose code is running; those for functions of scopes if there is none."""
+    found = Words()
+    for style in _styles:
+        found = style(found)
+    return found
+
+
+def wording(style: Callable[[Words], Words]) -> Callable[[Words], Words]:
+    """Register what a style of modules calls things, so that errors have the words of its users. Use it as a decorator.
 
     Example:
-        >>> class Blocks:
-        ...     running = False
-        ...     def reword(self, error):
-        ...         if self.running:
-        ...             error.fix = error.fix.replace("scope.", "block.")
-        >>> layer = Blocks()
-        >>> _ = rewords(layer.reword)
-        >>> layer.running = True
-        >>> print(LiftError('"w" at /', "it is missing.", "Write `scope.param(name, init_fn)`."))
-        "w" at /: it is missing. Write `block.param(name, init_fn)`.
-        >>> layer.running = False
+        >>> running = []
+        >>> @wording
+        ... def of_blocks(words):
+        ...     return words._replace(scope="block") if running else words
+        >>> running.append("a block"); words().scope; running.clear(); words().scope
+        'block'
+        'scope'
 
     Args:
-        reword: called with each new error, in the thread that creates it. It must leave the error unchanged if no code
-            of the layer is running, or if the error has been reworded already.
+        style: called with the words of the other styles for each error, in the thread that creates it; returns the
+            words with those of the style, or as they are if no code of the style is running.
     """
+    _styles.append(style)
+    return style
+
+
+_WRITTEN = {"apply": "liftcore.apply(fn)", "with_partitioning": "with_partitioning"}
+_styles: list[Callable[[Words], Words]] = []
+
+
+def rewords(reword: Callable[[LiftError], None]) -> Callable[[LiftError], None]:
+    """Deprecated: register a function that changes the texts of new errors. Write `wording`, which changes their words.
+
+    Args:
+        reword: called with each new error, in the thread that creates it. It may change the attributes of the error.
+    """
+    warnings.warn("rewords leaves in 0.4. Write `liftcore.errors.wording`.", DeprecationWarning, stacklevel=2)
     _rewording.append(reword)
     return reword
 
@@ -223,16 +278,38 @@ _rewording: list[Callable[[LiftError], None]] = []
 class LiftError(Exception):
     """Base of all errors that liftcore raises when it is used incorrectly.
 
-    A layer on top of liftcore may reword it in its own terms; see `rewords`.
+    Its text is for readers, and its attributes have the same facts for tools. Facts that do not apply, or that are not
+    known, are None. Copies and pickles keep them.
 
     Args:
         where: the path, with the names of lifts, such as `param "kernel" at /vmap(mlp)/Dense_0`.
         what: what is wrong: what was found and what was expected.
         fix: what to write instead.
+        **facts: some of the attributes below.
+
+    Attributes:
+        variable: the path of the variable, such as `params/Dense_0/kernel`; of several, the first.
+        collection: the collection that the error is about.
+        stream: the name of the RNG stream.
+        option: the argument of a function or a transformation that has a wrong value, or that would help.
+        given: what was given, in words, such as `a float32[2,3] array`.
+        expected: what was expected.
+        available: the names that exist.
     """
 
-    def __init__(self, where: str, what: str, fix: str) -> None:
+    variable: str | None = None
+    collection: str | None = None
+    stream: str | None = None
+    option: str | None = None
+    given: str | None = None
+    expected: str | None = None
+    available: tuple[str, ...] | None = None
+
+    def __init__(self, where: str, what: str, fix: str, **facts: Any) -> None:
+        assert facts.keys() <= LiftError.__annotations__.keys(), "an error has no other facts"
         self.where, self.what, self.fix = where, what, fix
+        vars(self).update(facts)
+        self.variable = self.variable and words().path(self.variable)
         for reword in _rewording:
             reword(self)
         super().__init__(self.where, self.what, self.fix)
@@ -313,13 +390,9 @@ class UnmatchedFilterError(LiftError, ValueError):
 
 
 class AxisSizeError(LiftError, ValueError):
-    """The sizes of the mapped or scanned axes disagree, or no argument has an axis to infer the size from.
+    """The sizes of the mapped or scanned axes disagree, or no argument has an axis to infer the size from."""
 
-    Attributes:
-        has_variables: whether variables have such an axis too.
-    """
-
-    has_variables = False
+    has_variables = property(lambda self: self.variable is not None, doc="Whether variables have such an axis too.")
 
 
 class CarryTypeError(LiftError, TypeError):
@@ -419,7 +492,7 @@ def check_keywords(cls: Any, given: Iterable[str]) -> None:
 
 
 def common_size(
-    where: str, axes: Iterable[tuple[str, Sequence[int], int]], given: int | None = None, fix: str = ""
+    where: str, axes: Iterable[tuple[str, Sequence[int], int]], given: int | None = None, fix: str = "", **facts: Any
 ) -> int | None:
     """Return the size that the mapped axes of several arrays share.
 
@@ -432,6 +505,7 @@ def common_size(
         axes: for each array its name, its shape, and the axis that is mapped.
         given: the size that the caller gave, if any.
         fix: the fix of the error, if it is not the one for the arguments of a call.
+        **facts: attributes of the error.
 
     Returns:
         The size, or None if there is neither an array nor a given size.
@@ -443,12 +517,12 @@ def common_size(
     for name, shape, axis in axes:
         if not -len(shape) <= axis < len(shape):
             what = f"{name} has shape {shape} and no axis {axis} to map over."
-            raise AxisSizeError(where, what, fix or "Give None as its axis to use the same value everywhere.")
+            raise AxisSizeError(where, what, fix or "Give None as its axis to use the same value everywhere.", **facts)
         sizes.append((name, shape[axis]))
     if len({size for _, size in sizes}) > 1:
         what = f"the sizes of the mapped axes disagree ({', '.join(f'{name}: {size}' for name, size in sizes)})."
         fix = fix or "Make them equal, or give None as the axis of a value that is the same for all."
-        raise AxisSizeError(where, what, fix)
+        raise AxisSizeError(where, what, fix, **facts)
     return sizes[0][1] if sizes else None
 
 

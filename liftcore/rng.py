@@ -134,6 +134,10 @@ def streams(rngs: Any) -> dict[str, Any]:
                 f'rngs["{name}"]',
                 f"expected one PRNG key, given {shown(key)}.",
                 f'Pass a key, such as `rngs={{"{name}": jax.random.key(0)}}`; to `init` it comes first.',
+                stream=name,
+                option="rngs",
+                given=shown(key),
+                expected="a PRNG key",
             )
         if not isinstance(name, str):
             raise InvalidRngError(

@@ -329,7 +329,7 @@ def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, na
         try:
             return lifted(self, args, kwargs, (class_lift,))
         except Exception as error:
-            if isinstance(error, AxisSizeError) and error.has_variables:
+            if isinstance(error, AxisSizeError) and error.variable is not None:
                 add_to_fix(error, self._methods_advice)
             hide_frames(error)
             raise

@@ -176,4 +176,4 @@ def about(path: str | os.PathLike[str] | BinaryIO) -> Iterator[None]:
         yield
     except StateError as error:
         where = name_of_file(path) + (f", {error.where}" if error.path else "")
-        raise SerializationError(where, error.what, error.fix) from error.__cause__
+        raise SerializationError(where, error.what, error.fix, option=error.option) from error.__cause__

@@ -82,6 +82,8 @@ def _parts(plan: WritePlan) -> Iterator[Any]:
 class NoChecksums(StateError):
     """A file does not begin like a file with checksums."""
 
+    option = "checksums"
+
 
 def state_in(file: BinaryIO, size: int, checksums: bool) -> Any:
     """Return the state in a file. Its arrays are `Stored`: they are read and verified on demand.

@@ -18,10 +18,10 @@ import numpy as np
 from ..errors import SerializationError
 from ..filters import All, Everything, Parameters, short_form, to_predicate
 from ..filters.parameters import is_variable, listed
-from ..saving.problems import TRACER, printable, several
+from ..saving.problems import printable, several
 from ..serialization import from_state_dict, to_state_dict
 from ..typing import Filter, Path, Predicate, PyTree
-from .placing import KeyTarget, SavedKey, converted, misfit, naming, shown_type, unmarked
+from .placing import KeyTarget, Misfit, SavedKey, converted, misfit, naming, shown_type, unmarked
 
 __all__ = ["TRANSFORM", "Comparison", "about_boxes", "compare", "match_state"]
 
@@ -283,41 +283,34 @@ def _filled(spec: Any, path: Path, new: Mapping[Path, Any]) -> Any:
 # --- what does not fit ------------------------------------------------------------------------------------------------
 
 
-class _Fix(NamedTuple):
-    """The text of a fix, and a predicate for the problems that it applies to.
+_FIXES = {
+    (
+        "names",
+        "type",
+    ): "Restore into a target like the saved one, rename or convert saved entries {renaming}, or {part}.",
+    ("names",): "`strict=False` keeps the target's value for missing entries, and ignores unexpected ones.",
+    ("traced",): "Restore outside of the traced function, and pass the result to it.",
+    ("dtype",): "Pass `cast=True` to convert to the dtypes of the target.",
+}
+"""The fixes for the kinds of misfits; `{part}` is advice about the filter, and `{renaming}` about names."""
 
-    In the text, `{part}` stands for advice about the filter, and `{renaming}` for advice about names.
-    """
-
-    applies: Callable[[str], bool]
-    text: str
-
-
-_FIXES = (
-    _Fix(
-        lambda text: text.startswith(("missing", "unexpected", "shape", "expected")),
-        "Restore into a target like the saved one, rename or convert saved entries {renaming}, or {part}.",
-    ),
-    _Fix(
-        lambda text: text.startswith(("missing", "unexpected")),
-        "`strict=False` keeps the target's value for missing entries, and ignores unexpected ones.",
-    ),
-    _Fix(lambda text: text.startswith(TRACER), "Restore outside of the traced function, and pass the result to it."),
-    _Fix(lambda text: text.startswith("dtype"), "Pass `cast=True` to convert to the dtypes of the target."),
-)
+_HELP = {"dtype": "cast", "names": "strict", "type": "filter"}
+"""The option that helps with each kind of misfit."""
 
 
-def _problems(taken: Mapping[Path, Any], found: Mapping[Path, Any], strict: bool, cast: bool) -> list[tuple[Path, str]]:
+def _problems(
+    taken: Mapping[Path, Any], found: Mapping[Path, Any], strict: bool, cast: bool
+) -> list[tuple[Path, Misfit]]:
     problems = list(_names(taken, found)) if strict else []
     for path, leaf in taken.items():
-        text = misfit(leaf, found[path], cast) if path in found else None
-        if text:
-            problems.append((path, text))
+        reason = misfit(leaf, found[path], cast) if path in found else None
+        if reason:
+            problems.append((path, reason))
     return problems
 
 
 def _misfits(
-    where: str, problems: Sequence[tuple[Path, str]], others: int, boxed: bool, part: str, renaming: str
+    where: str, problems: Sequence[tuple[Path, Misfit]], others: int, boxed: bool, part: str, renaming: str
 ) -> SerializationError:
     """Return the error for what does not fit.
 
@@ -329,15 +322,17 @@ def _misfits(
         part: advice about the filter.
         renaming: advice about names.
     """
-    applying = [fix for fix in _FIXES if any(fix.applies(text) for _, text in problems)]
-    fixes = [fix.text.replace("{part}", part).replace("{renaming}", renaming) for fix in applying]
+    kinds = {reason.kind for _, reason in problems}
+    applying = [fix for of, fix in _FIXES.items() if not kinds.isdisjoint(of)]
+    fixes = [fix.replace("{part}", part).replace("{renaming}", renaming) for fix in applying]
     if boxed:
         fixes.insert(0, "Restore boxed values into boxed ones: into variables from `init`; then `unbox` the result.")
     number = len(problems) + others
     count = "1 entry does" if number == 1 else f"{number} entries do"
-    lines = [f"{'/'.join(path) or '.'}: {text}" for path, text in problems]
+    lines = [f"{'/'.join(path) or '.'}: {reason.text}" for path, reason in problems]
     listed = several(itertools.chain(lines, itertools.repeat("", others)), "\n  ")
-    return SerializationError(where, f"{count} not fit the target:\n  {listed}\n", " ".join(fixes))
+    option = next((option for kind, option in _HELP.items() if kind in kinds), None)
+    return SerializationError(where, f"{count} not fit the target:\n  {listed}\n", " ".join(fixes), option=option)
 
 
 def _narrower(taken: Mapping[Path, Any]) -> str:
@@ -347,7 +342,7 @@ def _narrower(taken: Mapping[Path, Any]) -> str:
     return f"give a narrower filter{example}"
 
 
-def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tuple[Path, str]]:
+def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tuple[Path, Misfit]]:
     """Yield the missing and the unexpected paths, each with the closest name on the other side."""
     missing, unexpected = [p for p in taken if p not in found], [p for p in found if p not in taken]
     left = _MAX_COMPARISONS
@@ -360,7 +355,7 @@ def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tup
             close = difflib.get_close_matches(printable("/".join(path)), names, 1) if left > 0 else []
             left -= len(names)
             hint = f"; closest: {close[0]}" if close else ""
-            yield path, f"{kind}, {shown_type(leaves[path])} in {side}{hint}"
+            yield path, Misfit("names", f"{kind}, {shown_type(leaves[path])} in {side}{hint}")
 
 
 def _boxed(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> bool:

@@ -78,7 +78,7 @@ def load_weights(
         try:
             state |= {path: _fitted(array, shapes.get(path)) for path, array in _made(group, foreign).items()}
         except (IndexError, TypeError, ValueError) as error:
-            advice = _sizes(group, foreign, shapes) if "sizes" in str(error) else ""
+            advice = _sizes(group, foreign, shapes) if isinstance(error, _SizesError) else ""
             problems.append(f"{', '.join(group.paths)} ({group.rule}): {error}{advice}")
     hints = _hints(groups, state, shapes) + [text for path, text in passed_over.items() if path not in state]
     try:
@@ -86,7 +86,7 @@ def load_weights(
         takes = about_boxes(target, filter)
         found = match_state(bare, nested, where=where, filter=takes, strict=strict, cast=cast)
     except SerializationError as error:
-        also = "; `cast=True` converts dtypes" if "cast=True" in error.fix else ""
+        also = "; `cast=True` converts dtypes" if error.option == "cast" else ""
         fix = f"Change the rules. `strict=False` ignores what is left over{also}."
         what = error.what.rstrip() + (_lines(hints) or "\n") + _unusable(problems)
         raise SerializationError(where, what, fix) from None
@@ -205,6 +205,10 @@ def _joined(rule: WeightRule, arrays: Sequence[Any], axis: int) -> Any:
         raise ValueError(f"arrays of shapes {shapes} cannot be joined along axis {axis} ({error})") from error
 
 
+class _SizesError(ValueError):
+    """The sizes of parts do not fit an array."""
+
+
 def _divided(rule: WeightRule, array: Any, axis: int) -> list[Any]:
     """Return the parts of an array along an axis; see `_joined`."""
     count, sizes = len(rule.path), rule.sizes
@@ -212,17 +216,17 @@ def _divided(rule: WeightRule, array: Any, axis: int) -> list[Any]:
     what = f"axis {axis} of shape {array.shape}"
     if sizes is None and size % (count * rule.groups):
         each = f" in each of {rule.groups} groups" if rule.groups > 1 else ""
-        raise ValueError(f"{what} cannot be split into {count} equal parts{each}; pass their sizes by `sizes=`")
+        raise _SizesError(f"{what} cannot be split into {count} equal parts{each}; pass their sizes by `sizes=`")
     sizes = (size // count,) * count if sizes is None else sizes
     if sum(sizes) != size:
-        raise ValueError(f"sizes {sizes} do not add up to the size of {what}")
+        raise _SizesError(f"sizes {sizes} do not add up to the size of {what}")
     return _split(rule, array, axis, sizes)
 
 
 def _split(rule: WeightRule, array: Any, axis: int, sizes: Sequence[int]) -> list[Any]:
     """Return parts of some sizes along an axis; each consists of a share of each group."""
     if any(size % rule.groups for size in sizes):
-        raise ValueError(f"sizes {tuple(sizes)} along axis {axis} cannot be divided into `groups={rule.groups}`")
+        raise _SizesError(f"sizes {tuple(sizes)} along axis {axis} cannot be divided into `groups={rule.groups}`")
     ends = np.cumsum([size // rule.groups for size in sizes])[:-1].tolist()
     parts = np.split(_in_groups(rule, array, axis), ends, axis % array.ndim + 1)
     return [_merged(part, axis % array.ndim) for part in parts]

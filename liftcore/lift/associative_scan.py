@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, words
 from ..filters.trees import names_of
 from ..pipeline.body import Body
 from ..pipeline.effects import Changes
@@ -70,8 +70,9 @@ def _check_reads_only(body: Body, changes: Changes, _: Sequence[Any]) -> None:
     record = body.record
     sown = sorted({f"{one.collection}/{one.name}" for each in record.sown for one in each})
     drawn = sorted({name for (_, _, name), _ in record.draws})
+    read = f"Create it before the scan, and read it here: `{words().scope}.get_variable(…)`."
     done = (
-        ("creates", names_of(changes.created), "Create it before the scan, and read it here: `scope.get_variable(…)`."),
+        ("creates", names_of(changes.created), read),
         ("writes", names_of(changes.values), "Write it after the scan, from its result."),
         ("sows", sown, "Sow it after the scan, from its result."),
         ("draws from", drawn, "Draw before the scan, and pass the keys, or values made from them, in `elems`."),
@@ -80,6 +81,7 @@ def _check_reads_only(body: Body, changes: Changes, _: Sequence[Any]) -> None:
         if names:
             raise LiftArgumentError(
                 body.where,
-                f"the operator {act} {names}, but it may only read: JAX calls it several times, on different pairs.",
+                f"the operator {act} {words().variables(names)}, but it may only read: JAX calls it several times, on "
+                "different pairs.",
                 fix,
             )

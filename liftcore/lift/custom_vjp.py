@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, call_user, check_function, name_of, shown
+from ..errors import LiftArgumentError, call_user, check_function, name_of, shown, words
 from ..filters.trees import overlay
 from ..pipeline.body import Body
 from ..runners.custom_derivatives import Operands, Ruled, WithRule, pair, split_held
@@ -72,7 +72,7 @@ class custom_vjp(WithRule):
         self._forward, self._backward = fwd, bwd
 
     def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
-        where, bwd = body.where, self._backward
+        where, bwd, wrt = body.where, self._backward, words().option("custom_vjp", "wrt")
         if self._forward is None or bwd is None:
             raise LiftArgumentError(where, "it has no rule yet.", "Call `.defvjp(fwd, bwd)` first.")
         seen, held = split_held(where, args, self._nondiff)
@@ -91,13 +91,13 @@ class custom_vjp(WithRule):
             if not isinstance(given, tuple | list) or len(given) != 1 + count:
                 raise LiftArgumentError(
                     f"{name_of(bwd)}, the rule of {where}",
-                    f"expected a cotangent for the scope and one for each of {count} arguments, given "
+                    f"expected a cotangent for the scope (or module) and one for each of {count} arguments, given "
                     f"{len(given) if isinstance(given, tuple | list) else shown(given)}.",
                     'Write `return {"params": …}, x_cotangent`; None stands for zero.',
                 )
             zeros = jax.tree.map(zero_tangent, types)
-            wrt = zeros if given[0] is None else overlay(zeros, scoped.into(where, given[0], types))
-            return (Operands(wrt, None, None, list(given[1:]), None, (None, None)),)
+            along = zeros if given[0] is None else overlay(zeros, scoped.into(where, given[0], types, wrt))
+            return (Operands(along, None, None, list(given[1:]), None, (None, None)),)
 
         run.defvjp(forward, backward)
         result, values = run(ruled.operands)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, boundary, call_user, check_function, name_of
+from ..errors import LiftArgumentError, boundary, call_user, check_function, name_of, words
 from ..leaves import is_traceable
 from ..rest import Rest, split_static
 from ..scopes.scope import Scope
@@ -115,7 +115,7 @@ def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgume
     return LiftArgumentError(
         f"filtered({name_of(fn)})",
         f"{what}{error.place} is a {kind}, which is static, but cannot be compared by its contents.",
-        "Pass it first: `lifted(scope, …)`."
+        f"Pass it first: `lifted({words().first}…)`."
         if isinstance(error.value, Scope)
         else f"{error.fix} Or register {kind} as a pytree.",
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from ..errors import words
 from ..filters.trees import overlay, select
 from ..pipeline.body import Body
 from ..runners.arguments import named_like
@@ -59,7 +60,8 @@ def jvp(
     ) -> tuple[Any, Any]:
         call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
         scoped = TreesByScope.of(body.layout)
-        along = tuple({} for _ in trees) if given is None else scoped.into(body.where, given, trees)
+        option = words().option("jvp", "wrt")
+        along = tuple({} for _ in trees) if given is None else scoped.into(body.where, given, trees, option)
 
         flat = with_aux(body.where, call, has_aux)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import UnliftedCollectionError, check_function
+from ..errors import UnliftedCollectionError, check_function, words
 from ..filters import Nothing, intersect, subtract
 from ..filters.trees import names_of
 from ..pipeline.body import Body
@@ -140,6 +140,8 @@ def _check_unwritten(body: Body, written: PyTree) -> None:
     if names:
         raise UnliftedCollectionError(
             body.where,
-            f"{names} was written, but the lift does not allow writing mapped variables.",
-            "To write them through `map_out`, add `mutable=True`.",
+            f"{words().variables(names)} was written, but the lift does not allow writing mapped variables.",
+            f"To write them through `{words().option('map_variables', 'map_out')}`, add `mutable=True`.",
+            variable=names[0],
+            option="mutable",
         )

@@ -10,7 +10,7 @@ import jax
 
 from .. import rng
 from ..entry import bind
-from ..errors import LazyInitError, LiftArgumentError, boundary, call_user, name_of
+from ..errors import LazyInitError, LiftArgumentError, boundary, call_user, name_of, words
 from ..filters.trees import merge, rooted
 from ..leaves import split_leaves
 from ..pipeline.body import Body
@@ -120,7 +120,7 @@ def _create(
     for path, reads in jax.tree.leaves_with_path(split.reads()[:-1]):
         if 1 in reads:
             raise LazyInitError(
-                f'"{path_text(path[2:])}" in {body.where}',
+                f"{words().variable(path_text(path[2:]))} in {body.where}",
                 "its initial value depends on the values of an example that is given as a shape only.",
                 "Pass an array for that example.",
             )

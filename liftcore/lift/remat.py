@@ -61,6 +61,9 @@ def remat(
             "remat, policy",
             f"expected a function such as those of `jax.checkpoint_policies`, given {shown(policy)}.",
             "Pass one: `jax.checkpoint_policies.dots_saveable`.",
+            option="policy",
+            given=shown(policy),
+            expected="a function",
         )
     checkpointed = functools.partial(_compat.checkpoint, prevent_cse=prevent_cse, policy=policy)
 

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, shown, words
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..runners.arguments import parameter_names
@@ -39,13 +39,12 @@ _ADVICE = Advice(
     '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations, as a shared variable needs',
     part='`variable_broadcast=filters.All("{0}", filters.PathContains("{1}")), variable_axes={{"{0}": 0}}`',
 )
-_LOOP_ADVICE = LoopAdvice(
-    'Stack it, `variable_axes={{"{}": 0}}`', 'Carry it: `variable_carry="{}"`', " (variable_broadcast)"
-)
+_LOOP_ADVICE = LoopAdvice("Stack it, {variable_axes}", "Carry it: {variable_carry}", lift="scan")
 _INSTEAD = 'Carry it, and share the others: `variable_broadcast=DenyList("{0}"), variable_carry="{0}"`'
 _SHARED_AND_CARRIED = ("broadcast, one value for all iterations", "carry, from one iteration to the next")
 
-_LENGTH = "Give it: `length=…`. The first argument is the carry; mapped arguments follow it."
+_LENGTH = "Give it: `length=…`."
+_AFTER_CARRY = " The first argument is the carry; mapped arguments follow it."
 
 
 @cached_when_eager(numbers=[1])  # outside `jax.jit`, a hidden jit runs what follows; skip it at first reading
@@ -117,7 +116,8 @@ def scan(
         carry, args, kwargs = _carry(body, args, kwargs)
         arguments = Arguments(body, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
-        size_of = functools.partial(arguments.size, length, axes=axes.in_axes, fix=_LENGTH)
+        fix = _LENGTH + words().aside(_AFTER_CARRY)
+        size_of = functools.partial(arguments.size, length, axes=axes.in_axes, fix=fix)
         stacked = boxes_inside(body, stacked, axes.in_axes, metadata_params, size_of)
         size = size_of(stacked)
         keys = split_keys(rng_groups, key_axes, size)
@@ -149,6 +149,9 @@ def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:
             f"variable_axes={dict(variable_axes)!r} of scan",
             "expected an axis for each filter, given None.",
             'Share these variables by `variable_broadcast="params"`, or carry them by `variable_carry`.',
+            option="variable_axes",
+            given="None",
+            expected="an axis",
         )
 
 
@@ -158,7 +161,9 @@ def _carry(body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[A
         return args[0], args[1:], kwargs
     names = parameter_names(body.fn)[1:2]
     if not names or names[0] not in kwargs:
-        raise LiftArgumentError(body.where, "it was called without a carry.", "Call it as `lifted(scope, carry, *xs)`.")
+        raise LiftArgumentError(
+            body.where, "it was called without a carry.", f"Call it as `lifted({words().first}carry, *xs)`."
+        )
     return kwargs[names[0]], (), {name: value for name, value in kwargs.items() if name != names[0]}
 
 

@@ -114,6 +114,9 @@ def _check_specs(variable_specs: Mapping[Any, PartitionSpec]) -> list[PartitionS
             "variable_specs",
             f"expected a mapping from filters to specs, given {variable_specs!r}.",
             'Write `variable_specs={"params": P()}`.',
+            option="variable_specs",
+            given=repr(variable_specs),
+            expected="a mapping",
         )
     for key, spec in variable_specs.items():
         if not isinstance(spec, PartitionSpec):
@@ -121,6 +124,9 @@ def _check_specs(variable_specs: Mapping[Any, PartitionSpec]) -> list[PartitionS
                 f"variable_specs[{key!r}]",
                 f"expected a `jax.sharding.PartitionSpec`, given {spec!r}.",
                 "Write `P()` for the same value on all shards, `P('x')` to partition the first axis over `x`.",
+                option="variable_specs",
+                given=repr(spec),
+                expected="a PartitionSpec",
             )
     return list(variable_specs.values())
 
@@ -134,5 +140,7 @@ def _splits(split_rngs: Mapping[Any, SplitOver] | SplitOver) -> dict[Any, SplitO
                 "split_rngs",
                 f"expected True, False, or the name of one or several axes of the mesh, given {split!r}.",
                 'Write `split_rngs={"params": "model", "dropout": True}`.',
+                option="split_rngs",
+                given=repr(split),
             )
     return dict(splits)

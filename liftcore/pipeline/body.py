@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .._compat import release, trace_state
-from ..errors import LiftArgumentError, no_function, note_call
+from ..errors import LiftArgumentError, no_function, note_call, words
 from ..filters.trees import by_place, under
 from ..scopes import problems
 from ..scopes.scope import Scope
@@ -192,7 +192,7 @@ class Body:
     @functools.cached_property
     def where(self) -> str:
         """The place for an error message: `scan(block) at /decoder`."""
-        return f"{self.layout.lift.name} at {self.path_text}"
+        return words().place(self.layout.lift.name, self.path_text)
 
     @property
     def path_text(self) -> str:
@@ -419,6 +419,6 @@ def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: An
         return fn(scopes, *args, **kwargs)
     except TypeError as error:
         scope = next(leaf for leaf in jax.tree.leaves(scopes, is_leaf=is_scope) if is_scope(leaf))
-        where = f"{scope.tree.lift.name} at {scope.tree.outer.path_text}"
+        where = words().place(scope.tree.lift.name, scope.tree.outer.path_text)
         note_call(error, where, fn, (scopes, *args), kwargs)
         raise

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._compat import needs_python
-from ..errors import LiftArgumentError, LoopInvarianceError, note_call, shown
+from ..errors import LiftArgumentError, LoopInvarianceError, note_call, shown, words
 from ..filters import asking_further, short_form
 from ..scopes.lifts import Captured, Lift
 from ..scopes.scope import Scope
@@ -57,11 +57,12 @@ def check_stream_names(lift: Lift, outers: Sequence[Scope]) -> None:
 
 
 def _no_stream_filter(name: str, filter: Predicate) -> LiftArgumentError:
+    scope = words().scope
     return LiftArgumentError(
         f"the RNG streams of {name}",
         f'{short_form(filter)} asks about paths or values, but a stream has only a name, such as "params".',
         "Filter streams by name. To split keys for a part of the variables, draw these from a stream of their own: "
-        '`scope.param("w", lambda key: init(scope.make_rng("head"), shape))`, with '
+        f'`{scope}.param("w", lambda key: init({scope}.make_rng("head"), shape))`, with '
         '`split_rngs={"head": True, "params": False}`.',
     )
 
@@ -138,8 +139,10 @@ def not_shared(body: Body, names: Collection[str]) -> LoopInvarianceError:
     """Return the error for variables that all elements of a batch share, but whose initial values differ."""
     return LoopInvarianceError(
         body.where,
-        f"{sorted(names)} is shared by all elements (axis None), but its initial value differs between them.",
+        f"{words().variables(sorted(names))} is shared by all elements (axis None), but its initial value differs "
+        "between them.",
         "Give its group an axis, in `group_axes`, or do not split the stream that its initializer draws from.",
+        variable=min(names),
     )
 
 

@@ -89,6 +89,8 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
                 "the first argument of a lifted function",
                 f"expected a scope, or a pytree of scopes, given {shown(scope)}.",
                 "Pass the scope whose variables are lifted; modules have lifts of their own, with the same names.",
+                given=shown(scope),
+                expected="a scope",
             )
         scope.check_valid()
     outers: list[Scope] = []

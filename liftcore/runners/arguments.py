@@ -89,6 +89,7 @@ def _check_there(fn: Callable[..., Any], what: str, nums: tuple[int, ...], names
             f"{what}_argnums={nums}, {what}_argnames={names}",
             f"{shown(fn)} has no argument {[*wrong_nums, *wrong_names]} (by number there are: {numbered or 'none'}).",
             "Use the name or the number of an argument that it has.",
+            option=f"{what}_argnums" if wrong_nums else f"{what}_argnames",
         )
 
 
@@ -132,6 +133,8 @@ def split_arguments(
                 body.where,
                 f"static argument {name!r} must be hashable, given {type(value).__name__}.",
                 "Pass a tuple instead of a list, and do not declare an array static.",
+                given=type(value).__name__,
+                expected="a hashable value",
             ) from error
     return fixed, {name: value for name, value in arguments.items() if name not in fixed}
 

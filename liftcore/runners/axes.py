@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import mapped_aval
-from ..errors import AxisSizeError, LiftArgumentError, LiftError, common_size, shown
+from ..errors import AxisSizeError, LiftArgumentError, LiftError, common_size, shown, words
 from ..leaves import Others, is_numpy, split_leaves
 from ..meta import add_axis, has_boxes, is_box, remove_axis
 from ..pipeline.body import Body
@@ -43,6 +43,7 @@ __all__ = [
     "check_params",
     "flatten_axes",
     "keyword_axes",
+    "leaf_name",
     "slice_type",
     "split_arrays",
     "split_keys",
@@ -92,7 +93,7 @@ class InOut:
     out_axis: Axis
 
 
-Named: TypeAlias = tuple[str, PyTree, Sequence[Axis]]
+Named: TypeAlias = tuple[str, str, PyTree, Sequence[Axis]]
 """A value with its name, for error messages, and one axis for each of its leaves."""
 
 
@@ -125,6 +126,9 @@ class VariableAxes:
                 "variable_axes",
                 f"expected a mapping from filters to axes, given {shown(variable_axes)}.",
                 'Write `variable_axes={"params": 0}`; pass the arguments of the function to the lifted function.',
+                option="variable_axes",
+                given=shown(variable_axes),
+                expected="a mapping",
             )
         pairs = [(key, *_in_out(key, axis)) for key, axis in variable_axes.items()]
         pairs.append((PERTURBATIONS, 0, 0))
@@ -152,6 +156,9 @@ def _in_out(key: Any, axis: Any) -> tuple[Any, Any]:
             f"variable_axes[{key!r}]",
             f"expected an axis (an int, or None for the same value everywhere), given {axis!r}.",
             "Write an int, None, In(axis), Out(axis) or InOut(in_axis, out_axis).",
+            option="variable_axes",
+            given=repr(axis),
+            expected="an axis",
         )
     return pair
 
@@ -165,6 +172,8 @@ def split_rules(split_rngs: Mapping[Any, bool] | bool) -> tuple[list[Filter], li
             "split_rngs",
             f"expected one bool, or a mapping from filters to bools, given {split_rngs!r}.",
             'Write `split_rngs={"params": True, "dropout": True}`.',
+            option="split_rngs",
+            given=repr(split_rngs),
         )
     return list(split_rngs), [0 if flag else None for flag in split_rngs.values()]
 
@@ -245,7 +254,7 @@ def check_group_axes(body: Body, axes: Sequence[Axis], groups: Sequence[PyTree])
     for axis, group in zip(axes, groups, strict=True):
         if axis:  # there is always a position 0
             for path, leaf in jax.tree.leaves_with_path(group):
-                check_out_axes(f'"{path_text(path[2:])}" in {body.where}', axis, leaf)
+                check_out_axes(f"{words().variable(path_text(path[2:]))} in {body.where}", axis, leaf)
 
 
 def _no_axis(axis: Any) -> bool:
@@ -284,18 +293,15 @@ class Arguments:
             if len(found) == 1:
                 return int(found.pop())
         named = itertools.chain(self._named(), _named_groups(groups, axes))
-        share = self._sharing(given, groups, axes)
-        try:
-            size = common_size(self._body.where, (one for part in named for one in _shapes(*part)), given, share)
-        except AxisSizeError as error:
-            error.has_variables = any(axis is not None and any(group) for group, axis in zip(groups, axes, strict=True))
-            raise
+        share, variable = self._sharing(given, groups, axes)
+        shapes = (one for part in named for one in _shapes(*part))
+        size = common_size(self._body.where, shapes, given, share, variable=variable)
         if size is None:
             raise AxisSizeError(self._body.where, "nothing is mapped, so the size of the axis is unknown.", fix)
         return size
 
-    def _sharing(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis]) -> str:
-        """Return the fix that shares the first variable of another size; nothing if there is none."""
+    def _sharing(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis]) -> tuple[str, str | None]:
+        """Return the fix that shares the first variable of another size, and its path; without one, the first path."""
         leaves = jax.tree.leaves((self._args, self._kwargs))
         pairs = zip(leaves, self._axes, strict=True)
         sizes = [given, *(_size(leaf, axis) for leaf, axis in pairs if axis is not None)]
@@ -307,17 +313,17 @@ class Arguments:
         ]
         known = [size for size in (*sizes, *dict(variables).values()) if size is not None]
         usual = given or (statistics.mode(known) if known else None)
-        differing = [path for path, size in variables if size != usual]
-        if not differing:
-            return ""
-        body = self._body
-        others = [path for path, size in variables if size == usual]
-        others += [outer.path for outer in body.outers if outer.path != differing[0][1 : 1 + len(outer.path)]]
-        code = body.layout.lift.advice.sharing(differing[0], others)
-        if not code:
-            return ""
-        equal = "Share" if dict(variables)[differing[0]] is None else "Make them equal, or share"
-        return f"{equal} what is the same for all: {code}."
+        differing = [path for path, size in variables if size is None or size != usual]
+        code = sentence = ""
+        if differing:
+            others = [path for path, size in variables if size == usual]
+            scopes = [outer.path for outer in self._body.outers]
+            others += [path for path in scopes if path != differing[0][1 : 1 + len(path)]]
+            code = self._body.layout.lift.advice.sharing(differing[0], others)
+            equal = "Share" if dict(variables)[differing[0]] is None else "Make them equal, or share"
+            sentence = f"{equal} what is the same for all: {{}}." if code and known else ""
+        names = [path_text(path) for path in differing[:1] or dict(variables)]
+        return words().sharing(sentence, code, names), names[0] if names else None
 
     def _named(self) -> Iterator[Named]:
         """Yield the arguments with their names in the signature of the function."""
@@ -325,8 +331,8 @@ class Arguments:
         names += [f"args[{index}]" for index in range(len(names), len(self._args))]
         left = iter(self._arg_axes)
         for name, arg in zip(names, self._args, strict=False):
-            yield name, arg, list(itertools.islice(left, len(jax.tree.leaves(arg))))
-        yield "keyword arguments", self._kwargs, self._kwarg_axes
+            yield name, "", arg, list(itertools.islice(left, len(jax.tree.leaves(arg))))
+        yield "keyword arguments", "", self._kwargs, self._kwarg_axes
 
     def belong_to(self, numbers: Container[int]) -> list[bool]:
         """Return, for each sliced leaf, whether it belongs to a positional argument with one of the numbers, from 1."""
@@ -356,14 +362,21 @@ def _named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Na
         if axis is not None:
             for tree in group:
                 for collection, below in tree.items():
-                    yield f'variables["{collection}"]', below, [axis] * len(jax.tree.leaves(below))
+                    yield f'variables["{collection}"]', collection, below, [axis] * len(jax.tree.leaves(below))
 
 
-def _shapes(name: str, tree: PyTree, axes: Sequence[Axis]) -> Iterator[tuple[str, Shape, int]]:
+def _shapes(name: str, collection: str, tree: PyTree, axes: Sequence[Axis]) -> Iterator[tuple[str, Shape, int]]:
     """Yield the name, the shape and the axis of each leaf that has an axis."""
     for (path, leaf), axis in zip(jax.tree.leaves_with_path(tree), axes, strict=True):
         if axis is not None:
-            yield f"{name}{jax.tree_util.keystr(path)}", np.shape(leaf), axis
+            yield leaf_name(f"{name}{jax.tree_util.keystr(path)}", collection, path), np.shape(leaf), axis
+
+
+def leaf_name(text: str, collection: str, path: Any) -> str:
+    """Return the name of an array, from the text for it, the collection, and the path of JAX in the collection."""
+    variable = f"{collection}/{path[0].key}" if collection else ""
+    named = words().path(variable)
+    return text if named == variable else f"{named}{jax.tree_util.keystr(path[1:])}"
 
 
 def _size(leaf: Any, axis: int) -> int | None:
@@ -418,6 +431,9 @@ def check_params(name: str, metadata_params: Any) -> None:
             f"metadata_params of {name}",
             f"expected a mapping for boxed metadata, given {metadata_params!r}.",
             'Write `metadata_params={PARTITION_NAME: "layers"}`.',
+            option="metadata_params",
+            given=repr(metadata_params),
+            expected="a mapping",
         )
 
 
@@ -456,7 +472,8 @@ def _without(body: Body, group: PyTree, axis: int, params: Mapping[Any, Any]) ->
             return remove_axis(leaf, axis, params)
         except LiftError as error:
             name = path_text(path[1:])
-            raise type(error)(f'"{name}" in {body.where}', error.what, error.fix) from error
+            where = f"{words().variable(name)} in {body.where}"
+            raise type(error)(where, error.what, error.fix, variable=name) from error
 
     return jax.tree.map_with_path(change, group, is_leaf=is_box)
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import zeros
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, shown, words
 from ..filters.trees import by_place, merged, overlay, select
 from ..leaves import is_number
 from ..pipeline.body import Body
@@ -180,9 +180,11 @@ def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
         held = select(before, group)
         for _, path in sorted(by_place(group).keys() - by_place(held).keys()):
             raise LiftArgumentError(
-                f'"{path_text(path)}" in {where}',
+                f"{words().variable(path_text(path))} in {where}",
                 f"branch {number} writes it, but there is no such variable if another branch runs.",
-                "Create it first, `scope.variable(collection, name, init_fn)`, in the branch or before it.",
+                f"Create it first, `{words().scope}.variable(collection, name, init_fn)`, in the branch or before it.",
+                variable=path_text(path),
+                collection=path[0],
             )
         _check_same(where, "writes", number, group, expected)
         begin = merged(begin, held)
@@ -195,9 +197,12 @@ def _check_same(where: str, does: str, number: int, group: PyTree, expected: PyT
         now, there = types_text(value), types_text(held.get(place, value))
         if now != there:
             raise LiftArgumentError(
-                f'"{path_text(place[1])}" in {where}',
+                f"{words().variable(path_text(place[1]))} in {where}",
                 f"branch {number} {does} it as {now}, but elsewhere it is {there}.",
                 "Give it one type in all branches, or a different name in each.",
+                variable=path_text(place[1]),
+                given=now,
+                expected=there,
             )
 
 
@@ -239,4 +244,5 @@ def _check(where: str, expected: str, given: Any, kinds: tuple[Any, ...], fix: s
         dtype = jnp.result_type(given)
         if jnp.shape(given) == () and any(jnp.issubdtype(dtype, kind) for kind in kinds):
             return
-    raise LiftArgumentError(where, f"expected {expected}, given {shown(given)}.", fix)
+    what = f"expected {expected}, given {shown(given)}."
+    raise LiftArgumentError(where, what, fix, given=shown(given), expected=expected)

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..errors import CarryTypeError, LiftArgumentError, LoopInvarianceError
+from ..errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, words
 from ..filters.trees import by_place, leaves_of, merged, names_of, overlay, select
 from ..pipeline.body import Body
 from ..pipeline.splitting import Split, trace
 from ..texts import ArrayType, path_text
 from ..typing import Path, PyTree
+from .axes import leaf_name
 
 __all__ = [
     "GROUPS",
@@ -66,7 +67,7 @@ class LoopState(NamedTuple):
         if any(carried):
             carried = select(self.carried, carried)
             _check_names(body.where, carried, after.carried)
-            check_carry(body, "carried variable ", carried, after.carried)
+            check_carry(body, _CARRIED, carried, after.carried)
         check_carry(body, "carry", self.carry, after.carry)
         if any(carried):
             check_separate(body, carried)
@@ -152,7 +153,12 @@ def _check_names(where: str, before: PyTree, after: PyTree) -> None:
         f"the body creates carried variables that did not go in: {', '.join(new)}.",
         "Create them before the loop. To stack a value of each iteration of a scan: "
         f'`variable_axes={{"{collection}": Out(0)}}`.',
+        variable=new[0],
+        collection=collection,
     )
+
+
+_CARRIED = "carried variable "
 
 
 def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
@@ -176,9 +182,17 @@ def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
     changed = [(path, old, new) for path, old, new in types if old != new]
     if not changed:
         return
-    told = "; ".join(f"{what}{jax.tree_util.keystr(path)}: {old} in, {new} out" for path, old, new in changed)
+    told = "; ".join(f"{_place(what, path)}: {old} in, {new} out" for path, old, new in changed)
     what = f"the type must stay the same from one iteration to the next ({told})."
-    raise CarryTypeError(body.where, what, _advice([(old, new) for _, old, new in changed]))
+    _, old, new = changed[0]
+    advice = _advice([(old, new) for _, old, new in changed])
+    raise CarryTypeError(body.where, what, advice, given=str(new), expected=str(old))
+
+
+def _place(what: str, path: Any) -> str:
+    """Return the name of a leaf of the carry. The path of a variable begins with the number of its scope."""
+    collection, below = (path[1].key, path[2:]) if what == _CARRIED else ("", path)
+    return leaf_name(what + jax.tree_util.keystr(path), collection, below)
 
 
 def _advice(pairs: Sequence[tuple[ArrayType, ArrayType]]) -> str:
@@ -195,10 +209,12 @@ def check_separate(body: Body, group: PyTree) -> None:
     """Check that the initial value of each variable of a group is separate from later computation."""
     for path in not_separate(body, group):
         raise LiftArgumentError(
-            f'"{path_text(path)}" in {body.where}',
+            f"{words().variable(path_text(path))} in {body.where}",
             "it was created in a custom lift inside the body that does not separate the initial value from "
             "later computation, which is needed here.",
-            _HOIST,
+            _hoist(),
+            variable=path_text(path),
+            collection=path[0],
         )
 
 
@@ -211,13 +227,14 @@ def not_separate(body: Body, group: PyTree) -> list[Path]:
 def fix_for(body: Body, names: Collection[str], otherwise: str) -> str:
     """Return the fix for a dependent initial value: if a custom lift created the variable, the fix is about that."""
     unsplit = {path_text(path) for record in body.records for _, path in record.unsplit}
-    return otherwise if unsplit.isdisjoint(names) else _HOIST
+    return otherwise if unsplit.isdisjoint(names) else _hoist()
 
 
-_HOIST = (
-    "Write the lift that creates it with `liftcore.transformation` and `liftcore.outline` (or `liftcore.Loop`, or "
-    "`body.split`), which compute initial values outside, or create it before that lift."
-)
+def _hoist() -> str:
+    return (
+        f"Write the lift that creates it with `{words().function('transformation')}` and `liftcore.outline` (or "
+        "`liftcore.Loop`, or `body.split`), which compute initial values outside, or create it before that lift."
+    )
 
 
 STATE, SLICES = 0, 1
@@ -228,19 +245,34 @@ WRITTEN = 1
 
 
 class LoopAdvice(NamedTuple):
-    """Advice for the user of a loop, for error messages; `{}` is the name of a collection.
+    """Advice for the user of a loop, for error messages.
+
+    `{}` is the name of a collection, and `{variable_axes}` and `{variable_carry}` are code that sets these options.
 
     Attributes:
         stack: how to stack variables.
         carry: how to carry variables.
-        shared: the name of the option for shared variables, in parentheses; it may be empty.
         varying: what differs between iterations, besides the carry.
+        lift: the lift that has the options; empty if there are none.
     """
 
     stack: str
     carry: str
-    shared: str = ""
     varying: str = "a slice or on a key that is split"
+    lift: str = ""
+
+    @property
+    def shared(self) -> str:
+        """The name of the option for shared variables, in parentheses; it may be empty."""
+        return words().aside(f" ({words().option(self.lift, 'variable_broadcast')})") if self.lift else ""
+
+    def of(self, advice: str, names: Sequence[str]) -> str:
+        """Return one of the advices for variables with the given names."""
+        collection = names[0].partition("/")[0]
+        axes = words().setting(f'`variable_axes={{"{collection}": 0}}`', "variable_axes", "0", names)
+        option = words().option(self.lift, "variable_carry")
+        carry = words().setting(f'`{option}="{collection}"`', "variable_carry", "", names)
+        return advice.format(collection, variable_axes=axes, variable_carry=carry)
 
 
 GROUPS = LoopAdvice(
@@ -294,7 +326,7 @@ def check_unread(
     if found:
         error = _carry_it(body.where, sorted(found), advice, "the body reads it and then writes it")
         also = fix_for(body, found, "")
-        raise LoopInvarianceError(error.where, error.what, f"{error.fix} {also}".strip())
+        raise LoopInvarianceError(error.where, error.what, f"{error.fix} {also}".strip(), variable=min(found))
     return not _read_first(split.narrowed(), names, begun)
 
 
@@ -323,8 +355,9 @@ def _is_shared(path: Any, among: Collection[str]) -> bool:
 def _carry_it(where: str, names: Sequence[str], advice: LoopAdvice, what: str) -> LoopInvarianceError:
     return LoopInvarianceError(
         where,
-        f"{list(names)} is shared by all iterations{advice.shared}, but {what}.",
-        f"{advice.carry.format(names[0].split('/')[0])}.",
+        f"{words().variables(names)} is shared by all iterations{advice.shared}, but {what}.",
+        f"{advice.of(advice.carry, names)}.",
+        variable=names[0],
     )
 
 
@@ -343,7 +376,8 @@ def share_the_rest(body: Body, differing: Sequence[Path], group: int) -> str:
             taken = next((number for number, takes in enumerate(lift.out) if takes(path, value)), None)
             code = lift.advice.sharing(path, differing) if taken == group and collection == differing[0][0] else ""
             if code:
-                return f"Share only what is the same for all, {code}"
+                names = sorted(map(path_text, differing))
+                return f"Share only what is the same for all, {words().setting(code, 'variable_axes', '0', names)}"
     return ""
 
 
@@ -355,20 +389,23 @@ def not_constant(body: Body, split: Split, differing: Sequence[int], advice: Loo
     where, names = body.where, sorted({path_text(path[2:]) for path, _ in pairs if path[0].name == "shared"})
     if carried:
         error = _carry_it(where, carried, advice, "its initial value depends on the carry, or on a carried variable")
-        return LoopInvarianceError(error.where, error.what, fix_for(body, names, error.fix))
+        return LoopInvarianceError(error.where, error.what, fix_for(body, names, error.fix), variable=carried[0])
     if names:
         others = [body.path(path[1:]) for path, _ in pairs if path[0].name == "shared"]
-        stack = share_the_rest(body, others, 0) or advice.stack.format(others[0][0])
+        stack = share_the_rest(body, others, 0) or advice.of(advice.stack, names)
         return LoopInvarianceError(
             where,
-            f"{names} is shared by all iterations{advice.shared}, but its initial value depends on {advice.varying}.",
+            f"{words().variables(names)} is shared by all iterations{advice.shared}, but its initial value depends on "
+            f"{advice.varying}.",
             fix_for(body, names, f"{stack}, or do not split the stream it draws from."),
+            variable=names[0],
         )
     written = sorted({path_text(path[3:]) for path, _ in pairs if path[1].idx == WRITTEN})
     if written:
         return _carry_it(where, written, advice, "the body writes values that differ between iterations")
     return LoopInvarianceError(
         where,
-        f"an output with `broadcast` in `out_axes` depends on the carry, on {advice.varying}.",
+        f"an output with {words().broadcast} in `out_axes` depends on the carry, on {advice.varying}.",
         "Give it an axis, and use one of the stacked values.",
+        option="out_axes",
     )

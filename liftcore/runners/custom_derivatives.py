@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import LiftArgumentError, bind_user, boundary, call_user, name_of, shown
+from ..errors import LiftArgumentError, bind_user, boundary, call_user, name_of, shown, words
 from ..filters.trees import by_place, merged, select
 from ..leaves import Others, is_array_like, split_leaves
 from ..pipeline.body import Body
@@ -75,10 +75,13 @@ def split_held(where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) 
     """
     numbers = positive(where, nondiff_argnums, len(args) + 1, "nondiff_argnums")
     if 0 in numbers:
+        wrt = words().option(where.partition("(")[0], "wrt")
         raise LiftArgumentError(
             f"{where}, nondiff_argnums={tuple(nondiff_argnums)}",
             "number 0 is the scope (or the module) itself.",
-            "Count from 1; choose its variables with `wrt`.",
+            f"Count from 1; choose its variables with `{wrt}`.",
+            option="nondiff_argnums",
+            given=str(tuple(nondiff_argnums)),
         )
     is_seen = [num not in numbers for num in range(1, len(args) + 1)]
     return split_leaves(args, is_seen, is_leaf=lambda one: one is not args)  # each argument is a leaf

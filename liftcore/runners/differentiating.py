@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import zeros
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, shown, words
 from ..filters.trees import by_place, leaves_of, merged, names_of, nested, rewrapped, select, subtree, under
 from ..pipeline.body import Body
 from ..pipeline.effects import without_created
@@ -80,8 +80,14 @@ class TreesByScope(NamedTuple):
         """Return the tree below each given scope."""
         return jax.tree.unflatten(self.scopes, [copied(subtree(trees[index], route)) for index, route in self.routes])
 
-    def into(self, where: str, given: PyTree, like: Sequence[Any]) -> tuple[Any, ...]:
+    def into(self, where: str, given: PyTree, like: Sequence[Any], wrt: str = "wrt") -> tuple[Any, ...]:
         """The inverse of `out`. If several scopes give a value for one variable, the first one counts.
+
+        Args:
+            where: the place that the error names.
+            given: the trees of the scopes.
+            like: the trees of the outermost scopes.
+            wrt: the name of the option that chooses the variables; empty if there is none.
 
         Raises:
             LiftArgumentError: if a value is given for a variable that is not in `like`.
@@ -93,11 +99,16 @@ class TreesByScope(NamedTuple):
             for path, value in leaves_of({} if tree is None else rewrapped(tree, pattern)):
                 place = under(route, path)
                 if (index, place) not in places:
+                    available = names_of([pattern])
+                    choose = f'Choose the variables with `{wrt}`, such as `{wrt}="params"`.'
                     raise LiftArgumentError(
                         where,
-                        f'there is a value for "{path_text(path)}", but this variable is not differentiated '
-                        f"(available: {names_of([pattern])}).",
-                        'Choose the variables with `wrt`, such as `wrt="params"`.',
+                        f"there is a value for {words().variable(path_text(path))}, but this variable is not "
+                        f"differentiated (available: {words().variables(available)}).",
+                        choose if wrt else "Pass tangents of existing variables only.",
+                        variable=path_text(path),
+                        option=wrt or None,
+                        available=(*available,),
                     )
                 flat[index].setdefault(place, value)
         return tuple(map(nested, flat))
@@ -226,8 +237,11 @@ def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
         known = sorted({name for outer in body.outers for name in outer.tree.variables})
         raise LiftArgumentError(
             body.where,
-            f"argument number 0 is the scope, and `wrt` takes no variable below it (collections there: {known}).",
+            "argument number 0 is the scope (or module), and `wrt` takes no variable below it (collections there: "
+            f"{known}).",
             'Choose others, such as `wrt="params"`, or count arguments from 1.',
+            option="wrt",
+            available=(*known,),
         )
     # A model has many leaves and few dtypes, so leaves are checked one by one only to name the wrong one.
     dtypes = {leaf.dtype if isinstance(leaf, jax.Array) else jnp.result_type(leaf) for leaf in leaves}
@@ -237,9 +251,12 @@ def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
         wrong = [leaf for leaf in jax.tree.leaves(value) if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
         if wrong:
             raise LiftArgumentError(
-                f'"{path_text(path)}" in {body.where}',
+                f"{words().variable(path_text(path))} in {body.where}",
                 f"`wrt` selects it, but {jnp.result_type(wrong[0])} has no gradient.",
                 "Leave it out of `wrt`, or pass `allow_int=True`.",
+                variable=path_text(path),
+                option="wrt",
+                given=str(jnp.result_type(wrong[0])),
             )
 
 

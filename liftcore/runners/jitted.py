@@ -16,7 +16,7 @@ import jax
 from .._compat import trace_state
 from ..caches import watched
 from ..cycles import check_finite
-from ..errors import LiftArgumentError, boundary
+from ..errors import LiftArgumentError, boundary, words
 from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, keeping_lifter
 from ..scopes.scope import Scope
@@ -201,7 +201,7 @@ def _run(
     operands: PyTree,
 ) -> tuple[Any, tuple[Any, ...]]:
     """Run a program that was compiled ahead of time; `found` is the one that this call would compile."""
-    fix = "Lower it again for this call: `jitted.lower(scope, …).compile()`."
+    fix = f"Lower it again for this call: `jitted.lower({words().first}…).compile()`."
     if found.program != lowered.program:
         raise LiftArgumentError(body.where, "it was compiled for other scopes or other static arguments.", fix)
     data = lowered.fold_in_data(effects, body, room)

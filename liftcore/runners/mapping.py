@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .._compat import DRAWS_SHARDED
-from ..errors import LoopInvarianceError
+from ..errors import LoopInvarianceError, words
 from ..leaves import Others
 from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, transformation
@@ -270,12 +270,14 @@ def _check_shared(body: Body, split: Split, elements: Elements, error: ValueErro
         names = sorted({path_text(path[2:]) for path in paths})
         if names:
             differing = [body.path(path[1:]) for path in paths]
-            axis = share_the_rest(body, differing, paths[0][0].idx)
-            axis = axis or f'Give it an axis, `variable_axes={{"{differing[0][0]}": 0}}`'
+            code = words().setting(f'`variable_axes={{"{differing[0][0]}": 0}}`', "variable_axes", "0", names)
+            axis = share_the_rest(body, differing, paths[0][0].idx) or f"Give it an axis, {code}"
             raise LoopInvarianceError(
                 body.where,
-                f"{names} is shared by all elements (axis None), but its {which} value differs between them.",
+                f"{words().variables(names)} is shared by all elements (axis None), but its {which} value differs "
+                "between them.",
                 fix_for(body, names, f"{axis}, or {advice}."),
+                variable=names[0],
             ) from (None if isinstance(error, LoopInvarianceError) else error)
 
 

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 from .._compat import vary as add_axes
 from .._compat import varying_axes
 from ..caches import bounded
-from ..errors import LiftArgumentError, LoopInvarianceError, name_of
+from ..errors import LiftArgumentError, LoopInvarianceError, name_of, words
 from ..pipeline.body import Body, call_inside
 from ..pipeline.effects import without_created
 from ..pipeline.splitting import Split, trace
@@ -137,31 +137,50 @@ class Shards(NamedTuple):
                 shape = np.shape(value)
                 if len(shape) < len(sizes) or any(dim % size for dim, size in zip(shape, sizes, strict=False)):
                     raise LiftArgumentError(
-                        f'"{path_text(path[1:])}" in {self.where}',
+                        f"{words().variable(path_text(path[1:]))} in {self.where}",
                         f"its spec {spec} cannot partition shape {shape} (axes of the mesh: {self.axes}).",
-                        "Give it a separate filter and spec in `variable_specs`.",
+                        f"Give it a separate filter and spec in `{_option()}`.",
+                        variable=path_text(path[1:]),
+                        option="variable_specs",
+                        given=str(shape),
+                        expected=str(spec),
                     )
 
     def check_new(self, groups: Sequence[PyTree], specs: Sequence[PartitionSpec], advice: str) -> None:
         """Check that the new values of variables can be joined according to their specs."""
         for group, spec in zip(groups, specs, strict=True):
             for path, value in jax.tree.leaves_with_path(group):
-                where = f'"{path_text(path[1:])}" in {self.where}'
+                name = path_text(path[1:])
+                where = f"{words().variable(name)} in {self.where}"
                 if value.ndim < len(spec):
                     raise LiftArgumentError(
                         where,
                         f"its new value has shape {value.shape} on each shard, too few axes for its spec {spec}.",
-                        "Give it a separate filter and spec in `variable_specs`, or add an axis.",
+                        f"Give it a separate filter and spec in `{_option()}`, or add an axis.",
+                        variable=name,
+                        option="variable_specs",
+                        given=str(value.shape),
+                        expected=str(spec),
                     )
                 extra = [axis for axis in self.axes if axis in varying_axes(value) - spec_axes(spec)]
                 if extra:
                     both = tuple(axis for axis in self.axes if axis in spec_axes(spec) or axis in extra)
-                    fix = f'`variable_specs={{"{path_text(path[1:2])}": P({both if len(both) > 1 else both[0]!r})}}`'
+                    wider = f"P({both if len(both) > 1 else both[0]!r})"
+                    code = f'`variable_specs={{"{path_text(path[1:2])}": {wider}}}`'
+                    fix = words().setting(code, "variable_specs", wider, [name])
                     raise LoopInvarianceError(
                         where,
                         f"its spec {spec} declares it the same along {extra}, but its new value differs there.",
                         f"Partition it there too, such as {fix}, or {advice}.",
+                        variable=name,
+                        option="variable_specs",
+                        given=str(spec),
+                        expected=wider,
                     )
+
+
+def _option() -> str:
+    return words().option("shard_map", "variable_specs")
 
 
 Rules: TypeAlias = tuple[tuple[Predicate, PartitionSpec], ...]

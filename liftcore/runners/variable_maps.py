@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, words
 from ..filters.trees import apart, by_place, flat, merged, partition, rewrapped, select
 from ..pipeline.body import Body
 from ..pipeline.splitting import Prologue, Split, trace
@@ -53,10 +53,13 @@ class VariableMaps(NamedTuple):
             astray = partition(tree, [self.mapped], outer.path)[1]
             if astray:
                 names = [path_text(path) for path in flat(astray)]
+                mapped, into, out = _options()
                 raise LiftArgumentError(
                     self.body.where,
-                    f"`map_out` returned {names}, which `mapped` does not match, so `map_in` would never receive it.",
-                    "Make `mapped` match the stored variables too.",
+                    f"`{out}` returned {names}, which `{mapped}` does not match, so `{into}` would never receive it.",
+                    f"Make `{mapped}` match the stored variables too.",
+                    variable=names[0],
+                    option=mapped,
                 )
         return trees
 
@@ -93,10 +96,15 @@ class VariableMaps(NamedTuple):
         for place, aval in by_place(like).items():
             before, now = (jax.tree.map(type_text, unwrapped(value)) for value in (aval, found.get(place)))
             if jax.tree.flatten(before) != jax.tree.flatten(now):  # boxes may not compare by value themselves
+                _, into, out = _options()
                 raise LiftArgumentError(
-                    f'"{path_text(place[1])}" in {self.body.where}',
-                    f"the body has it as {before}, but `map_in` returns {now} for the result of `map_out`.",
-                    "Make `map_in` undo what `map_out` does to names, shapes and dtypes.",
+                    f"{words().variable(path_text(place[1]))} in {self.body.where}",
+                    f"the body has it as {before}, but `{into}` returns {now} for the result of `{out}`.",
+                    f"Make `{into}` undo what `{out}` does to names, shapes and dtypes.",
+                    variable=path_text(place[1]),
+                    option=into,
+                    given=str(now),
+                    expected=str(before),
                 )
         return jax.tree.map(_as_traced, chosen, like)
 
@@ -106,9 +114,11 @@ class VariableMaps(NamedTuple):
         found = fn(_copied(tree))  # for the user, dicts inside values are no different from modules
         if not isinstance(found, Mapping) or not all(isinstance(below, Mapping) for below in found.values()):
             raise LiftArgumentError(
-                f"`{name}` of {self.body.where}",
+                f"`{words().option('map_variables', name)}` of {self.body.where}",
                 f"expected a dict of collections, like its argument, but it returned {jax.tree.structure(found)}.",
                 "Return `{collection: {…}}`, for example by `jax.tree.map` over the argument.",
+                given=str(jax.tree.structure(found)),
+                expected="a dict of collections",
             )
         return rewrapped(found, tree)
 
@@ -254,6 +264,11 @@ class _TracedForms(_Forms):
         return [through.values[first + number] for number in now]
 
 
+def _options() -> list[str]:
+    """Return the names of the options `mapped`, `map_in` and `map_out`, for errors."""
+    return [words().option("map_variables", name) for name in ("mapped", "map_in", "map_out")]
+
+
 def _without_none(group: PyTree) -> PyTree:
     """Return a group without the variables that are None."""
     return apart(group, {place for place, value in by_place(group).items() if value is not None})[0]
@@ -266,9 +281,10 @@ def _mixed(
     unseen = {number: split.earlier[number] - known for number in sorted(left)}
     reader, read = next((number, min(some)) for number, some in unseen.items() if some.isdisjoint(left))
     names, wanted = split.names, sorted({split.names[number] for number in forms.lacks(read)})
+    _, into, out = _options()
     return LiftArgumentError(
-        f'"{names[reader]}" in {maps.body.where}',
-        f'its initial value reads "{names[read]}", but the form of it that `map_out` and `map_in` return '
-        f"depends on {wanted}.",
+        f"{words().variable(names[reader])} in {maps.body.where}",
+        f"its initial value reads {words().variable(names[read])}, but the form of it that `{out}` and `{into}` return "
+        f"depends on {words().variables(wanted)}.",
         "Map them separately, each in its own `map_variables`, or create the one that is read before the lift.",
     )

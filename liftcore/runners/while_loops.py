@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..errors import LiftArgumentError, LoopInvarianceError
+from ..errors import LiftArgumentError, LoopInvarianceError, words
 from ..filters.trees import merged, names_of, select
 from ..pipeline.body import Body
 from ..pipeline.effects import without_created
@@ -33,16 +33,13 @@ __all__ = ["LOOP_ADVICE", "Repeat", "loop_advice", "loop_keys"]
 
 _GROUPS = ("carry, from one iteration to the next", "broadcast, one value for all iterations")
 _ADVICE = Advice(
-    '`variable_carry="{0}"` or `variable_broadcast="{0}"`',
+    '`{variable_carry}="{0}"` or `{variable_broadcast}="{0}"`',
     '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations, as a shared variable needs',
     _GROUPS,
     _GROUPS,
 )
 LOOP_ADVICE = LoopAdvice(
-    'Carry it, `variable_carry="{}"`',
-    'Carry it: `variable_carry="{}"`',
-    " (variable_broadcast)",
-    "a key that is split",
+    "Carry it, {variable_carry}", "Carry it: {variable_carry}", "a key that is split", "while_loop"
 )
 """The advice for loops whose variables are carried or shared."""
 
@@ -120,32 +117,34 @@ class Repeat(NamedTuple):
         """Run the condition; return its initial values, and the predicate with the other output groups."""
         created, (pred, values) = without_created(*self.condition(body, (state[0], shared), number, state[1]))
         for group in values[:2]:
-            self._check_unwritten(group, "the condition writes it", "Write it in the body.")
+            if names := names_of(group):
+                raise self._shared(names, "the condition writes it", "Write it in the body.")
         return created, (pred, values)
 
     def _next(self, body: Body, variables: Sequence[PyTree], number: Any, value: PyTree) -> tuple[PyTree, Any]:
         """Run one iteration; return the next value and the output groups."""
         value, groups = self.iteration(body, variables, number, value)
         self._check_captured()
-        names = names_of(groups[1].values)
-        collection = names[0].split("/")[0] if names else ""
-        fix = f'Carry it: `variable_carry="{collection}"`.'
-        self._check_unwritten(groups[1].values, "it is shared by all iterations (variable_broadcast), but written", fix)
+        if names := names_of(groups[1].values):
+            what = f"it is shared by all iterations{LOOP_ADVICE.shared}, but written"
+            raise self._shared(names, what, f"{LOOP_ADVICE.of(LOOP_ADVICE.carry, names)}.")
         return value, groups
 
     def _check_captured(self) -> None:
         for record in self.body.records:
             for one in itertools.chain(*record.sown):
+                name = "/".join((one.collection, *one.path, one.name))
                 raise LiftArgumentError(
-                    f'"{"/".join((one.collection, *one.path, one.name))}" in {self.body.where}',
+                    f"{words().variable(name)} in {self.body.where}",
                     "it was sown in a loop whose number of iterations is unknown, so that values cannot be stacked.",
                     "Use `scan`, carry the values as variables of fixed shape, or do not request the collection.",
+                    variable=name,
+                    collection=one.collection,
                 )
 
-    def _check_unwritten(self, group: PyTree, what: str, fix: str) -> None:
-        names = names_of(group)
-        if names:
-            raise LoopInvarianceError(f"{names} in {self.body.where}", f"{what}.", fix)
+    def _shared(self, names: list[str], what: str, fix: str) -> LoopInvarianceError:
+        where = f"{words().variables(names)} in {self.body.where}"
+        return LoopInvarianceError(where, f"{what}.", fix, variable=names[0])
 
 
 def loop_advice(axes: Sequence[Any]) -> Advice:

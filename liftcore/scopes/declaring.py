@@ -290,6 +290,9 @@ def check_variables(variables: Any) -> None:
             "variables",
             f"expected a mapping {{collection: {{name: value}}}}, given {shown(variables)}.",
             'Pass the variables that `init` returned, such as `{"params": {…}}`.',
+            option="variables",
+            given=shown(variables),
+            expected="a mapping",
         )
     inner = variables.get("params")
     if isinstance(inner, Mapping) and isinstance(inner.get("params"), Mapping):
@@ -308,6 +311,10 @@ def check_variables(variables: Any) -> None:
                 f'variables["{name}"]',
                 f"expected a collection (a mapping from names), given {shown(found)}.",
                 'Pass `{"params": params}`, not `params` alone.',
+                collection=name,
+                option="variables",
+                given=shown(found),
+                expected="a mapping",
             )
 
 

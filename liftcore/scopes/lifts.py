@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..errors import words
 from ..filters import Nothing, names_collections, to_predicate, union
 from ..typing import Filter, Predicate
 
@@ -68,6 +69,12 @@ class Lift(NamedTuple):
         nothing: Predicate = Nothing()
         own = tuple(one for one in rngs if not names_collections(one))
         return cls(name, into, out, rngs, own, functools.reduce(union, out, nothing), captures, advice, shown)
+
+    def to_take(self, collection: str) -> str:
+        """Return the code that makes the lift take a collection."""
+        options = ("variable_carry", "variable_broadcast")
+        names = {option: words().option(self.name.partition("(")[0], option) for option in options}
+        return self.advice.collection.format(collection, **names)
 
 
 class Advice(NamedTuple):

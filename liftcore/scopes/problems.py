@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import errors, rng
 from .._compat import raw_transformation
-from ..errors import LiftError, name_of, shown
+from ..errors import LiftError, name_of, shown, words
 from ..filters import short_form, subtract
 from ..filters.trees import flat
 
@@ -47,6 +47,11 @@ _UNLIFTED = ("closure_convert", "make_jaxpr")
 _IN_LAX = ("associative_scan", "cond", "fori_loop", "map", "scan", "switch", "while_loop")
 
 
+def _variable(scope: Scope, collection: str, name: str) -> dict[str, Any]:
+    """Return the facts about a variable of a scope, for an error."""
+    return {"variable": "/".join(map(str, (collection, *scope.path, name))), "collection": collection}
+
+
 def ended(scope: Scope) -> LiftError:
     """The error for a scope that is used after it has ended."""
     return errors.InvalidScopeError(
@@ -67,9 +72,9 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
         )
     name = raw_transformation()
     if name is None or name in _UNLIFTED:
-        fix = "Transform a pure function instead, for example one made by `liftcore.purify`."
+        fix = f"Transform a pure function instead, for example one made by `{words().function('purify')}`."
     else:
-        fix = f"Use the lifted transformation: `liftcore.{name}`."
+        fix = f"Use the lifted transformation: `{words().function(name)}`."
     return errors.JaxTransformError(
         f"{act} at {scope.path_text}",
         f"{_written(name)} was applied to a function that uses a live scope or module, whose state cannot cross it.",
@@ -79,10 +84,11 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
 
 def two_threads(scope: Scope, act: str) -> LiftError:
     """The error for a scope that is changed in one thread while another thread uses it."""
+    bind, apply = map(words().function, ("bind", "apply"))
     return errors.ThreadError(
         f"{act} at {scope.path_text}",
         "another thread uses the same bound module or scope; both may read it, but only one may change it.",
-        "Bind one for each thread, `liftcore.bind(variables, …)`, or call `liftcore.apply(fn)(variables, …)` in each.",
+        f"Bind one for each thread, `{bind}(variables, …)`, or call `{apply}(variables, …)` in each.",
     )
 
 
@@ -123,13 +129,21 @@ def no_name(scope: Scope, name: Any, collection: str | None) -> LiftError:
             "Give it a name that is not empty and contains no `/`; to add levels, nest scopes (or modules)."
             if collection is None
             else "Give it a name that is not empty.",
+            collection=collection,
+            given=repr(name),
         )
     if collection is None:
         fix = f'Write `name="{name}"`.'
     else:
-        fix = f"Write `scope.{'param(name' if collection == 'params' else 'variable(collection, name'}, init_fn)`."
+        call = "param(name" if collection == "params" else "variable(collection, name"
+        fix = f"Write `{words().scope}.{call}, init_fn)`."
     return errors.LiftArgumentError(
-        f"{_owner(collection)} at {scope.path_text}", f"expected a string as its name, given {shown(name)}.", fix
+        f"{_owner(collection)} at {scope.path_text}",
+        f"expected a string as its name, given {shown(name)}.",
+        fix,
+        collection=collection,
+        given=shown(name),
+        expected="a string",
     )
 
 
@@ -138,7 +152,8 @@ def no_collection(scope: Scope, name: str, collection: Any) -> LiftError:
     return errors.LiftArgumentError(
         f'the collection of "{name}" at {scope.path_text}',
         f"expected a name that is one part of a path, given {shown(collection)}.",
-        'Write `scope.variable(collection, name, init_fn)`, with a collection such as "state".',
+        f'Write `{words().scope}.variable(collection, name, init_fn)`, with a collection such as "state".',
+        given=shown(collection),
     )
 
 
@@ -149,6 +164,8 @@ def no_initializer(scope: Scope, collection: str, name: str, init_fn: Any) -> Li
         f'"{collection}/{name}" at {scope.path_text}',
         f"expected an initializer, a function{key}, given {shown(init_fn)}.",
         f"Pass a function that makes the value: `lambda{' key' if key else ''}: value`.",
+        **_variable(scope, collection, name),
+        given=shown(init_fn),
     )
 
 
@@ -160,7 +177,10 @@ def made_no_value(scope: Scope, name: str, init_fn: Any, made: Any) -> LiftError
         fix = "Return an array or a pytree of arrays; if there is to be no parameter, do not declare one."
     else:
         what, fix = "returned a function, not a value", f"Call it first: `{text}()` is the initializer."
-    return errors.LiftArgumentError(f'"params/{name}" at {scope.path_text}', f"its initializer {text} {what}.", fix)
+    where = f'"params/{name}" at {scope.path_text}'
+    return errors.LiftArgumentError(
+        where, f"its initializer {text} {what}.", fix, **_variable(scope, "params", name), given=shown(made)
+    )
 
 
 def _lift_of(scope: Scope, inside: Tree) -> str:
@@ -190,18 +210,22 @@ def returned(where: str, fn: Any, kind: str) -> LiftError:
 def not_taken(scope: Scope, collection: str, name: str, inside: Tree, done: str) -> LiftError:
     """The error for a variable that is written or created (`done`), but not passed out by the lift around `inside`."""
     lift, where = _lift(inside), f'"{collection}/{name}" at {scope.path_text}'
+    variable = _variable(scope, collection, name)
     if lift.taken((collection, *scope.path, name), None):
         return errors.ModifyScopeVariableError(
             where,
             f'collection "{collection}" was {done}, but it is immutable in the scopes of {_lift_of(scope, inside)}.',
             f'Make it mutable: `scope_fn(variable_groups, rng_groups, mutable="{collection}")`.',
+            **variable,
         )
     listed = lift.taken if lift.taken(("", ""), None) else subtract(lift.taken, "perturbations")
     return errors.UnliftedCollectionError(
         where,
         f'collection "{collection}" was {done}, but no output group of {_lift_of(scope, inside)} takes it '
         f"(output groups: {short_form(listed)}).",
-        f"Add {lift.advice.collection.format(collection)}.",
+        f"Add {lift.to_take(collection)}.",
+        **variable,
+        available=(short_form(listed),),
     )
 
 
@@ -211,7 +235,9 @@ def not_lifted(scope: Scope, collection: str, name: str, inside: Tree) -> LiftEr
         f'"{collection}/{name}" at {scope.path_text}',
         f"it exists outside {_lift_of(scope, inside)}, but no input group takes it in "
         f"(lifted: {list(inside.variables)}).",
-        f"Add {_lift(inside).advice.collection.format(collection)}.",
+        f"Add {_lift(inside).to_take(collection)}.",
+        **_variable(scope, collection, name),
+        available=(*inside.variables,),
     )
 
 
@@ -223,6 +249,7 @@ def creates_nothing(scope: Scope, collection: str, name: str) -> LiftError:
         f"there is no such variable ({_available(scope, collection, list(scope.dicts(collection)))}), and the scope "
         "was bound with `creates=False`.",
         "Pass the variable, or bind the scope without `creates=False`.",
+        **_variable(scope, collection, name),
     )
 
 
@@ -232,17 +259,20 @@ def immutable(scope: Scope, collection: str, name: str) -> LiftError:
         f'"{collection}/{name}" at {scope.path_text}',
         f'collection "{collection}" is immutable here (mutable: {short_form(scope.tree.outermost().mutable)}).',
         f'Make it mutable: `apply(..., mutable=["{collection}"])`.',
+        **_variable(scope, collection, name),
+        option="mutable",
     )
 
 
 def wrong_names(scope: Scope, collection: str, name: str, names: Sequence[Any], shape: tuple[int, ...]) -> LiftError:
     """The error for a new variable that has more axis names than axes."""
-    fitting = tuple(names[: len(shape)])
+    code = f"{words().function('with_partitioning')}(init_fn, {tuple(names[: len(shape)])})"
     return errors.LiftArgumentError(
         f'"{collection}/{name}" at {scope.path_text}',
         f"it has {len(names)} axis names, {tuple(names)}, but {len(shape)} axes: its shape is {tuple(shape)}.",
-        f"Give at most one name for each axis: `with_partitioning(init_fn, {fitting})`; a lift names the axes that it "
-        "adds itself.",
+        f"Give at most one name for each axis: `{code}`; a lift names the axes that it adds itself.",
+        **_variable(scope, collection, name),
+        given=str(tuple(names)),
     )
 
 
@@ -265,19 +295,23 @@ def check_in_one_group(scope: Scope, path: Path, value: Mapping[str, Any], lift:
             f'"{"/".join(path)}" in {lift.name} at {scope.path_text}',
             f"the value of this variable is a dict, and the lift takes parts of it in different groups: {told}.",
             f'Make one filter match all of it, such as PathContains("{path[-1]}").',
+            variable="/".join(path),
+            collection=path[0],
         )
 
 
 def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]) -> LiftError:
     """The error for a variable that does not exist and must not be created."""
-    where = f'"{collection}/{name}" at {scope.path_text}'
+    where, variable = f'"{collection}/{name}" at {scope.path_text}', _variable(scope, collection, name)
     is_empty = scope.is_collection_empty(collection)
     if scope.is_mutable_collection(collection):
         kind = errors.ScopeCollectionNotFound if is_empty else errors.ScopeVariableNotFoundError
         return kind(
             where,
             f"there is no such variable (available there: {sorted(available)}), and no `init_fn` to make it.",
-            f'Pass one: `scope.variable("{collection}", "{name}", init_fn)`.',
+            f'Pass one: `{words().scope}.variable("{collection}", "{name}", init_fn)`.',
+            **variable,
+            available=(*sorted(available),),
         )
     if is_empty:
         return errors.ScopeCollectionNotFound(
@@ -286,12 +320,18 @@ def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]
             if collection in scope.tree.variables
             else f'there is no collection "{collection}" (given: {list(scope.tree.variables)}), and it is immutable.',
             f'Pass it, `apply({{"{collection}": …}})`, or allow its creation: `mutable=["{collection}"]`.',
+            **variable,
+            option="mutable",
+            available=(*scope.tree.variables,),
         )
     missing = errors.ScopeParamNotFoundError if collection == "params" else errors.ScopeVariableNotFoundError
     return missing(
         where,
         f"there is no such variable ({_available(scope, collection, available)}), and it must not be created here.",
         f'Check that the variables come from `init` of the same model, or pass `mutable=["{collection}"]`.',
+        **variable,
+        option="mutable",
+        available=(*sorted(available),),
     )
 
 
@@ -315,6 +355,9 @@ def wrong_shape(scope: Scope, name: str, given: Any, expected: Any, asked: bool 
         f'param "{name}" at {scope.path_text}',
         f"the stored value has {_shape(given)}, {shape}.",
         "Check the sizes of the module and of its inputs, or call `init` again for this model.",
+        **_variable(scope, "params", name),
+        given=_shape(given),
+        expected=f"shape {expected}" if asked else _shape(expected),
     )
 
 
@@ -336,10 +379,15 @@ def no_stream(scope: Scope, name: str) -> LiftError:
             where,
             f"the stream was given, but {_lift_of(scope, inside)} does not pass it in (lifted: {list(inside.rngs)}).",
             f"Add {_lift(inside).advice.stream.format(name)}.",
+            stream=name,
+            available=(*inside.rngs,),
         )
     return errors.InvalidRngError(
         where,
         f'no RNG stream "{name}" was given{"" if name == rng.DEFAULT else ", and neither was params"} '
         f"(given: {list(given)}).",
         f'Pass one: `rngs={{"{name}": jax.random.key(0)}}`.',
+        stream=name,
+        option="rngs",
+        available=(*given,),
     )

@@ -7,14 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from liftcore.errors import (
-    LiftArgumentError,
-    LiftError,
-    ScopeParamShapeError,
-    UnliftedCollectionError,
-    rewords,
-    shown,
-)
+from liftcore.errors import LiftArgumentError, LiftError, Words, shown, wording
 
 from .context import context
 
@@ -50,7 +43,7 @@ def check_arrays(
     Raises:
         LiftArgumentError: if a string, a dict, a set or None was given in place of an array.
     """
-    if (fun.__module__ or "").partition(".")[0] != __name__.partition(".")[0] or "given None" in str(error):
+    if (fun.__module__ or "").partition(".")[0] != __name__.partition(".")[0] or getattr(error, "given", "") == "None":
         return
     parameters = list(inspect.signature(fun).parameters.values())[1:]
     annotations = {one.name: one.annotation for one in parameters}
@@ -77,34 +70,34 @@ def note_mistake(error: Exception) -> None:
 
 # --- errors of the core in the terms of modules -----------------------------------------------------------------------
 
-
-def _called(**names: str) -> dict[str, str]:
-    """Return patterns for options of the core, with their names in `nn`."""
-    return {rf"(?<=[`(]){core}(?=[=`)])": name for core, name in names.items()}
-
-
-_LOOP = _called(variable_carry="carry_variables", variable_broadcast="broadcast_variables")
+_LOOP = {"variable_carry": "carry_variables", "variable_broadcast": "broadcast_variables"}
 _OPTIONS = {
     "while_loop": _LOOP,
     "fori_loop": _LOOP,
-    "map_variables": _called(mapped="mapped_collections", map_in="trans_in_fn", map_out="trans_out_fn"),
-    "jvp": {r"Choose the variables with `wrt`.*": "Pass tangents of existing variables only."},
-    "custom_vjp": _called(wrt="grad_vars"),
-    "custom_jvp": _called(wrt="grad_vars"),
+    "map_variables": {"mapped": "mapped_collections", "map_in": "trans_in_fn", "map_out": "trans_out_fn"},
+    "jvp": {"wrt": ""},
+    "custom_vjp": {"wrt": "grad_vars"},
+    "custom_jvp": {"wrt": "grad_vars"},
 }
-"""For each lift that an error names, replacements for options and advice that differ in `nn`."""
+"""The options that have another name in `nn`, or none, for each lift."""
 
-_LINES = {
-    r"`liftcore\.bind\(": "`module.bind(",
-    r"`liftcore\.apply\(fn\)\(": "`module.apply(",
-    r"`liftcore\.(?!(?:outline|Loop)\b)(?=\w+`)": "`nn.",  # `nn` has all names but those two
-    r"`(?=with_partitioning\()": "`nn.",
-    r"\bscope\.(?=(param|variable|get_variable|make_rng)\()": "self.",
-    r"`lifted\(scope(?=[,)])": "`lifted(module",
-}
-"""Replacements for advice about scopes, to make it advice about modules."""
+_FUNCTIONS = {"bind": "module.bind", "apply": "module.apply"}
 
-_LIFT = re.compile(r"(?:group of|outside|but|in) (\w+)\(|^(\w+)\(")
+
+@wording
+def _of_modules(words: Words) -> Words:
+    """Return the words for users of modules, if a method or a lift of one is running."""
+    if not context.is_used:
+        return words
+    return words._replace(scope="self", first="module, ", function=_function, option=_option)
+
+
+def _function(name: str) -> str:
+    return _FUNCTIONS.get(name, f"nn.{name}")
+
+
+def _option(lift: str, name: str) -> str:
+    return _OPTIONS.get(lift, {}).get(name, name)
 
 
 def add_to_fix(error: LiftError, advice: str) -> None:
@@ -117,24 +110,3 @@ def add_to_fix(error: LiftError, advice: str) -> None:
     if advice not in error.fix:
         error.fix += advice
         error.args = (error.where, error.what, error.fix)
-
-
-@rewords
-def _of_modules(error: LiftError) -> None:
-    """Rewrite the fix of an error for users of modules, if a method or a lift of one is running."""
-    if not context.is_used:
-        return
-    lift = _LIFT.search(error.what if isinstance(error, UnliftedCollectionError) else error.where)
-    options = _OPTIONS.get(lift[lift.lastindex or 0] if lift else "", {})
-    error.what = _replaced(error.what, options)
-    error.fix = _replaced(error.fix, {**_LINES, **options})
-    if isinstance(error, ScopeParamShapeError):
-        for module in context.modules:
-            if module is not None and not module._state.lifts:  # of a lifted class, but outside its lift
-                add_to_fix(error, module._methods_advice)
-
-
-def _replaced(text: str, patterns: Mapping[str, str]) -> str:
-    for pattern, words in patterns.items():
-        text = re.sub(pattern, words, text)
-    return text

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 import jax
 
-from liftcore.errors import LiftArgumentError, hide_frames, name_of, note_call, shown
+from liftcore.errors import LiftArgumentError, ScopeParamShapeError, hide_frames, name_of, note_call, shown
 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
-from .advice import check_arrays, note_mistake
+from .advice import add_to_fix, check_arrays, note_mistake
 from .binding import check_constructed, ensure_setup, entered, name_scope, place
 from .context import context, intercepted
 from .fields import Base
@@ -187,7 +187,9 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _explain(error: Exception, module: Base, fun: Callable[..., Any], args: Any, kwargs: Any) -> None:
-    """Add advice to an error of Python or JAX that leaves a method, or raise one that says more."""
+    """Add advice to an error that leaves a method, or raise one that says more."""
+    if isinstance(error, ScopeParamShapeError) and not module._state.lifts:  # of a lifted class, but outside its lift
+        add_to_fix(error, module._methods_advice)
     if isinstance(error, TypeError):
         note_call(error, place(module), fun, (module, *args), kwargs)
     if isinstance(error, TypeError | AttributeError | ValueError):

@@ -1,8 +1,7 @@
 """The caller's side of the crossing: objects become refs, and the body's changes are applied to them afterwards.
 
 The core speaks of collections, which are groups here, and of its own options. While a transformation runs, its errors
-name paths, axes and `StateAxes` instead. Only the names of groups and options are replaced, so the sentences of the
-core may change.
+name paths, axes and `StateAxes` instead.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import contextlib
 import contextvars
 import functools
 import operator
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +18,7 @@ import jax
 import liftcore
 from liftcore import Scope, trace_state
 from liftcore.cycles import check_finite
-from liftcore.errors import AxisSizeError, LiftError, rewords
+from liftcore.errors import Words, wording
 
 from ..errors import StructureError, TraceContextError
 from ..graph.definition import path_of, path_text, static
@@ -40,11 +38,6 @@ __all__ = ["Outside", "crossed", "decoded", "still"]
 
 _running: contextvars.ContextVar[tuple[Groups, Any] | None] = contextvars.ContextVar("running", default=None)
 
-_OPTION = re.compile(r"`variable_(axes|carry|broadcast)=[^`]*`")
-_ASIDE = re.compile(r"\s*\(variable_\w+\)|\bcarried variable (?=\S*\.)| The first argument is the carry;[^.]*\.")
-"""Parts to drop, since they do not apply here: the option behind a group, and the position of the core's carry."""
-
-
 _SPLIT = (
     "Give each element keys of its own: pass `rngs.split(…)`, or split during the call, "
     "`nnx.split_rngs(splits=…)(nnx.{}(…))`."
@@ -54,7 +47,7 @@ _SPLIT = (
 
 @contextlib.contextmanager
 def in_terms_of(groups: Groups, walk: Any) -> Iterator[None]:
-    """Reword errors of the core in terms of objects while the block runs.
+    """Let errors of the core speak of objects while the block runs.
 
     Args:
         groups: the groups of the transformation.
@@ -67,60 +60,68 @@ def in_terms_of(groups: Groups, walk: Any) -> Iterator[None]:
         _running.reset(before)
 
 
-@rewords
-def _reword(error: LiftError) -> None:
+@wording
+def _of_objects(words: Words) -> Words:
+    """Return the words for users of objects, if a transformation is running: paths, axes and `StateAxes`."""
     running = _running.get()
-    if running is None or not running[0].specs:
-        return
+    if running is None:
+        return words
     named = _Named(*running)
-    error.where, error.what = named.said(error.where).removesuffix(" at /"), named.said(error.what)
-    error.what = _ASIDE.sub("", error.what).replace("`broadcast`", "None")
-    error.fix = _OPTION.sub(named.option, _ASIDE.sub("", error.fix)).replace("(scope, …)", "(…)")
-    if isinstance(error, AxisSizeError) and named.has_streams:
-        error.fix = _SPLIT.format(running[0].where.partition("(")[0])
+    return words._replace(
+        first="",
+        broadcast="None",
+        aside=lambda text: "",
+        place=lambda lift, path: lift if path == "/" else words.place(lift, path),
+        option=lambda lift, name: "in_specs" if name == "variable_specs" else words.option(lift, name),
+        path=named.path,
+        setting=named.setting,
+        sharing=named.sharing,
+    )
 
 
 class _Named:
-    """Replaces names of variables in texts of the core, and remembers their kinds."""
+    """Names the variables of a crossing. Paths and code for other variables remain as they are."""
 
     def __init__(self, groups: Groups, walk: Any) -> None:
-        names = "|".join(map(re.escape, sorted(groups.specs, key=len, reverse=True)))
-        key = rf"""["']({names})/([^"']*)["']"""
-        self._patterns = [
-            re.compile(rf"""(?:variables)?(?:\[\d+\])?\[["']({names})["']\]\[(?:"([^"]*)"|'([^']*)')\]"""),
-            re.compile(key),
-        ]
-        self._lists = re.compile(rf"\[((?:{key})(?:, (?:{key}))*)\]")
-        self._walk = walk
-        self._kinds: dict[str, None] = {}
-        self.has_streams = False
+        self._groups = groups
+        self._holders: Mapping[str, Mapping[Any, Any]] = walk.holders
 
-    def said(self, text: str) -> str:
-        """Return a text with paths in place of groups and keys; a list of them loses its brackets."""
-        places, keys = self._patterns
-        return keys.sub(self._path, self._lists.sub(r"\1", places.sub(self._path, text)))
+    def _is_ours(self, path: str) -> bool:
+        return path.partition("/")[0] in self._groups.specs
 
-    def _path(self, found: re.Match[str]) -> str:
-        """Return the path for a key. The key of a variable that is itself an argument ends with a dot."""
-        group, *keys = found.groups()
-        key: str = next(filter(None, keys), "")
-        holders: Mapping[str, Mapping[Any, Any]] = self._walk.holders
-        holder = holders.get(group, {}).get(key, (None,))[0]
-        if isinstance(holder, Variable):
-            self.has_streams = self.has_streams or isinstance(holder, RngState)
-            ours = type(holder).__module__.startswith("nnx_like.")
-            self._kinds[f"{'nnx.' * ours}{type(holder).__name__}"] = None
-        return key.removesuffix(".")
+    def path(self, path: str) -> str:
+        """Return the path of a variable. The key of a variable that is itself an argument ends with a dot."""
+        return path.partition("/")[2].removesuffix(".") if self._is_ours(path) else path
 
-    def option(self, found: re.Match[str]) -> str:
-        """Return the line to write here in place of an option of the core, for the variables that were named."""
-        kinds = ", ".join(self._kinds)
-        kinds = f"({kinds})" if len(self._kinds) > 1 else kinds
-        spec = {"axes": "0", "carry": "nnx.Carry", "broadcast": "None"}[found[1]]
-        shares = ": None, " in found[0] and "Share only" not in found.string  # what was named; the rest has an axis
-        spec = "None" if shares else spec
-        rest = ", ...: None" if spec != "None" else ", ...: 0"
-        return f"`nnx.StateAxes({{{kinds}: {spec}{rest}}})`" if kinds else f"`nnx.StateAxes({{...: {spec}}})`"
+    def setting(self, code: str, option: str, value: str, paths: Sequence[str]) -> str:
+        """Return the code that treats variables of some kinds apart from the others."""
+        if not self._is_ours(paths[0]):
+            return code
+        if option == "variable_specs":
+            return self._by_kind("StateSharding", paths, value, "P()")
+        return self._by_kind("StateAxes", paths, "nnx.Carry" if option == "variable_carry" else value, "None")
+
+    def sharing(self, sentence: str, code: str, paths: Sequence[str]) -> str:
+        """Return the advice for variables of another size: for streams, to split them."""
+        if any(isinstance(self._holder(path), RngState) for path in paths):
+            return _SPLIT.format(self._groups.where.partition("(")[0])
+        return sentence.format(self._by_kind("StateAxes", paths[:1], "None", "0")) if code else sentence
+
+    def _by_kind(self, name: str, paths: Sequence[str], spec: str, others: str) -> str:
+        holders = [type(one) for one in map(self._holder, paths) if isinstance(one, Variable)]
+        kinds = dict.fromkeys([f"{'nnx.' * _is_here(kind)}{kind.__name__}" for kind in holders])
+        named = f"({', '.join(kinds)})" if len(kinds) > 1 else "".join(kinds)
+        return f"`nnx.{name}({{{named}: {spec}, ...: {others}}})`" if kinds else f"`nnx.{name}({{...: {spec}}})`"
+
+    def _holder(self, path: str) -> Any:
+        group, _, key = path.partition("/")
+        holders = self._holders.get(group, {})
+        found = [holder for name, (holder, _) in holders.items() if f"{key}/".startswith(f"{name}/")]
+        return found[0] if found else None
+
+
+def _is_here(kind: type) -> bool:
+    return kind.__module__.startswith("nnx_like.")
 
 
 # --- the caller's side ------------------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ def scan(
             try:
                 carry, (ys, home, change) = lifted(scope, carry, *xs)
             except LoopInvarianceError as error:
-                if "`out_axes`" not in error.what:
+                if error.option != "out_axes":
                     raise
                 parts = parts_of(groups, args, in_prefix, "", "in_axes")[0]
                 raise differing(groups, out_axes, parts, "iterations") from error

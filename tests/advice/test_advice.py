@@ -55,5 +55,6 @@ def test_each_fix_has_a_row_or_a_reason_for_having_none() -> None:
     patterns = {fix: re.compile(fix, re.DOTALL) for fix in found - set(map(re.escape, known))}
     missing = [fix for fix, pattern in patterns.items() if not any(map(pattern.fullmatch, known))]
     assert not missing, "write rows for these fixes"
-    assert found.issuperset(map(re.escape, WITHOUT_ROW)), "an error that needs no row has gone"
+    gone = [fix for fix in WITHOUT_ROW if not any(re.fullmatch(one, fix, re.DOTALL) for one in found)]
+    assert not gone, "an error that needs no row has gone"
     assert not any(row.fix in WITHOUT_ROW for row in ROWS)

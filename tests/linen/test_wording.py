@@ -165,6 +165,12 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
         "Make `map_in` undo what `map_out` does to names, shapes and dtypes.",
         "Make `trans_in_fn` undo what `trans_out_fn` does to names, shapes and dtypes.",
     ),
+    "a write of a variable that a map only shows": (
+        lambda scope, x: liftcore.map_variables(count, "state", lambda v: v, init=True)(scope, x),
+        lambda mdl, x: nn.map_variables(count, "state", lambda v: v, init=True)(mdl, x),
+        "To write them through `map_out`, add `mutable=True`.",
+        "To write them through `trans_out_fn`, add `mutable=True`.",
+    ),
     "a tangent of a variable that is not there": (
         lambda scope, x: liftcore.jvp(count)(scope, (x,), (x,), {"params": {"w": x}}),
         lambda mdl, x: nn.jvp(count, mdl, (x,), (x,), {"params": {"w": x}}),
@@ -193,6 +199,19 @@ def test_the_fix_is_what_the_user_of_each_layer_writes(use: str) -> None:
     of_scope, of_module, core, module = USES[use]
     assert fix_of(liftcore.init(of_scope), KEY, X) == core
     assert fix_of(Net(of_module).init, KEY, X) == module
+
+
+def test_a_rule_that_runs_after_the_method_speaks_of_modules() -> None:
+    def scale(mdl: Any, x: Any) -> Any:
+        return x * mdl.param("w", lambda key: jnp.ones(()))
+
+    def ruled(mdl: Any, x: Any) -> Any:
+        forward, backward = lambda mdl, x: (scale(mdl, x), None), lambda _, y: ({"params": {"v": 1.0}}, y)
+        return nn.custom_vjp(scale, forward, backward)(mdl, x)
+
+    variables = Net(ruled).init(KEY, X)
+    fix = fix_of(jax.grad(lambda variables: Net(ruled).apply(variables, X).sum()), variables)
+    assert fix == 'Choose the variables with `grad_vars`, such as `grad_vars="params"`.'
 
 
 @pytest.mark.parametrize("lifted", ["while_loop", "fori_loop"])

@@ -807,8 +807,8 @@ MUTANTS = (
     ),
     Mutant(
         "lift/custom_vjp.py",
-        "overlay(zeros, scoped.into(where, given[0], types))",
-        "scoped.into(where, given[0], types)",
+        "overlay(zeros, scoped.into(where, given[0], types, wrt))",
+        "scoped.into(where, given[0], types, wrt)",
         "a rule has to give a cotangent for each variable",
         (
             "lift/test_custom_vjp.py",

@@ -120,6 +120,18 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: nnx.shard_map(lambda m: m, mesh=mesh(), in_specs=(0,), out_specs=0),
         ["shard_map(", "in_specs", "PartitionSpec"],
     ),
+    "new_value_has_too_few_axes_for_its_spec": (
+        lambda: nnx.shard_map(lambda m: m.n.set_value(0.0), mesh=mesh(), in_specs=P("data"), out_specs=P())(
+            nnx.Dict(n=nnx.Param(X))
+        ),
+        ["[0].n in shard_map(<lambda>): ", "in `in_specs`, or"],
+    ),
+    "new_value_differs_between_shards": (
+        lambda: nnx.shard_map(
+            lambda m, x: m.w.set_value(m.w + x.sum()), mesh=mesh(), in_specs=(P(), P("data")), out_specs=P()
+        )(Model(), X),
+        ["[0].w in shard_map(<lambda>): ", "`nnx.StateSharding({nnx.Param: P('data'), ...: P()})`"],
+    ),
     "operator_writes": (
         lambda: nnx.associative_scan(lambda m, a, b: also(a + b, m.n.set_value(1.0)))(Model(), X),
         ["associative_scan(", "changed an object"],
