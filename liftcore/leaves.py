@@ -154,19 +154,6 @@ def has_type(value: Any) -> bool:
     return isinstance(getattr(value, "shape", None), tuple) and getattr(value, "dtype", None) is not None
 
 
-def as_array(value: Any) -> Any:
-    """Return a result of a jaxpr as an array: constants come out of it as values of NumPy or Python.
-
-    Example:
-        >>> as_array(np.float32(1))
-        Array(1., dtype=float32)
-
-    Args:
-        value: an array of any kind, a number or a reference.
-    """
-    return value if isinstance(value, jax.Array | jax.Ref) else jax.numpy.asarray(value)
-
-
 @dataclasses.dataclass(frozen=True)
 class Size:
     """The number of elements of some arrays, and the number of bytes that they take.

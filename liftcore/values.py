@@ -9,13 +9,13 @@ import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from .leaves import as_array
 from .texts import path_text
 from .typing import Path, PyTree
 
 __all__ = [
     "INITIAL_VALUE",
     "Whole",
+    "as_array",
     "cast",
     "copied",
     "only",
@@ -65,6 +65,11 @@ def wrapped(value: Any) -> Any:
 def unwrapped(value: Any) -> Any:
     """Return a value in the form that a user sees."""
     return value.value if type(value) is Whole else value
+
+
+def as_array(value: Any) -> Any:
+    """Return a result of a jaxpr as an array: constants come out of it as values of NumPy or Python."""
+    return value if isinstance(value, jax.Array | jax.Ref) else jax.numpy.asarray(value)
 
 
 def only(tree: Any, kinds: Any) -> Any:

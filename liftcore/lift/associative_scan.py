@@ -67,7 +67,7 @@ def associative_scan(
 
 def _check_reads_only(body: Body, changes: Changes, _: Sequence[Any]) -> None:
     """Check that one call of the operator changed nothing."""
-    record = body.record
+    record = body.records[-1]
     sown = sorted({f"{one.collection}/{one.name}" for each in record.sown for one in each})
     drawn = sorted({name for (_, _, name), _ in record.draws})
     read = f"Create it before the scan, and read it here: `{words().scope}.get_variable(…)`."

@@ -61,8 +61,8 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
             draws += [((index, (_PLACE,), name), count) for name, count in drawn.items()]
         names = frozenset({name for _, _, name in (place for place, _ in draws)})
         output = begin_anew(body, names, variable_groups, (tuple(folded),), args, kwargs)
-        record = body.take_record()
-        body.replay(dataclasses.replace(record, draws=(*record.draws, *draws)))
+        record = body.records.pop()
+        body.records.append(dataclasses.replace(record, draws=(*record.draws, *draws)))
         return output
 
     out = (variables, Captured(all=True))

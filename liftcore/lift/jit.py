@@ -17,7 +17,7 @@ from ..runners.jitting import Cache, Program
 from ..runners.shardings import Placement
 from ..scopes.lifts import Captured
 from ..statics import Undescribed, is_shareable, kept_with, settings_key, static_key, warn_not_shared
-from ..typing import Filter, Path, PyTree
+from ..typing import Filter, PyTree
 
 __all__ = ["jit"]
 
@@ -121,7 +121,9 @@ def jit(
             key = (prepared.key, _key_of(settings_key))
             if body.observer is not None:  # trace again, because a compiled body would not run under the observer
                 cache, key = Cache(), (object(), ())
-            program = Program(body.fn, key, body.layout, keys, _seen_paths(body, asked), placed)
+            asks = asked or not all(names_collections(outer.tree.mutable) for outer in body.outers)
+            paths = tuple([outer.path for outer in body.outers]) if asks else ()  # a filter may depend on them
+            program = Program(body.fn, key, body.layout, keys, paths, placed)
             found = cache.find(program, prepared.options)
             if all_variables and body.fn is fn and not (keys or placed or any(gone)):
                 direct.note(body, key[1], found)
@@ -130,17 +132,12 @@ def jit(
             advise(error, body, dynamic)
             raise
 
+    def prepared(other: Callable[..., Any]) -> _Prepared:
+        return own if other is fn else prepare(other)
+
     def lift(runner: Runner) -> Lifter:
         run, out = functools.partial(transform, runner), (variables, Captured(all=True))
-        return transformation(
-            run,
-            [variables],
-            out,
-            [rngs],
-            "jit",
-            advice=AS_IT_IS,
-            prepare=lambda other: own if other is fn else prepare(other),
-        )
+        return transformation(run, [variables], out, [rngs], "jit", advice=AS_IT_IS, prepare=prepared)
 
     own = prepare(fn)  # shared by all runners, so that each can use what another one traced
     direct = Direct(functools.partial(_key_of, settings_key))
@@ -190,9 +187,3 @@ def _keys(
             cache = Cache()
             keys.append((name, object(), value))  # a key that equals no other
     return cache, tuple(keys)
-
-
-def _seen_paths(body: Body, asked: bool) -> tuple[Path, ...]:
-    """Return the paths of the scopes if a filter may depend on them: one of the lift (`asked`), or `mutable`."""
-    asked = asked or not all(names_collections(outer.tree.mutable) for outer in body.outers)
-    return tuple(outer.path for outer in body.outers) if asked else ()

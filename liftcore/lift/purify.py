@@ -126,8 +126,8 @@ def _create(
             )
     created = split.prologue(numbers, None)
     names = tuple(scope.names() for scope in body.given)
-    record = body.take_record()
-    body.replay(dataclasses.replace(record, names=names, sown=tuple(() for _ in record.sown)))
+    record = body.records.pop()
+    body.records.append(dataclasses.replace(record, names=names, sown=tuple(() for _ in record.sown)))
     return body, (Changes(unchanged.values, created[0]), captured)
 
 

@@ -113,7 +113,7 @@ def scan(
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        carry, args, kwargs = _carry(body, args, kwargs)
+        carry, args, kwargs = (args[0], args[1:], kwargs) if args else _named_carry(body, kwargs)
         arguments = Arguments(body, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
         fix = _LENGTH + words().aside(_AFTER_CARRY)
@@ -155,10 +155,8 @@ def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:
         )
 
 
-def _carry(body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return the carry, passed by position or by the name of the parameter after the scopes, and the arguments left."""
-    if args:
-        return args[0], args[1:], kwargs
+def _named_carry(body: Body, kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return the carry, which is passed by the name of the parameter after the scopes, and the arguments left."""
     names = parameter_names(body.fn)[1:2]
     if not names or names[0] not in kwargs:
         raise LiftArgumentError(

@@ -66,8 +66,11 @@ class Body:
         outers: the outermost distinct scopes outside.
         given: the scopes that the lifted function received.
         prepared: the data that the transformation computed for the function when it was lifted.
+        writes: whether the body may create, write or sow anything; if not, its output groups are `unchanged`.
+        creates: whether it may create variables; if not, there are no initial values to split off.
         unchanged: the output groups of a body that changes nothing: always the same object.
-        records: the `Record` of each body that ran, the latest last.
+        records: the `Record` of each body that ran, the latest last. `commit` applies what is there then: without its
+            record, a body has no effect, and with one of another run it has the effects of that.
         observer: the observer, if there is one (see `explain`).
     """
 
@@ -75,6 +78,8 @@ class Body:
         self, fn: Any, layout: Layout, outers: Sequence[Scope], given: Sequence[Scope], prepared: Any = None
     ) -> None:
         self.fn, self.layout, self.outers, self.given, self.prepared = fn, layout, outers, given, prepared
+        self.writes = True in [outer.tree.writes for outer in outers]
+        self.creates = self.writes and True in [outer.tree.creates for outer in outers]
         self._tags = False
         self._sight: Callable[[Path, Any], Any] | None = None
         self._casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})
@@ -206,16 +211,6 @@ class Body:
         return collection, *outer.path, *names
 
     @property
-    def writes(self) -> bool:
-        """Whether the body may create, write or sow anything; if not, its output groups are `unchanged`."""
-        return True in [outer.tree.writes for outer in self.outers]
-
-    @property
-    def creates(self) -> bool:
-        """Whether the body may create variables; if not, there are no initial values to split off."""
-        return self.writes and True in [outer.tree.creates for outer in self.outers]
-
-    @property
     def nested(self) -> bool:
         """Whether a surrounding trace is split too: of an outer lift (`Tree.tags`), or of this call (`splitting`).
 
@@ -334,19 +329,6 @@ class Body:
     def note_tagged(self, value: PyTree) -> None:
         """Note initial values that are tagged in the surrounding trace; `commit` then does not tag them again."""
         self.tagged.update({id(leaf): leaf for leaf in jax.tree.leaves(value)})
-
-    @property
-    def record(self) -> Record:
-        """The record of the last body that ran."""
-        return self.records[-1]
-
-    def take_record(self) -> Record:
-        """Remove and return the last record. It has no effect unless it is passed to `replay`."""
-        return self.records.pop()
-
-    def replay(self, record: Record) -> None:
-        """Apply the draws, names and sown values of a record, as if its body had run now."""
-        self.records.append(record)
 
     def capture(self, sown: Sequence[tuple[Sown, ...]]) -> None:
         """Set the captured values of the last output group, if they are not those of one body."""

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax.extend import core as jex
 
 from .._compat import jaxpr_as_fun
-from ..leaves import as_array
-from ..values import INITIAL_VALUE
+from ..values import INITIAL_VALUE, as_array
 
 __all__ = [
     "Step",

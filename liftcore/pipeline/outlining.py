@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from ..leaves import as_array, split_leaves
+from ..leaves import split_leaves
+from ..values import as_array
 from .body import Body, Via
 from .splitting import closure_convert
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -173,6 +174,7 @@ def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> C
     return outside
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Lifter:
     """A lifted transformation with its options; `lifter(fn)` returns the lifted function.
 
@@ -190,10 +192,9 @@ class Lifter:
         prepare: called with each function, for the `prepared` of its bodies; None if there is nothing to prepare.
     """
 
-    def __init__(
-        self, transform: Transform, lift: Lift, prepare: Callable[[Callable[..., Any]], Any] | None = None
-    ) -> None:
-        self._transform, self._lift, self._prepare = transform, lift, prepare
+    transform: Transform
+    lift: Lift
+    prepare: Callable[[Callable[..., Any]], Any] | None = None
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return the lifted function.
@@ -204,14 +205,14 @@ class Lifter:
         Raises:
             LiftArgumentError: if it is not callable.
         """
-        name = self._lift.name
+        name = self.lift.name
         check_function(name, fn)
-        prepared = None if self._prepare is None else self._prepare(fn)
+        prepared = None if self.prepare is None else self.prepare(fn)
         origin = getattr(fn, "__lifter__", None)
         inner = origin.name if isinstance(origin, _Origin) and origin.is_of(fn) else name_of(fn)
         # With all its lifts only if one of them has the same name, so that paths tell the two apart.
         shown = inner if f"{name}(" in inner else name_of(fn)
-        lifted = _lifted(fn, self._transform, self._lift._replace(name=f"{name}({shown})"), prepared)
+        lifted = _lifted(fn, self.transform, self.lift._replace(name=f"{name}({shown})"), prepared)
         if hasattr(fn, "__name__"):
             functools.update_wrapper(lifted, fn)
         lifted.__dict__["__lifter__"] = _Origin(lifted, fn, self, f"{name}({inner})")

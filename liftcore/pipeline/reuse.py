@@ -23,8 +23,8 @@ from jax.extend.core import primitives
 
 from .._compat import NUMPY_ARRAYS, context_of, has_effect, is_eager, is_staging, keeps_rules
 from ..caches import bounded
-from ..leaves import as_array
 from ..statics import Undescribed, is_shareable, marked, static_key
+from ..values import as_array
 from .equations import evaluate, flat_jaxpr_of, opened
 
 __all__ = ["LOOPS", "once", "run_loops"]

@@ -60,7 +60,7 @@ def run_one(
     for branch in branches:
         body = tagging.of(branch)
         splits.append(trace(lambda body=body: without_created(*run(body)), body=body))
-        slots.add(body.record.sown, splits[-1].outputs[1][1])
+        slots.add(body.records[-1].sown, splits[-1].outputs[1][1])
         for one in splits[:-1]:
             check_separate(body, select(one.created[0], splits[-1].created[0]))
     made = _made(body, splits)

@@ -105,17 +105,14 @@ def _promoted(before: PyTree, after: PyTree) -> PyTree | None:
     (leaves, treedef), (news, treedef_after) = jax.tree.flatten(before), jax.tree.flatten(after)
     if treedef != treedef_after:
         return None
-    cast = [_promote(leaf, new) for leaf, new in zip(leaves, news, strict=True)]
+    cast = []
+    for leaf, new in zip(leaves, news, strict=True):
+        old = jax.typeof(leaf)
+        casts = old.weak_type and old.dtype != new.dtype
+        cast.append(jax.lax.convert_element_type(leaf, jnp.result_type(leaf, new)) if casts else leaf)
     if all(new is leaf for new, leaf in zip(cast, leaves, strict=True)):
         return None
     return jax.tree.unflatten(treedef, cast)
-
-
-def _promote(leaf: Any, new: Any) -> Any:
-    old = jax.typeof(leaf)
-    if not old.weak_type or old.dtype == new.dtype:
-        return leaf
-    return jax.lax.convert_element_type(leaf, jnp.result_type(leaf, new))
 
 
 def _casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[Any, ...]]:
@@ -220,7 +217,7 @@ def check_separate(body: Body, group: PyTree) -> None:
 
 def not_separate(body: Body, group: PyTree) -> list[Path]:
     """Return the paths of the variables of a group whose initial values are not separate from later computation."""
-    unsplit = body.record.unsplit
+    unsplit = body.records[-1].unsplit
     return [path for _, path in sorted(unsplit & by_place(group).keys())] if unsplit else []
 
 
@@ -332,7 +329,7 @@ def check_unread(
 
 def _unsplit(body: Body, written: PyTree) -> dict[Path, str]:
     """Return the paths, from the root, and names of written variables whose initial value is not separate."""
-    places = sorted(body.record.unsplit & by_place(written).keys())
+    places = sorted(body.records[-1].unsplit & by_place(written).keys())
     return {body.from_root(*place): path_text(place[1]) for place in places}
 
 

@@ -175,7 +175,7 @@ class Ruled:
 
     def _counts_of_draws(self) -> list[int]:
         """Return the counts from which the draws of the function continue."""
-        outers, draws = self._function.outers, self._function.record.draws
+        outers, draws = self._function.outers, self._function.records[-1].draws
         return [outers[index].below(path).counter.counts.get(name, 0) for (index, path, name), _ in draws]
 
     def _check_draws(self, rule: Callable[..., Any], outer: Ruled) -> None:
@@ -206,7 +206,7 @@ class Ruled:
         return body([operands.wrt, operands.others], operands.rngs, *args)
 
     def _note(self, values: Sequence[Any]) -> set[str]:
-        self._slots.add(self._function.record.sown, values[-1])
+        self._slots.add(self._function.records[-1].sown, values[-1])
         return _names(values[:-1])
 
     def _check_same(self, rule: Callable[..., Any], does: str, given: set[str], expected: set[str]) -> None:

@@ -159,7 +159,7 @@ def differentiable(
         return split.remainder([select(full, made[0]), *made[1:]], select(full, trees), moved)
 
     def again(full: PyTree, moved: Sequence[Any]) -> Any:
-        body.take_record()
+        body.records.pop()
         return without_created(*run(body.of(body.fn, made[:2]), full, moved, merged(others, made[1])))[1]
 
     # A custom lift may compute the value that it stores from the one that its body uses. The result is then no function

@@ -52,6 +52,7 @@ _TRACES = 256
 """The number of traces that create variables that a compiled function keeps."""
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class CompiledCall:
     """One call of a compiled function.
 
@@ -61,10 +62,9 @@ class CompiledCall:
         steady: whether an existing trace is expected.
     """
 
-    __slots__ = ("body", "steady", "traced")
-
-    def __init__(self, body: Body | None) -> None:
-        self.body, self.traced, self.steady = body, False, body is None
+    body: Body | None
+    traced: bool = False
+    steady: bool = False
 
 
 _calls: contextvars.ContextVar[CompiledCall] = contextvars.ContextVar("calls of compiled functions")
@@ -213,7 +213,7 @@ class Program:
             values = placement.constrain(values, body)
         call.traced = True
         changed = groups is not body.unchanged
-        return created, (result, values, Effects(body.take_record(), tuple(source.draws), changed))
+        return created, (result, values, Effects(body.records.pop(), tuple(source.draws), changed))
 
 
 _SIGNATURE = inspect.signature(functools.partial(Program.__call__, None))  # type: ignore[arg-type]
@@ -304,7 +304,7 @@ class Compiled:
         """
         # If `_call` leaves room for draws, so must this call, although it draws nothing: both use the same trace.
         fold_in_data = None if self._steady.effects is None else np.zeros(self._steady.room, np.uint32)
-        before = _calls.set(CompiledCall(None))
+        before = _calls.set(CompiledCall(None, steady=True))
         try:
             _, (result, _, effects) = self._jitted(fold_in_data, NOTHING, operands)
         except NewTrace:
@@ -379,7 +379,7 @@ class Compiled:
     def output(self, body: Body, created: list[Any], output: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return the result and the output groups of a call, and apply its record outside."""
         result, values, effects = output
-        body.replay(effects.record)
+        body.records.append(effects.record)
         if not effects.changed:
             return result, body.unchanged
         return with_created(created[: len(values)], result, values)

@@ -17,6 +17,7 @@ Its initial values are split off and computed as follows:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -50,7 +51,18 @@ __all__ = ["Iteration", "Loop", "lax_scan"]
 
 
 def lax_scan(size: int, **options: Any) -> Callable[..., tuple[PyTree, PyTree]]:
-    """Return `jax.lax.scan` with options. Under `jax.disable_jit`, where JAX refuses length 0, it is still traced."""
+    """Return `jax.lax.scan` with options. Under `jax.disable_jit`, where JAX refuses length 0, it is still traced.
+
+    Raises:
+        LiftArgumentError: if `unroll` is neither a bool nor a number of iterations.
+    """
+    unroll = options.get("unroll", 1)
+    if not hasattr(unroll, "__index__") or unroll < 0:
+        raise LiftArgumentError(
+            f"unroll={unroll!r}",
+            "expected the number of iterations in one step of the compiled loop, or a bool.",
+            "Write an integer, or `unroll=True` for all iterations.",
+        )
 
     def scan(step: Callable[..., Any], carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
         with contextlib.nullcontext() if size else jax.disable_jit(False):
@@ -80,6 +92,7 @@ class Created(NamedTuple):
         return self._replace(carried=overlay(self.carried, carried)) if any(self.carried) else self
 
 
+@dataclasses.dataclass(eq=False)
 class Iteration:
     """One iteration, as `Loop.scan` receives it: `step(carry, slices)` returns the next carry and the values to stack.
 
@@ -89,16 +102,12 @@ class Iteration:
             body is not split), and the `LoopState`.
     """
 
-    def __init__(
-        self,
-        run: Callable[..., tuple[PyTree, PyTree]],
-        see: Callable[..., tuple[Created | None, LoopState]],
-    ) -> None:
-        self._run, self.see = run, see
+    run: Callable[..., tuple[PyTree, PyTree]]
+    see: Callable[..., tuple[Created | None, LoopState]]
 
     def __call__(self, carry: PyTree, slices: PyTree) -> tuple[PyTree, PyTree]:
         """Run the iteration."""
-        return self._run(carry, slices)
+        return self.run(carry, slices)
 
 
 class Loop(NamedTuple):
@@ -189,7 +198,8 @@ class Loop(NamedTuple):
         def parted(body: Body, state: Any, slices: Any, shared: Any = shared) -> Any:
             carry, ys, (shared, carried, *stacked, captured) = run_iteration(iteration, body, shared, state, slices)
             stackable, constant = outputs.split(ys)
-            check_group_axes(body, self.group_axes, stacked)
+            if any(self.group_axes):
+                check_group_axes(body, self.group_axes, stacked)
             # Shared outputs and new values of shared variables are treated like initial values: they must not depend on
             # the iteration either, and are computed before the loop.
             constants = tag((constant, shared.values))
@@ -225,15 +235,8 @@ class Loop(NamedTuple):
             return self.scan(Iteration(step, see), begin, (leaves, made.stacked))
 
         if body.nested and kinds.late:
-            # The outer lift must find these values as created and tagged. So this run only computes them, and the run
-            # below receives them. A carried variable that reads one of them is not tagged yet, but may already exist.
-            previews = body.preview(single.tree(kinds.after).carried)
-            _, (late, _) = loop(made._replace(carried=overlaid(made.carried, previews)), made_before)
-            late = jax.tree.map(body.tag_outside, self._moved(to_axis, late))
-            if body.observer is not None:
-                body.observer.created([(), (), *late])
-            stacked = _either(stacked, late)
-            made = self._made_late(body, single, kinds, stacked)
+            run = functools.partial(loop, made_before=made_before)
+            made, stacked = self._create_late(body, single, kinds, made, stacked, run)
             made_before = frozenset(split.numbers)
         last, (late, (values, captured, ys)) = loop(made, made_before)
         if len(made_before) < len(split.numbers):
@@ -320,19 +323,37 @@ class Loop(NamedTuple):
             stacked -= now
         return batched.values
 
-    def _made_late(self, body: Body, single: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:
-        """Return all initial values after the stacked ones exist: carried values that read these are computed again.
+    def _create_late(
+        self,
+        body: Body,
+        single: Prologue,
+        kinds: Kinds,
+        made: Created,
+        stacked: Sequence[PyTree],
+        loop: Callable[[Created], Any],
+    ) -> tuple[Created, Sequence[PyTree]]:
+        """Compute the initial values that depend on the carry, by a run of the loop; the run after it receives them.
 
-        Inside another lift, they must read the tagged values that are held there.
+        An outer lift must find them as created and tagged. Carried values that read them are computed again, because
+        they must read the tagged ones, which are held there.
+
+        Returns:
+            All initial values, and the stacked ones as they are outside.
         """
-        split = single.split
+        # A carried variable that reads one of them is not tagged yet, but may already exist.
+        previews = body.preview(single.tree(kinds.after).carried)
+        _, (late, _) = loop(made._replace(carried=overlaid(made.carried, previews)))
+        late = jax.tree.map(body.tag_outside, self._moved(to_axis, late))
+        if body.observer is not None:
+            body.observer.created([(), (), *late])
+        split, stacked = single.split, _either(stacked, late)
         values = jax.tree.leaves(split.created._replace(stacked=stacked))
         for number, (kind, _) in enumerate(kinds.fields):
             if kind == "stacked":
                 self._know_first(single, kinds, number, values[number])
         single.make(kinds.after)
-        made: Created = single.tree()
-        return made._replace(stacked=self._moved(to_front, stacked))
+        made = single.tree()
+        return made._replace(stacked=self._moved(to_front, stacked)), stacked
 
     def _know_first(self, single: Prologue, kinds: Kinds, number: int, stacked: Any) -> None:
         """Pass the first slice of a stacked value to the prologue of single values, if one of these reads it."""
@@ -457,24 +478,25 @@ class Carrying:
         return left, state.with_created(moved)
 
 
+@dataclasses.dataclass(eq=False)
 class Outputs:
     """The outputs of a body that are stacked, along the axes in `out_axes`; by default they stay as they are."""
 
-    def __init__(self, body: Body, out_axes: InOutAxes) -> None:
-        self._body, self._out_axes = body, out_axes
+    body: Body
+    out_axes: InOutAxes
 
     def split(self, ys: PyTree) -> tuple[PyTree, list[Any]]:
         """Return what is stacked, and the leaves that are the same in all iterations; it runs in the body."""
-        if self._out_axes == 0:
+        if self.out_axes == 0:
             return ys, []
-        self._axes = check_out_axes("out_axes", self._out_axes, ys, self._body)
+        self._axes = check_out_axes("out_axes", self.out_axes, ys, self.body)
         leaves, self._treedef = jax.tree.flatten(ys)
         pairs = list(zip(leaves, self._axes, strict=True))
         return [y for y, axis in pairs if axis is not None], [y for y, axis in pairs if axis is None]
 
     def join(self, stacked: PyTree, constant: PyTree) -> PyTree:
         """Return the outputs from what was stacked, and the constant leaves."""
-        if self._out_axes == 0:
+        if self.out_axes == 0:
             return stacked
         leaves, constants = iter(stacked), iter(constant)
         each = [next(constants) if axis is None else to_axis(next(leaves), axis) for axis in self._axes]

@@ -56,6 +56,7 @@ class Elements:
         mapper: the transformation.
         arguments: the arguments of the call.
         size: the number of elements.
+        names: the name of the axis and its size, in the form that `jax.make_jaxpr` takes; empty without a name.
         others: what is not mapped; joins slices to the arguments of the body.
         operands: the arrays that are mapped, in lists.
         in_axes: their axes, in lists.
@@ -67,6 +68,7 @@ class Elements:
     mapper: Mapper
     arguments: Arguments
     size: int
+    names: list[tuple[Any, int]]
     others: Others
     operands: tuple[list[Any], ...]
     in_axes: tuple[list[Axis], ...]
@@ -95,11 +97,6 @@ class Elements:
     def types(self, arrays: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:
         """Return the types of the slices of one element."""
         return [leaf if axis is None else slice_type(leaf, axis) for leaf, axis in zip(arrays, axes, strict=True)]
-
-    @property
-    def names(self) -> list[tuple[Any, int]]:
-        """The named axis, in the form that `jax.make_jaxpr` takes."""
-        return [] if self.mapper.axis_name is None else [(self.mapper.axis_name, self.size)]
 
     def run(self, body: Body, element: Callable[..., Any], out_axes: InOutAxes) -> tuple[PyTree, tuple[PyTree, ...]]:
         """Map `element(body, *slices) -> (result, groups)` over the elements."""
@@ -239,7 +236,8 @@ def over_elements(
             operands = mesh.alike(operands, along)
         group_axes = [*axes.out_axes, 0]  # what is sown is stacked, and so are the results of effects
         mapping = (operands,), (along,), group_axes, [*group_axes, 0]
-        elements = mapper.elements(mapper, arguments, size, others, *mapping, mesh)
+        names = [] if mapper.axis_name is None else [(mapper.axis_name, size)]
+        elements = mapper.elements(mapper, arguments, size, names, others, *mapping, mesh)
         result, groups = elements.run(body, element, out_axes)
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
 

@@ -83,11 +83,11 @@ class VariableMaps(NamedTuple):
     def note_redrawn(self, seen: Sequence[Any]) -> None:
         """Replace, in the record of the body, the variables that it has drawn again for by the stored ones."""
         body = self.body
-        drawn = body.record.redrawn.intersection(by_place(seen))
+        drawn = body.records[-1].redrawn.intersection(by_place(seen))
         if drawn:
-            record = body.take_record()
+            record = body.records.pop()
             redrawn = (record.redrawn - drawn).union(by_place(self.stored(apart(seen, drawn)[0])))
-            body.replay(dataclasses.replace(record, redrawn=redrawn))
+            body.records.append(dataclasses.replace(record, redrawn=redrawn))
 
     def fitting(self, view: Sequence[Any], like: PyTree) -> PyTree:
         """Return the variables that the body was traced with, in their present form; their types must be the same."""

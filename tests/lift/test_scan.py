@@ -65,6 +65,12 @@ def test_the_loop_is_that_of_jax(options: dict[str, Any]) -> None:
     assert_same(pure(step, **options)(jnp.float32(1), xs), jax.lax.scan(step, jnp.float32(1), xs, **options))
 
 
+@pytest.mark.parametrize("unroll", ["all", -1, 1.5, None])
+def test_a_wrong_unroll_is_an_error(unroll: Any) -> None:
+    with pytest.raises(LiftArgumentError, match="Write an integer, or `unroll=True`"):
+        pure(step, unroll=unroll)(jnp.float32(1), jnp.arange(5.0))
+
+
 def test_unroll_reaches_jax() -> None:
     lifted = liftcore.scan(lambda scope, *args: step(*args), unroll=2, reverse=True)
     jaxpr = jax.make_jaxpr(lambda xs: liftcore.apply(lifted)({}, jnp.float32(1), xs))(jnp.arange(5.0))

@@ -324,8 +324,8 @@ MUTANTS = (
     ),
     Mutant(
         "runners/carry.py",
-        "if not old.weak_type or old.dtype == new.dtype:\n        return leaf",
-        "if old.dtype == new.dtype:\n        return leaf",
+        "casts = old.weak_type and old.dtype != new.dtype",
+        "casts = old.dtype != new.dtype",
         "a carry with a type of its own is cast",
         ("lift/test_scan.py", "laws/test_number_types.py"),
     ),
@@ -772,8 +772,8 @@ MUTANTS = (
     ),
     Mutant(
         "runners/carry.py",
-        "return jax.lax.convert_element_type(leaf, jnp.result_type(leaf, new))",
-        "return jax.lax.convert_element_type(leaf, jnp.float32)",
+        "cast.append(jax.lax.convert_element_type(leaf, jnp.result_type(leaf, new)) if casts",
+        "cast.append(jax.lax.convert_element_type(leaf, jnp.float32) if casts",
         "weakly typed carries become float32",
         ("lift/test_scan.py", "laws/test_number_types.py"),
     ),
