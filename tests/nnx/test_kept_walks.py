@@ -112,6 +112,19 @@ def test_it_is_used_where_nothing_but_values_is_another(name: str) -> None:
     assert type(walked(model)[0]) is kept.Used
 
 
+def test_no_walk_is_kept_where_another_object_is_in_a_list() -> None:
+    one, other = (nnx.Dict(n=nnx.Variable(jnp.array(0))) for _ in range(2))
+
+    @nnx.jit
+    def count(one: Any, others: Any) -> None:
+        one.n.value += 1
+        others[0].n.value += 1
+
+    for _ in range(3):
+        count(one, [other])
+    assert (int(one.n), int(other.n)) == (3, 3)
+
+
 class Free:
     """What may change in itself."""
 
