@@ -257,7 +257,7 @@ def wording(style: Callable[[Words], Words]) -> Callable[[Words], Words]:
     return style
 
 
-_WRITTEN = {"apply": "liftcore.apply(fn)", "with_partitioning": "with_partitioning"}
+_WRITTEN: dict[str, str] = {"apply": "liftcore.apply(fn)", "with_partitioning": "with_partitioning"}
 _styles: list[Callable[[Words], Words]] = []
 
 

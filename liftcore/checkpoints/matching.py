@@ -21,7 +21,7 @@ from ..filters.parameters import is_variable, listed
 from ..saving.problems import printable, several
 from ..serialization import from_state_dict, to_state_dict
 from ..typing import Filter, Path, Predicate, PyTree
-from .placing import KeyTarget, Misfit, SavedKey, converted, misfit, naming, shown_type, unmarked
+from .placing import KeyTarget, Mismatch, SavedKey, converted, misfit, naming, shown_type, unmarked
 
 __all__ = ["TRANSFORM", "Comparison", "about_boxes", "compare", "match_state"]
 
@@ -300,7 +300,7 @@ _HELP = {"dtype": "cast", "names": "strict", "type": "filter"}
 
 def _problems(
     taken: Mapping[Path, Any], found: Mapping[Path, Any], strict: bool, cast: bool
-) -> list[tuple[Path, Misfit]]:
+) -> list[tuple[Path, Mismatch]]:
     problems = list(_names(taken, found)) if strict else []
     for path, leaf in taken.items():
         reason = misfit(leaf, found[path], cast) if path in found else None
@@ -310,7 +310,7 @@ def _problems(
 
 
 def _misfits(
-    where: str, problems: Sequence[tuple[Path, Misfit]], others: int, boxed: bool, part: str, renaming: str
+    where: str, problems: Sequence[tuple[Path, Mismatch]], others: int, boxed: bool, part: str, renaming: str
 ) -> SerializationError:
     """Return the error for what does not fit.
 
@@ -342,7 +342,7 @@ def _narrower(taken: Mapping[Path, Any]) -> str:
     return f"give a narrower filter{example}"
 
 
-def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tuple[Path, Misfit]]:
+def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tuple[Path, Mismatch]]:
     """Yield the missing and the unexpected paths, each with the closest name on the other side."""
     missing, unexpected = [p for p in taken if p not in found], [p for p in found if p not in taken]
     left = _MAX_COMPARISONS
@@ -355,7 +355,7 @@ def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tup
             close = difflib.get_close_matches(printable("/".join(path)), names, 1) if left > 0 else []
             left -= len(names)
             hint = f"; closest: {close[0]}" if close else ""
-            yield path, Misfit("names", f"{kind}, {shown_type(leaves[path])} in {side}{hint}")
+            yield path, Mismatch("names", f"{kind}, {shown_type(leaves[path])} in {side}{hint}")
 
 
 def _boxed(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> bool:

@@ -18,7 +18,7 @@ from ..typing import Path
 
 __all__ = [
     "KeyTarget",
-    "Misfit",
+    "Mismatch",
     "SavedKey",
     "Stored",
     "converted",
@@ -103,7 +103,7 @@ def shown_type(value: Any) -> str:
 # --- whether it fits --------------------------------------------------------------------------------------------------
 
 
-class Misfit(NamedTuple):
+class Mismatch(NamedTuple):
     """Why an entry does not fit the target.
 
     Attributes:
@@ -115,33 +115,35 @@ class Misfit(NamedTuple):
     text: str
 
 
-def misfit(target: Any, saved: Any, cast: bool) -> Misfit | None:
+def misfit(target: Any, saved: Any, cast: bool) -> Mismatch | None:
     """Describe why `saved` does not fit `target`; return `None` if it fits."""
     if isinstance(unmarked(target), jax.core.Tracer) or isinstance(saved, jax.core.Tracer):
-        return Misfit("traced", TRACER)
+        return Mismatch("traced", TRACER)
     if isinstance(target, KeyTarget):
         return _key_misfit(target.key, saved)
     if _is_array(target) or is_number(target):
         return _array_misfit(target, saved, cast)
     if (target is None or isinstance(target, str | bytes)) and type(target) is not type(saved):
-        return Misfit("type", f"expected {shown_type(target)}, found {shown_type(saved)}")
+        return Mismatch("type", f"expected {shown_type(target)}, found {shown_type(saved)}")
     return None
 
 
-def _array_misfit(target: Any, saved: Any, cast: bool) -> Misfit | None:
+def _array_misfit(target: Any, saved: Any, cast: bool) -> Mismatch | None:
     if not _is_array(saved) and not is_number(saved):
-        return Misfit("type", f"expected {shown_type(target)}, found {shown_type(saved)}")
+        return Mismatch("type", f"expected {shown_type(target)}, found {shown_type(saved)}")
     if np.shape(target) != np.shape(saved):
-        return Misfit("type", f"shape {np.shape(saved)}, not {np.shape(target)} as in the target")
+        return Mismatch("type", f"shape {np.shape(saved)}, not {np.shape(target)} as in the target")
     loose = is_number(target) or is_number(saved)
     if _same(target, saved, loose):
         return None
     if not _castable(target, saved):
-        return Misfit("type", f"expected {shown_type(target)}, found {shown_type(saved)}{_out_of_range(target, saved)}")
+        return Mismatch(
+            "type", f"expected {shown_type(target)}, found {shown_type(saved)}{_out_of_range(target, saved)}"
+        )
     if cast:
         return None
     names = [value.dtype if _is_array(value) else shown_type(value) for value in (saved, target)]
-    return Misfit("dtype", f"dtype {names[0]}, not {names[1]} as in the target")
+    return Mismatch("dtype", f"dtype {names[0]}, not {names[1]} as in the target")
 
 
 def _same(target: Any, saved: Any, loose: bool) -> bool:
@@ -196,18 +198,18 @@ def _range(dtype: Any) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def _key_misfit(target: Any, saved: Any) -> Misfit | None:
+def _key_misfit(target: Any, saved: Any) -> Mismatch | None:
     if not isinstance(saved, SavedKey) or not isinstance(saved.impl, str):
-        return Misfit("type", f"expected {shown_type(target)}, found {shown_type(saved)}")
+        return Mismatch("type", f"expected {shown_type(target)}, found {shown_type(saved)}")
     try:
         data = jax.ShapeDtypeStruct(saved.data.shape, saved.data.dtype)  # type: ignore[no-untyped-call]
         found = jax.eval_shape(lambda data: jax.random.wrap_key_data(data, impl=saved.impl), data)
     except (AttributeError, TypeError, ValueError) as error:
-        return Misfit(
+        return Mismatch(
             "type", f"expected {shown_type(target)}, found data that is no random key of impl {saved.impl!r} ({error})"
         )
     if (found.dtype, found.shape) != (target.dtype, target.shape):
-        return Misfit("type", f"expected {shown_type(target)}, found {shown_type(found)}")
+        return Mismatch("type", f"expected {shown_type(target)}, found {shown_type(found)}")
     return None
 
 

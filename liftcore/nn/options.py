@@ -140,6 +140,9 @@ def check_option(where: str, name: str, kind: OptionKind, value: Any, call: str)
         f"Pass options to the constructor, and arrays to the call: `{call}(…)(x)`."
         if inputs
         else f"Pass it by name, `{call}(…, {name}={kind.example})`; the sizes of inputs are no options.",
+        option=name,
+        given=shown(value),
+        expected=kind.words,
     )
 
 

@@ -98,6 +98,8 @@ def check_carry(where: str, carry: PyTree, inputs: ArrayLike, expected: Any, mak
             where,
             f"expected a carry of shape {expected} for inputs of shape {jnp.shape(inputs)}, given {given}.",
             f"Make it with `{make}`; for a sequence, leave out the time axis.",
+            given=str(given),
+            expected=str(expected),
         )
 
 
@@ -115,7 +117,8 @@ def check_layer(where: str, layer: Any, kind: str, example: str, module: type | 
         LiftArgumentError: if it is none.
     """
     if not (callable(layer) and not isinstance(layer, type) if module is None else isinstance(layer, module)):
-        raise LiftArgumentError(where, f"expected a {kind}, given {shown(layer)}.", f"Pass one, such as `{example}`.")
+        what, fix = f"expected a {kind}, given {shown(layer)}.", f"Pass one, such as `{example}`."
+        raise LiftArgumentError(where, what, fix, given=shown(layer), expected=f"a {kind}")
 
 
 def check_cell(cell: Any, module: type, kind: str, example: str, base: str) -> None:
@@ -281,6 +284,8 @@ class Sequences(NamedTuple):
                 where,
                 f"expected an array of shape {layout}, given {given}.",
                 "For a single step call the cell; for a sequence of numbers add a feature axis: `inputs[..., None]`.",
+                given=given,
+                expected=f"shape {layout}",
             )
         return cls.of(where, inputs.shape, len(inputs.shape) - feature_axes - 1, time_major, seq_lengths)
 

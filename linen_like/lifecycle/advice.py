@@ -54,6 +54,8 @@ def check_arrays(
                 where,
                 f"expected an array as `{name}`, given {shown(value)}.",
                 f"Pass the array in it: `{name}[{key!r}]`." if key is not None else "Pass an array of numbers.",
+                given=shown(value),
+                expected="an array",
             ) from error
 
 

@@ -332,7 +332,7 @@ def test_the_backward_rule_returns_one_cotangent_each(cotangents: Callable[..., 
 
     error = fails(ruled(lambda s, x: 2 * x, lambda s, x: (2 * x, ()), backward), X, grad=True)
     assert error.where == "backward, the rule of custom_vjp(<lambda>) at /m"
-    assert "expected a cotangent for the scope and one for each of 1 arguments" in error.what
+    assert "expected a cotangent for the scope (or module) and one for each of 1 arguments" in error.what
 
 
 def test_a_cotangent_of_something_else_is_an_error() -> None:

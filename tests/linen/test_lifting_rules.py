@@ -159,7 +159,10 @@ def test_wrong_rules_are_told() -> None:
 
     variables = Model(body).init(KEY, X)
     for run, text in (
-        (wrong_number, r"custom_vjp\(body\) at /dense: expected a cotangent for the scope and one for each of 1"),
+        (
+            wrong_number,
+            r"custom_vjp\(body\) at /dense: expected a cotangent for the scope \(or module\) and one for each of 1",
+        ),
         (no_pair, r"expected the pair `result, residuals`"),
         (unknown, r'"params/w"'),
     ):
