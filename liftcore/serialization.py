@@ -125,13 +125,13 @@ def _pytree_rule(target: Any) -> _Rule:
     found, treedef = jax.tree_util.tree_flatten_with_path(target, is_leaf=lambda part: part is not target)
 
     kinds = optional_names(target)
-    named = [(jax.tree_util.keystr(path, simple=True), child) for path, child in found]
-    named = [(name, child, kinds.get(name, "whole")) for name, child in named]
+    paths = [jax.tree_util.keystr(path, simple=True) for path, _ in found]
+    named = [(name, child, kinds.get(name, "whole")) for name, (_, child) in zip(paths, found, strict=True)]
 
     def children(_: Any) -> dict[str, Any]:
-        pairs = []
+        pairs: list[tuple[Any, Any]] = []
         for name, child, kind in named:
-            pairs += _of_dict(child).items() if kind == "spread" else [(name, child)] if kind == "whole" else []
+            pairs += child.items() if kind == "spread" else [(name, child)] if kind == "whole" else []
         return _named(pairs)
 
     def rebuild(_: Any, new: dict[str, Any]) -> Any:

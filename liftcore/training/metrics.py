@@ -69,10 +69,12 @@ class Metric(PyTreeNode):
         Raises:
             LiftArgumentError: if it has another structure.
         """
-        if jax.tree.structure(self) != jax.tree.structure(other):
+        treedef: Any = jax.tree.structure(self)
+        if treedef != jax.tree.structure(other):
             what = f"expected a metric like this {type(self).__name__}, given {shown(other)}."
             raise LiftArgumentError(f"{type(self).__name__}.merge", what, "Create both in the same way.")
-        return jax.tree.map(_added, self, other)
+        merged: Self = jax.tree.map(_added, self, other)
+        return merged
 
     def reduce(self, axis_name: Any) -> Self:
         """Return the metric over the examples of all devices, or of all elements of a mapped axis.
@@ -87,7 +89,8 @@ class Metric(PyTreeNode):
 
     def reset(self) -> Self:
         """Return the metric of no examples."""
-        return jax.tree.map(jnp.zeros_like, self)
+        empty: Self = jax.tree.map(jnp.zeros_like, self)
+        return empty
 
 
 class Average(Metric):
@@ -133,7 +136,7 @@ class Average(Metric):
 
     def compute(self) -> Array:
         """Return the mean, of shape `()`; NaN if there are no values."""
-        return jnp.asarray(self.total) / self.weight
+        return jnp.asarray(self.total) / jnp.asarray(self.weight)
 
 
 class Accuracy(Average):
@@ -313,8 +316,8 @@ def _added(one: Any, other: Any) -> Any:
 
 def _wide(values: Any) -> Array:
     """Return values as floating-point numbers of float32 at least."""
-    values = jnp.asarray(values)
-    return values.astype(accumulation_dtype(values.dtype))
+    found: Array = jnp.asarray(values)
+    return found.astype(accumulation_dtype(found.dtype))
 
 
 def _mask_like(where: str, mask: ArrayLike | None, values: Array) -> Array:

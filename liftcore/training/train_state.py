@@ -390,7 +390,8 @@ def _parted(where: str, params: PyTree, variables: Variables | None) -> tuple[Py
 
 def _check_structure(where: str, name: str, before: PyTree, after: PyTree) -> None:
     """Check that a collection still has the same structure, so that a step need not be compiled again."""
-    if jax.tree.structure(before) != jax.tree.structure(after):
+    treedef: Any = jax.tree.structure(before)
+    if treedef != jax.tree.structure(after):
         what = f'the collection "{name}" has other variables than before, such as one more sown value.'
         others = f'{{name: tree for name, tree in variables.items() if name != "{name}"}}'
         raise LiftArgumentError(where, what, f"If nothing needs to be kept, leave it out: `variables={others}`.")

@@ -180,7 +180,7 @@ PUBLIC = {"liftcore"} | {f"liftcore.{name}" for name in liftcore.__all__ if insp
 """The package, and the modules that it offers."""
 
 
-NAMES_OF_USERS = {"Cache", "TrainState", "Variable"}
+NAMES_OF_USERS = {"Accuracy", "Average", "Cache", "Metric", "MultiMetric", "TrainState", "Variable"}
 """Classes of nnx_like under the names that users of NNX know, which the core has for something else."""
 
 
