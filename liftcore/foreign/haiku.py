@@ -1,0 +1,105 @@
+"""`from_haiku`: a function that Haiku transformed, as a function of a scope."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import LiftArgumentError
+from ..scopes.scope import Scope
+from ..typing import Path
+from .keeping import begins, check_model, create, named, stored, write
+
+__all__ = ["from_haiku"]
+
+
+def from_haiku(transformed: Any, *, stream: str = "dropout") -> Callable[..., Any]:
+    """Turn a transformed function of Haiku into a function of a scope.
+
+    Parameters are variables in "params" and states are variables in "state", at the paths that the names of Haiku spell:
+    `mlp/~/linear_0` is the module `linear_0` in the module `~` in the module `mlp`. A call writes the states that
+    changed. In `init`, Haiku's own `init` creates the variables, with a key of the stream "params". Then the function
+    runs once for its result. What this run writes is not kept, as in Haiku.
+
+    Example:
+        >>> import haiku as hk, jax, jax.numpy as jnp, liftcore  # doctest: +SKIP
+        >>> mlp = from_haiku(hk.transform(lambda x: hk.nets.MLP([8, 3])(x)))  # doctest: +SKIP
+        >>> layers = liftcore.scan(
+        ...     lambda scope, x, _: (mlp(scope, x), None),
+        ...     length=4, variable_axes={"params": 0}, split_rngs={"params": True},
+        ... )  # doctest: +SKIP
+        >>> (y, _), variables = liftcore.init(layers)(jax.random.key(0), jnp.ones((1, 3)), None)  # doctest: +SKIP
+        >>> variables["params"]["mlp"]["~"]["linear_0"]["w"].shape  # doctest: +SKIP
+        (4, 3, 8)
+
+    Args:
+        transformed: the result of `hk.transform` or `hk.transform_with_state`, also after `hk.without_apply_rng`.
+        stream: the RNG stream that gives each call its key; without this stream, "params". If the scope has neither,
+            the function runs without a key.
+
+    Returns:
+        `fn(scope, *args, **kwargs)`.
+
+    Raises:
+        LiftArgumentError: if it is not transformed; or, in a call, if a parameter has the path of a module.
+        InvalidRngError: in a call, if the function draws and the scope has no stream.
+    """
+    import haiku as hk
+
+    fits = isinstance(transformed, hk.Transformed | hk.TransformedWithState)
+    check_model("from_haiku", transformed, fits, "a transformed function", "from_haiku(hk.transform(fn))")
+    stateful = isinstance(transformed, hk.TransformedWithState)
+    draws = list(inspect.signature(transformed.apply).parameters)[1 + stateful :][:1] == ["rng"]
+
+    def make(scope: Scope, *args: Any, **kwargs: Any) -> dict[Path, Any]:
+        made = transformed.init(scope.make_rng("params"), *args, **kwargs)
+        params, state = made if stateful else (made, {})
+        return {**_by_path("params", params), **_by_path("state", state)}
+
+    def fn(scope: Scope, *args: Any, **kwargs: Any) -> Any:
+        if begins(scope):
+            made = make(scope, *args, **kwargs)
+            create(scope, made, lambda: made, transformed)
+        held = stored(scope)
+        given = [_by_module("params", held)]
+        if stateful:
+            given.append(_by_module("state", held))
+        if draws:
+            given.append(scope.make_rng(stream) if scope.can_draw(stream) else None)
+        try:
+            result = transformed.apply(*given, *args, **kwargs)
+        except ValueError as error:
+            if draws and given[-1] is None and "PRNGKey" in str(error):
+                scope.make_rng(stream)  # raises the error that says why there is no key
+            raise
+        if not stateful:
+            return result
+        result, state = result
+        write(scope, held, _by_path("state", state))
+        return result
+
+    return named(fn, "haiku")
+
+
+def _by_path(collection: str, tree: Mapping[str, Mapping[str, Any]]) -> dict[Path, Any]:
+    """Return the arrays of Haiku, `{"mlp/~/linear_0": {"w": …}}`, as variables by path."""
+    found = {(collection, *module.split("/"), name): each for module, held in tree.items() for name, each in held.items()}
+    above = {path[:size] for path in found for size in range(2, len(path))}
+    for path in found:
+        if path in above:
+            raise LiftArgumentError(
+                f"from_haiku, {'/'.join(path)}",
+                "an array and a module have this path.",
+                "Give one of them another name.",
+            )
+    return found
+
+
+def _by_module(collection: str, held: Mapping[Path, Any]) -> dict[str, dict[str, Any]]:
+    """Return the variables of a collection as Haiku names them: the inverse of `_by_path`."""
+    tree: dict[str, dict[str, Any]] = {}
+    for (kind, *module, name), value in held.items():
+        if kind == collection:
+            tree.setdefault("/".join(module), {})[name] = value
+    return tree
