@@ -33,15 +33,17 @@ def from_equinox(
     with.
 
     Example:
-        >>> import equinox, jax, jax.numpy as jnp, liftcore  # doctest: +SKIP
-        >>> mlp = from_equinox(lambda key: equinox.nn.MLP(3, 3, 8, 1, key=key))  # doctest: +SKIP
-        >>> layers = liftcore.scan(
-        ...     lambda scope, x, _: (mlp(scope, x), None),
-        ...     length=4, variable_axes={"params": 0}, split_rngs={"params": True},
-        ... )  # doctest: +SKIP
-        >>> (y, _), variables = liftcore.init(layers)(jax.random.key(0), jnp.ones(3), None)  # doctest: +SKIP
-        >>> variables["params"]["layers"]["0"]["weight"].shape  # doctest: +SKIP
-        (4, 8, 3)
+        Four stacked MLPs, each with weights of its own::
+
+            mlp = from_equinox(lambda key: equinox.nn.MLP(3, 3, 8, 1, key=key))
+            layers = liftcore.scan(
+                lambda scope, x, _: (mlp(scope, x), None),
+                length=4,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+            )
+            (y, _), variables = liftcore.init(layers)(jax.random.key(0), jnp.ones(3), None)
+            assert variables["params"]["layers"]["0"]["weight"].shape == (4, 8, 3)
 
     Args:
         model: a model, whose arrays are the initial values, or a pair of a model and its `State`; or a function that
@@ -81,6 +83,7 @@ def from_equinox(
     def fn(scope: Scope, *args: Any, **kwargs: Any) -> Any:
         blueprint = Blueprint.adopt(scope, make, _blueprint)
         made, state = blueprint.read(scope)
+        structure: Any
         before, structure = jax.tree.flatten(state)  # first: a state that is changed in the call is no longer valid
         call, states = called(made, method), ([state] if before else [])
         needs_key = "key" not in kwargs and "key" in inspect.signature(call).parameters
@@ -114,10 +117,14 @@ def _state_names(model: Any, state: Any) -> list[Path]:
     """Return the path of each array of a state: that of its `StateIndex` in the model."""
     import equinox
 
+    structure: Any
     leaves, structure = jax.tree.flatten(state)
     numbers = structure.unflatten(range(len(leaves)))
     names: dict[int, Path] = {}
-    is_index = lambda node: isinstance(node, equinox.nn.StateIndex)  # noqa: E731
+
+    def is_index(node: Any) -> bool:
+        return isinstance(node, equinox.nn.StateIndex)
+
     for place, index in jax.tree.leaves_with_path(model, is_leaf=is_index):
         if is_index(index):
             for below, number in jax.tree.leaves_with_path(numbers.get(index)):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import LiftArgumentError
+from ..scopes.declaring import check_creatable
 from ..scopes.scope import Scope
 from ..typing import Path
 from .keeping import begins, check_model, create, named, stored, write
@@ -17,21 +19,23 @@ __all__ = ["from_haiku"]
 def from_haiku(transformed: Any, *, stream: str = "dropout") -> Callable[..., Any]:
     """Turn a transformed function of Haiku into a function of a scope.
 
-    Parameters are variables in "params" and states are variables in "state", at the paths that the names of Haiku spell:
+    Parameters are variables in "params" and states are variables in "state", at the paths that Haiku's names spell:
     `mlp/~/linear_0` is the module `linear_0` in the module `~` in the module `mlp`. A call writes the states that
     changed. In `init`, Haiku's own `init` creates the variables, with a key of the stream "params". Then the function
     runs once for its result. What this run writes is not kept, as in Haiku.
 
     Example:
-        >>> import haiku as hk, jax, jax.numpy as jnp, liftcore  # doctest: +SKIP
-        >>> mlp = from_haiku(hk.transform(lambda x: hk.nets.MLP([8, 3])(x)))  # doctest: +SKIP
-        >>> layers = liftcore.scan(
-        ...     lambda scope, x, _: (mlp(scope, x), None),
-        ...     length=4, variable_axes={"params": 0}, split_rngs={"params": True},
-        ... )  # doctest: +SKIP
-        >>> (y, _), variables = liftcore.init(layers)(jax.random.key(0), jnp.ones((1, 3)), None)  # doctest: +SKIP
-        >>> variables["params"]["mlp"]["~"]["linear_0"]["w"].shape  # doctest: +SKIP
-        (4, 3, 8)
+        Four stacked MLPs::
+
+            mlp = from_haiku(hk.transform(lambda x: hk.nets.MLP([8, 3])(x)))
+            layers = liftcore.scan(
+                lambda scope, x, _: (mlp(scope, x), None),
+                length=4,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+            )
+            (y, _), variables = liftcore.init(layers)(jax.random.key(0), jnp.ones((1, 3)), None)
+            assert variables["params"]["mlp"]["~"]["linear_0"]["w"].shape == (4, 3, 8)
 
     Args:
         transformed: the result of `hk.transform` or `hk.transform_with_state`, also after `hk.without_apply_rng`.
@@ -62,7 +66,7 @@ def from_haiku(transformed: Any, *, stream: str = "dropout") -> Callable[..., An
             made = make(scope, *args, **kwargs)
             create(scope, made, lambda: made, transformed)
         held = stored(scope)
-        given = [_by_module("params", held)]
+        given: list[Any] = [_by_module("params", held)]
         if stateful:
             given.append(_by_module("state", held))
         if draws:
@@ -72,6 +76,7 @@ def from_haiku(transformed: Any, *, stream: str = "dropout") -> Callable[..., An
         except ValueError as error:
             if draws and given[-1] is None and "PRNGKey" in str(error):
                 scope.make_rng(stream)  # raises the error that says why there is no key
+            _check_found(scope, str(error))
             raise
         if not stateful:
             return result
@@ -82,9 +87,21 @@ def from_haiku(transformed: Any, *, stream: str = "dropout") -> Callable[..., An
     return named(fn, "haiku")
 
 
+_MISSING = re.compile(r"(Unable to retrieve parameter|No value for) '(.+?)' (?:for module|in) '(.+?)'")
+
+
+def _check_found(scope: Scope, text: str) -> None:
+    """Raise our error if a text of Haiku says that an array is missing: a lift may not have passed it in."""
+    if found := _MISSING.match(text):
+        collection = "state" if found[1].startswith("No") else "params"
+        check_creatable(scope.below(tuple(found[3].split("/"))), collection, found[2], made=False)
+
+
 def _by_path(collection: str, tree: Mapping[str, Mapping[str, Any]]) -> dict[Path, Any]:
     """Return the arrays of Haiku, `{"mlp/~/linear_0": {"w": …}}`, as variables by path."""
-    found = {(collection, *module.split("/"), name): each for module, held in tree.items() for name, each in held.items()}
+    found = {
+        (collection, *module.split("/"), name): each for module, held in tree.items() for name, each in held.items()
+    }
     above = {path[:size] for path in found for size in range(2, len(path))}
     for path in found:
         if path in above:

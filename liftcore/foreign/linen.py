@@ -32,15 +32,17 @@ def from_linen(module: Any, *, method: str | Callable[..., Any] | None = None) -
     gives. A lift of flax inside the module is the exception: it starts from keys that the scope draws.
 
     Example:
-        >>> import flax.linen, jax, jax.numpy as jnp, liftcore  # doctest: +SKIP
-        >>> dense = from_linen(flax.linen.Dense(3))  # doctest: +SKIP
-        >>> layers = liftcore.scan(
-        ...     lambda scope, x, _: (dense(scope, x), None),
-        ...     length=4, variable_axes={"params": 0}, split_rngs={"params": True},
-        ... )  # doctest: +SKIP
-        >>> (y, _), variables = liftcore.init(layers)(jax.random.key(0), jnp.ones(3), None)  # doctest: +SKIP
-        >>> variables["params"]["kernel"].shape  # doctest: +SKIP
-        (4, 3, 3)
+        Four stacked layers::
+
+            dense = from_linen(flax.linen.Dense(3))
+            layers = liftcore.scan(
+                lambda scope, x, _: (dense(scope, x), None),
+                length=4,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+            )
+            (y, _), variables = liftcore.init(layers)(jax.random.key(0), jnp.ones(3), None)
+            assert variables["params"]["kernel"].shape == (4, 3, 3)
 
     Args:
         module: a module, not bound to variables.
@@ -67,9 +69,13 @@ def from_linen(module: Any, *, method: str | Callable[..., Any] | None = None) -
 @functools.cache
 def _scope_class() -> Any:
     """Return the class of scopes of flax that stand on scopes of ours."""
+    return type("ScopeOnScope", (OnScope, _core().Scope), {})
+
+
+def _core() -> Any:
     import flax.core
 
-    return type("ScopeOnScope", (OnScope, flax.core.Scope), {})
+    return flax.core
 
 
 class OnScope:
@@ -82,16 +88,18 @@ class OnScope:
         root: the scope at the root; None at the root.
     """
 
-    def __init__(self, ours: Scope, *, owner: Any = None, parent: Any = None, root: Any = None) -> None:
-        import flax.core
+    root: Any
+    _check_valid: Callable[[], None]
+    default_name: Callable[[str], str]
 
+    def __init__(self, ours: Scope, *, owner: Any = None, parent: Any = None, root: Any = None) -> None:
         self.ours, self._owner, self.parent, self._root = ours, owner, parent, root
         self.name = None if parent is None else ours.name
         self.path = self.debug_path = () if parent is None else (*parent.path, ours.name)
         self.mutable = _mutable(ours) if root is None else root.mutable
-        self.flags = flax.core.freeze({"initializing": ours.is_initializing()})
+        self.flags = _core().freeze({"initializing": ours.is_initializing()})
         self.reservations = collections.defaultdict[str, set[str | None]](set)
-        self.trace_level = flax.core.tracers.current_trace()
+        self.trace_level = _core().tracers.current_trace()
         self._invalid = False
 
     def __eq__(self, other: object) -> bool:
@@ -136,7 +144,7 @@ class OnScope:
         return self._variables
 
     def is_mutable_collection(self, col: str) -> bool:
-        """Return whether variables of a collection may be written, or whether sown values leave a lift by themselves."""
+        """Return whether variables of a collection may be written, or sown and passed out of all lifts."""
         return _is_mutable(self.ours, col)
 
     def has_variable(self, col: str, name: str) -> bool:
@@ -188,11 +196,9 @@ class OnScope:
         **kwargs: Any,
     ) -> Any:
         """Return a variable of flax; create it if there is none."""
-        import flax.core
-
         self.reserve(name, col)
         self._create(col, name, init_fn, False, args, kwargs)
-        return flax.core.scope.Variable(self, col, name, unbox=unbox)
+        return _core().scope.Variable(self, col, name, unbox=unbox)
 
     def _create(self, col: str, name: str, init_fn: Any, keyed: bool, args: Any, kwargs: Any) -> None:
         """Create a variable if there is none."""
@@ -214,10 +220,8 @@ class OnScope:
     @property
     def rngs(self) -> dict[str, Any]:
         """The streams for a lift of flax: each begins from a new key of ours."""
-        import flax.core
-
         names = [name for name in self.ours.given_rngs if self.ours.has_rng(name)]
-        return {name: flax.core.scope.LazyRng.create(self.ours.make_rng(name)) for name in names}
+        return {name: _core().scope.LazyRng.create(self.ours.make_rng(name)) for name in names}
 
     @rngs.setter
     def rngs(self, _: Any) -> None:
@@ -240,11 +244,9 @@ def _is_mutable(scope: Scope, collection: str) -> bool:
 
 def _mutable(scope: Scope) -> Any:
     """Return flax's filter of the mutable collections."""
-    import flax.core
-
     names = {*names_in(scope.tree.outermost().mutable), *scope.collections, INTERMEDIATES}
     if _is_mutable(scope, "any other"):
-        return flax.core.DenyList(sorted(name for name in names if not _is_mutable(scope, name)))
+        return _core().DenyList(sorted(name for name in names if not _is_mutable(scope, name)))
     return sorted(name for name in names if _is_mutable(scope, name))
 
 
@@ -290,27 +292,26 @@ def _ours(value: Any) -> Any:
     """Return a value with boxes of ours in place of those of flax."""
     if meta.is_array_type(type(value)):
         return value
-    import flax.core.meta
+    boxes = _core().meta
 
     def ours(leaf: Any) -> Any:
-        if type(leaf) is flax.core.meta.Partitioned:
+        if type(leaf) is boxes.Partitioned:
             return meta.Partitioned(leaf.value, leaf.names, leaf.mesh)
-        return Boxed(leaf) if flax.core.meta.is_axis_metadata(leaf) else leaf
+        return Boxed(leaf) if boxes.is_axis_metadata(leaf) else leaf
 
-    return jax.tree.map(ours, value, is_leaf=flax.core.meta.is_axis_metadata)
+    return jax.tree.map(ours, value, is_leaf=boxes.is_axis_metadata)
 
 
 def _theirs(value: Any) -> Any:
     """Return a value with boxes of flax in place of ours: the inverse of `_ours`."""
     if not meta.has_boxes(value):
         return value
-    import flax.core.meta
 
     def theirs(leaf: Any) -> Any:
         if isinstance(leaf, Boxed):
             return leaf.box
         if isinstance(leaf, meta.Partitioned):
-            return flax.core.meta.Partitioned(leaf.value, leaf.names, leaf.mesh)
+            return _core().meta.Partitioned(leaf.value, leaf.names, leaf.mesh)
         return leaf
 
     return jax.tree.map(theirs, value, is_leaf=meta.is_box)

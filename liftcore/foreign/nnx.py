@@ -28,15 +28,17 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
     began with.
 
     Example:
-        >>> import flax.nnx, jax, jax.numpy as jnp, liftcore  # doctest: +SKIP
-        >>> linear = from_nnx(lambda rngs: flax.nnx.Linear(3, 3, rngs=rngs))  # doctest: +SKIP
-        >>> layers = liftcore.scan(
-        ...     lambda scope, x, _: (linear(scope, x), None),
-        ...     length=4, variable_axes={"params": 0}, split_rngs={"params": True},
-        ... )  # doctest: +SKIP
-        >>> (y, _), variables = liftcore.init(layers)(jax.random.key(0), jnp.ones(3), None)  # doctest: +SKIP
-        >>> variables["params"]["kernel"].shape  # doctest: +SKIP
-        (4, 3, 3)
+        Four stacked layers, each with weights of its own::
+
+            linear = from_nnx(lambda rngs: flax.nnx.Linear(3, 3, rngs=rngs))
+            layers = liftcore.scan(
+                lambda scope, x, _: (linear(scope, x), None),
+                length=4,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+            )
+            (y, _), variables = liftcore.init(layers)(jax.random.key(0), jnp.ones(3), None)
+            assert variables["params"]["kernel"].shape == (4, 3, 3)
 
     Args:
         model: an object, whose arrays are the initial values; or a function that makes one from `flax.nnx.Rngs`, for
