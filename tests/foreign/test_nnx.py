@@ -103,17 +103,14 @@ def test_scanned_and_rematerialized_blocks_equal_a_loop_of_the_original() -> Non
 
 
 def test_a_given_object_keeps_its_weights_and_is_not_changed() -> None:
-    block = Block(nnx.Rngs(3))
+    block = Block(nnx.Rngs(params=3, dropout=4))
     before = jax.tree.map(jnp.copy, nnx.state(block, nnx.Param, nnx.BatchStat))
     fn = from_nnx(block)
     _, variables = liftcore.init(fn)(RNGS, X)
     assert_same(variables["params"]["linear"]["kernel"], block.linear.kernel.get_value())
-    liftcore.apply(fn, mutable="batch_stats")(variables, X, rngs=DROPOUT)
-    jax.grad(
-        lambda params: liftcore.apply(fn, mutable="batch_stats")({**variables, "params": params}, X, rngs=DROPOUT)[
-            0
-        ].sum()
-    )(variables["params"])
+    call = liftcore.apply(fn, mutable="batch_stats")
+    call(variables, X, rngs=DROPOUT)
+    jax.grad(lambda params: call({**variables, "params": params}, X, rngs=DROPOUT)[0].sum())(variables["params"])
     assert_same(jax.tree.leaves(nnx.state(block, nnx.Param, nnx.BatchStat)), jax.tree.leaves(before))
 
 
