@@ -24,7 +24,7 @@ SECTIONS = (
     "liftcore.filters", "liftcore.rng",
     "liftcore.serialization", "liftcore.checkpoints", "liftcore.checkpoints.Checkpoints",
     "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.cursor", "liftcore.typing",
-    "liftcore.training", "liftcore.training.orbax_utils", "liftcore.generation", "liftcore.scope",
+    "liftcore.training", "liftcore.training.orbax_utils", "liftcore.generation", "liftcore.foreign", "liftcore.scope",
     "liftcore.pipeline", "liftcore.meta", "liftcore.mesh_specs", "liftcore.statics", "liftcore.leaves",
     "liftcore.diagnostics", "liftcore.owners", "liftcore.cycles", "liftcore.caches", "liftcore.pickling",
     "liftcore.lazy", "liftcore.errors",

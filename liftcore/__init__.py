@@ -19,6 +19,7 @@ functions. JAX's transformations exist here in lifted form for such functions, a
     on a mesh      init_sharded; liftcore.mesh_specs
     edits          liftcore.cursor
     on disk        liftcore.checkpoints
+    from elsewhere liftcore.foreign: models of flax, Haiku and Equinox
     caches         clear_caches; liftcore.caches
     others         liftcore.cycles, errors, lazy, leaves, meta, owners, pickling, rng, serialization, statics,
                    struct, frozen_dict, traverse_util, typing

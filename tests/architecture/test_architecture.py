@@ -39,7 +39,7 @@ LEVELS = (
     {"pipeline", "entry", "checkpoints", "sharded_init"},
     {"runners"},
     {"lift", "nn", "diagnostics"},
-    {"training", "generation", "doctor", "scope"},
+    {"training", "generation", "doctor", "scope", "foreign"},
 )
 """The rooms and files of liftcore; each imports from its own level and those above it here."""
 

@@ -1,0 +1,6 @@
+from .equinox import from_equinox
+from .haiku import from_haiku
+from .linen import from_linen
+from .nnx import from_nnx
+
+__all__ = ["from_equinox", "from_haiku", "from_linen", "from_nnx"]

@@ -1,0 +1,171 @@
+"""`from_nnx`: an object of `flax.nnx` as a function of a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import LiftArgumentError, name_of
+from ..owners import call_maker
+from ..scopes.scope import Scope
+from ..typing import Path
+from .keeping import INTERMEDIATES, begins, called, check_model, create, named, stored, write
+
+__all__ = ["from_nnx"]
+
+
+def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Turn an object of `flax.nnx` into a function of a scope.
+
+    Its variables are variables at the paths of their attributes. The kind decides the collection: `Param` goes into
+    "params", `BatchStat` into "batch_stats", and a kind of your own into the collection that
+    `flax.nnx.register_variable_name` names. A call writes the variables that changed. In each call, each RNG stream of
+    the object gets a new key, drawn from the stream of its name in the scope ("params", if the scope has none). Changes
+    of attributes that are not variables are lost after the call. In `init`, variables keep the values that the object
+    began with.
+
+    Example:
+        Four stacked layers, each with weights of its own::
+
+            linear = from_nnx(lambda rngs: flax.nnx.Linear(3, 3, rngs=rngs))
+            layers = liftcore.scan(
+                lambda scope, x, _: (linear(scope, x), None),
+                length=4,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+            )
+            (y, _), variables = liftcore.init(layers)(jax.random.key(0), jnp.ones(3), None)
+            assert variables["params"]["kernel"].shape == (4, 3, 3)
+
+    Args:
+        model: an object, whose arrays are the initial values; or a function that makes one from `flax.nnx.Rngs`, for
+            new values in each element of a lift.
+        method: the name of a method to call; or a function, which is called as `method(object, *args, **kwargs)`.
+
+    Returns:
+        `fn(scope, *args, **kwargs)`.
+
+    Raises:
+        LiftArgumentError: if it is neither an object nor a function; or, in a call, if the call makes a variable that
+            its constructor does not make.
+        InvalidRngError: in a call, if the object draws and the scope has no stream.
+        ModifyScopeVariableError: in a call, if a variable changes and its collection is immutable.
+    """
+    from flax import nnx
+
+    given = isinstance(model, nnx.Module)
+    fits = given or (callable(model) and not (isinstance(model, type) and issubclass(model, nnx.Module)))
+    check_model("from_nnx", model, fits, "an object or a function of `rngs`", "from_nnx(lambda rngs: module)")
+
+    def make(scope: Scope) -> tuple[Any, dict[tuple[Any, ...], Any]]:
+        keys = {name: scope.make_rng(name) for name in _streams(scope) if scope.can_draw(name)}
+        return _split(call_maker("from_nnx", model, "`Rngs`", nnx.Rngs(**keys)))
+
+    def types(scope: Scope) -> tuple[Any, dict[tuple[Any, ...], Any]]:
+        keys = {name: jax.random.key(0) for name in _streams(scope)}
+        return _split(nnx.eval_shape(lambda: call_maker("from_nnx", model, "`Rngs`", nnx.Rngs(**keys))))
+
+    def fn(scope: Scope, *args: Any, **kwargs: Any) -> Any:
+        starts = begins(scope) and not given
+        definition, variables = _split(model) if given else make(scope) if starts else types(scope)
+        paths = {names: _path(names, each) for names, each in variables.items() if not _is_random(each)}
+        known = _values(variables, paths)
+        create(scope, known, (lambda: known) if given or starts else lambda: _values(make(scope)[1], paths), definition)
+        held = stored(scope)
+        random = _drawn(scope, variables)
+        states = {names: _value(each) for names, each in random.items()}  # before the call, which changes them in place
+        values = {**random, **{names: _with_value(variables[names], held[path]) for names, path in paths.items()}}
+        built = nnx.merge(definition, nnx.from_flat_state(values))
+        result = called(built, method)(*args, **kwargs)
+        _check_drawn(scope, states, after := _split(built)[1])
+        changed = {_path(names, each): _value(each) for names, each in after.items() if names not in random}
+        _keep(scope, {path: held[path] for path in paths.values()}, changed)
+        return result
+
+    return named(fn, type(model).__name__ if given else name_of(model))
+
+
+def _streams(scope: Scope) -> dict[str, None]:
+    """Return the names of the streams that a constructor gets."""
+    return dict.fromkeys(("params", *scope.given_rngs, "default"))
+
+
+def _split(node: Any) -> tuple[Any, dict[tuple[Any, ...], Any]]:
+    """Return the definition of an object, and its variables by path."""
+    from flax import nnx
+
+    definition, state = nnx.split(node)
+    return definition, dict(nnx.to_flat_state(state))
+
+
+def _is_random(variable: Any) -> bool:
+    from flax import nnx
+
+    return isinstance(variable, nnx.RngState)
+
+
+def _path(names: tuple[Any, ...], variable: Any) -> Path:
+    """Return the path of a variable: its collection, and the names that lead to it."""
+    from flax import nnx
+
+    is_variable = isinstance(variable, nnx.Variable)
+    collection = nnx.variable_name_from_type(type(variable), allow_register=True) if is_variable else "constants"
+    return (collection, *map(str, names))
+
+
+def _value(variable: Any) -> Any:
+    return variable.get_raw_value() if hasattr(variable, "get_raw_value") else variable
+
+
+def _values(variables: Mapping[tuple[Any, ...], Any], paths: Mapping[tuple[Any, ...], Path]) -> dict[Path, Any]:
+    """Return the values of variables by path."""
+    return {path: _value(variables[names]) for names, path in paths.items()}
+
+
+def _with_value(variable: Any, value: Any) -> Any:
+    return variable.replace(value) if hasattr(variable, "get_raw_value") else value
+
+
+def _drawn(scope: Scope, variables: Mapping[tuple[Any, ...], Any]) -> dict[tuple[Any, ...], Any]:
+    """Return the states of RNG streams for one call: a new key for each stream that the scope has, and no draws."""
+    found = {}
+    for names, variable in variables.items():
+        if _is_random(variable):
+            shape, tag = _value(variable).shape, variable.get_metadata("tag", "default")
+            if jnp.issubdtype(_value(variable).dtype, jax.dtypes.prng_key):
+                key = scope.make_rng(tag) if scope.can_draw(tag) else jax.random.key(0)
+                key = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+                found[names] = variable.replace(jax.random.split(key, shape) if shape else key)
+            else:
+                found[names] = variable.replace(jnp.zeros(shape, jnp.uint32))
+    return found
+
+
+def _check_drawn(scope: Scope, before: Mapping[tuple[Any, ...], Any], after: Mapping[tuple[Any, ...], Any]) -> None:
+    """Raise an error if a call drew from a stream that the scope lacks: the state of the stream is another."""
+    for names, value in before.items():
+        if names in after and _value(after[names]) is not value:
+            tag = after[names].get_metadata("tag", "default")
+            if not scope.can_draw(tag):
+                scope.make_rng(tag)  # raises the error that says why there is no key
+
+
+def _keep(scope: Scope, held: Mapping[Path, Any], after: Mapping[Path, Any]) -> None:
+    """Write the variables that a call changed, and sow those that it sowed."""
+    write(scope, held, {path: value for path, value in after.items() if path in held})
+    if scope.is_initializing():
+        return
+    for path, value in after.items():
+        if path in held:
+            continue
+        if path[0] != INTERMEDIATES:
+            raise LiftArgumentError(
+                f"from_nnx, {'/'.join(path)}",
+                "the call made this variable, but the constructor did not.",
+                "Make it in the function that you pass to `from_nnx`.",
+            )
+        for each in value if isinstance(value, tuple) else (value,):
+            scope.below(path[1:-1]).sow(INTERMEDIATES, path[-1], each)

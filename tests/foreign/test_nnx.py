@@ -1,0 +1,169 @@
+"""`from_nnx`: objects of `flax.nnx` in scopes. Their numbers are also those of `nnx_like`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import liftcore
+import nnx_like
+from liftcore import errors
+from liftcore.foreign import from_nnx
+from tests.foreign.comparing import DROPOUT, KEY, RNGS, X, assert_same, deep, drawn, layer, shapes
+
+nnx = pytest.importorskip("flax.nnx")
+
+STATISTICS = ("params", "batch_stats")
+
+
+def block_of(nnx: Any) -> Any:
+    """The block, by one of the two libraries."""
+
+    class Block(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.linear = nnx.Linear(8, 8, rngs=rngs)
+            self.norm = nnx.BatchNorm(8, rngs=rngs)
+            self.attention = nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs)
+            self.first, self.second = nnx.Dropout(0.5, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return x + self.second(self.attention(self.first(self.norm(self.linear(x)))))
+
+        def encode(self, x: Any) -> Any:
+            return self.linear(x)
+
+    return Block
+
+
+Block = block_of(nnx)
+FN = from_nnx(lambda rngs: Block(rngs))
+
+
+def with_variables(variables: Any, keys: Any) -> Any:
+    """The object with these variables, and with a key for each of its two dropouts."""
+    block = Block(nnx.Rngs(0))
+    for names, held in nnx.to_flat_state(nnx.state(block, nnx.Not(nnx.RngState))):
+        collection = nnx.variable_name_from_type(type(held))
+        held.set_value(functools.reduce(lambda tree, name: tree[name], names, variables[collection]))
+    for dropout, key in zip((block.first, block.second), keys, strict=True):
+        dropout.rngs.key.set_value(key)
+        dropout.rngs.count.set_value(jnp.uint32(0))
+    return block
+
+
+def two_keys(rngs: Any) -> Any:
+    return liftcore.apply(lambda scope: (scope.make_rng("dropout"), scope.make_rng("dropout")))({}, rngs=rngs)
+
+
+def test_init_makes_what_the_constructor_makes() -> None:
+    _, variables = liftcore.init(FN)(RNGS, X)
+    block = Block(nnx.Rngs(**{name: drawn(name, RNGS) for name in RNGS}))
+    kept = nnx.state(block, nnx.Not(nnx.RngState))
+    assert len(jax.tree.leaves(variables)) == len(jax.tree.leaves(kept))
+    assert_same(variables["params"]["attention"]["query"]["kernel"], block.attention.query.kernel.get_value())
+    assert_same(variables["batch_stats"]["norm"]["mean"], block.norm.mean.get_value())
+
+
+def test_a_call_equals_that_of_the_object() -> None:
+    _, variables = liftcore.init(FN)(RNGS, X)
+    y, changed = liftcore.apply(FN, mutable="batch_stats")(variables, X, rngs=DROPOUT)
+    block = with_variables(variables, two_keys(DROPOUT))
+    assert_same(y, block(X))
+    assert_same(changed["batch_stats"]["norm"]["mean"], block.norm.mean.get_value())
+
+
+def test_our_objects_have_the_same_numbers() -> None:
+    ours = block_of(nnx_like)
+
+    def adopted(scope: liftcore.Scope, x: Any) -> Any:
+        return nnx_like.bridge.adopt(scope, lambda rngs: ours(rngs))(x)
+
+    variables = liftcore.lazy_init(adopted)(RNGS, X)
+    assert_same(liftcore.lazy_init(FN)(RNGS, X)["params"], variables["params"])
+    apply = liftcore.apply(adopted, mutable="batch_stats")(variables, X, rngs=DROPOUT)
+    assert_same(liftcore.apply(FN, mutable="batch_stats")(variables, X, rngs=DROPOUT), apply)
+
+
+def test_scanned_and_rematerialized_blocks_equal_a_loop_of_the_original() -> None:
+    fn = deep(FN, STATISTICS)
+    _, variables = liftcore.init(fn)(RNGS, X)
+    assert variables["params"]["linear"]["kernel"].shape == (3, 8, 8)
+    y, changed = jax.jit(liftcore.apply(fn, mutable="batch_stats"))(variables, X, rngs=DROPOUT)
+    keys, x, means = jax.random.split(DROPOUT["dropout"], 3), X, []
+    for number in range(3):
+        block = with_variables(layer(variables, number), two_keys({"dropout": keys[number]}))
+        x = block(x)
+        means.append(block.norm.mean.get_value())
+    assert jnp.allclose(y, x, atol=1e-5)
+    assert jnp.allclose(changed["batch_stats"]["norm"]["mean"], jnp.stack(means), atol=1e-6)
+
+
+def test_a_given_object_keeps_its_weights_and_is_not_changed() -> None:
+    block = Block(nnx.Rngs(params=3, dropout=4))
+    before = jax.tree.map(jnp.copy, nnx.state(block, nnx.Param, nnx.BatchStat))
+    fn = from_nnx(block)
+    _, variables = liftcore.init(fn)(RNGS, X)
+    assert_same(variables["params"]["linear"]["kernel"], block.linear.kernel.get_value())
+    call = liftcore.apply(fn, mutable="batch_stats")
+    call(variables, X, rngs=DROPOUT)
+    jax.grad(lambda params: call({**variables, "params": params}, X, rngs=DROPOUT)[0].sum())(variables["params"])
+    assert_same(jax.tree.leaves(nnx.state(block, nnx.Param, nnx.BatchStat)), jax.tree.leaves(before))
+
+
+def test_methods() -> None:
+    _, variables = liftcore.init(FN)(RNGS, X)
+    expected = with_variables(variables, two_keys(DROPOUT)).encode(X)
+    for method in ("encode", lambda block, x: block.linear(x)):
+        fn = from_nnx(lambda rngs: Block(rngs), method=method)
+        assert_same(liftcore.apply(fn)(variables, X), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Using 'Module.sow")
+def test_sown_values_pass_through_our_lifts() -> None:
+    class Sowing(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.linear = nnx.Linear(8, 8, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            self.sow(nnx.Intermediate, "h", x)
+            return self.linear(x)
+
+    fn = deep(from_nnx(lambda rngs: Sowing(rngs)))
+    _, variables = liftcore.init(fn)(KEY, X)
+    _, sown = liftcore.apply(fn, mutable="intermediates")(variables, X)
+    assert shapes(sown) == {"intermediates": {"h": ((3, *X.shape),)}}
+
+
+def test_missing_streams_and_collections_are_our_errors() -> None:
+    _, variables = liftcore.init(FN)(RNGS, X)
+    with pytest.raises(errors.InvalidRngError, match="no RNG stream"):
+        liftcore.apply(FN, mutable="batch_stats")(variables, X)
+    with pytest.raises(errors.ModifyScopeVariableError, match="batch_stats"):
+        liftcore.apply(FN)(variables, X, rngs=DROPOUT)
+    with pytest.raises(errors.ScopeCollectionNotFound, match="batch_stats"):
+        liftcore.apply(FN)({"params": variables["params"]}, X, rngs=DROPOUT)
+    mapped = liftcore.vmap(FN, variable_axes=dict.fromkeys(STATISTICS))
+    with pytest.raises(errors.UnliftedStreamError, match="split_rngs"):
+        liftcore.apply(mapped, mutable="batch_stats")(variables, X[None], rngs=DROPOUT)
+
+
+def test_a_variable_that_only_a_call_makes_is_an_error() -> None:
+    class Late(nnx.Module):
+        def __call__(self, x: Any) -> Any:
+            self.count = nnx.BatchStat(jnp.zeros(()))
+            return x
+
+    with pytest.raises(errors.LiftArgumentError, match="Make it in the function that you pass"):
+        liftcore.apply(from_nnx(lambda rngs: Late()), mutable="batch_stats")({}, X)
+
+
+def test_what_is_no_object_is_an_error() -> None:
+    for wrong in (Block, 3):
+        with pytest.raises(errors.LiftArgumentError, match=r"`from_nnx\(lambda rngs: module\)`"):
+            from_nnx(wrong)
+    with pytest.raises(errors.WrongStyleError, match=r"nnx\.bridge\.adopt"):
+        from_nnx(nnx_like.Linear(3, 3, rngs=nnx_like.Rngs(0)))
