@@ -230,7 +230,10 @@ def scan(
                 parts = parts_of(groups, args, in_prefix, "", "in_axes")[0]
                 raise differing(groups, out_axes, parts, "iterations") from error
             ys = outside.leave(scope, ys, home, change)
-        return _joined(outside.given(carry), ys, out_axes, given_back)
+        carry = outside.given(carry)
+        if out_axes is Carry:
+            return carry
+        return ys if given_back is None else _with(ys, given_back, carry)
 
     return wrapped
 
@@ -335,12 +338,6 @@ def _parted(where: str, result: Any, out_axes: Any, place: int | None) -> tuple[
             "Return a tuple with one value for each of `out_axes`.",
         )
     return result[place], tuple([one for number, one in enumerate(result) if number != place])
-
-
-def _joined(carry: Any, ys: Any, out_axes: Any, place: int | None) -> Any:
-    if out_axes is Carry:
-        return carry
-    return ys if place is None else _with(ys, place, carry)
 
 
 def _check_no_new(where: str, groups: Groups, home: Mapping[str, Any]) -> None:

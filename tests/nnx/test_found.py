@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import nnx_like as nnx
 from liftcore.errors import LiftArgumentError, UnmatchedFilterError
+from nnx_like.crossing.groups import Groups
 
 
 class Counter(nnx.Module):
@@ -102,6 +103,15 @@ def test_shard_map_takes_none_for_no_result(mesh):
 
     nnx.shard_map(f, mesh=mesh, in_specs=(nnx.StateSharding({nnx.Param: P("a"), ...: P()}),), out_specs=None)(model)
     assert model.n[...] == 1
+
+
+def test_two_shardings_that_print_alike_are_two_groups(mesh):
+    groups, other = Groups("test", "sharding"), Mesh(mesh.devices[::-1], ("a",))
+    one, two = NamedSharding(mesh, P("a")), NamedSharding(other, P("a"))
+    names = [groups.group(sharding).name for sharding in (one, two, one)]
+    assert str(one) == str(two)
+    assert names[0] == names[2] != names[1]
+    assert [groups.specs[name] == sharding for name, sharding in zip(names, (one, two, one), strict=True)] == [True] * 3
 
 
 def test_variables_stay_where_shardings_moved_them(mesh):
