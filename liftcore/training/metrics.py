@@ -239,7 +239,8 @@ def evaluate(
         state: anything that `jit` takes: a `TrainState`, variables, or a model.
         batches: the batches: pytrees of arrays with the examples on their first axis.
         metrics: the metrics. By default, the `Average` of each value that `fn` returns.
-        jit: the transformation that compiles, such as `nnx_like.jit` for objects.
+        jit: the transformation that compiles: `nnx_like.jit` for objects, `equinox_like.filter_jit` for modules with
+            functions among their leaves.
 
     Returns:
         What `compute` of the metrics returns: by default, and for a `MultiMetric`, a dict of arrays of shape `()`.

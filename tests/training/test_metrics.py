@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import equinox_like as eqx
 import nnx_like as nnx
+import pax_like as pax
 from liftcore.errors import AxisSizeError, LiftArgumentError
 from liftcore.serialization import from_bytes, to_bytes
 from liftcore.struct import field
@@ -135,11 +137,31 @@ def test_an_evaluation_averages_what_it_is_given() -> None:
     assert close(found["square"], ((2 * x) ** 2 * valid).sum() / valid.sum())
 
 
-def test_an_evaluation_continues_from_metrics_and_takes_objects() -> None:
+def test_an_evaluation_continues_from_metrics() -> None:
     begun = Average("loss").update(loss=np.zeros(10))
     assert close(evaluate(measure, 1.0, [tuple(over(slice(None)).values())], begun), LOSSES.mean() / 2)
-    net = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
-    found = evaluate(lambda net, x: {"out": net(x)}, net, [LOGITS[:8], LOGITS[8:]], jit=nnx.jit)
+
+
+class Layer(eqx.Module):
+    w: Any
+    activation: Any
+
+    def __call__(self, x: Any) -> Any:
+        return self.activation(x @ self.w)
+
+
+STYLES = {
+    "nnx_like": (lambda: nnx.Linear(3, 1, rngs=nnx.Rngs(0)), nnx.jit),
+    "pax_like": (lambda: pax.Linear(3, 1, key=jax.random.key(0)), jax.jit),
+    "equinox_like": (lambda: Layer(jnp.ones((3, 1)), jnp.tanh), eqx.filter_jit),
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_an_evaluation_takes_models_of_all_styles(style: str) -> None:
+    make, jit = STYLES[style]
+    net: Any = make()
+    found = evaluate(lambda net, x: {"out": net(x)}, net, [LOGITS[:8], LOGITS[8:]], jit=jit)
     assert close(found["out"], net(LOGITS).mean())
 
 
