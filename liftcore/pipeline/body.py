@@ -299,6 +299,7 @@ class Body:
             )
         for root in run.roots:
             root.check_valid()
+        sown: tuple[tuple[Sown, ...], ...]
         groups, sown = self.unchanged, ((),) * len(run.roots)
         if not shared or any(root.tree.created or root.tree.written or root.tree.sown for root in run.roots):
             groups, sown = repack(self.layout, run.roots)
