@@ -116,8 +116,7 @@ def scan(
         carry, args, kwargs = _carry(body, args, kwargs)
         arguments = Arguments(body, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
-        fix = _LENGTH + words().aside(_AFTER_CARRY)
-        size_of = functools.partial(arguments.size, length, axes=axes.in_axes, fix=fix)
+        size_of = functools.partial(arguments.size, length, axes=axes.in_axes, fix=_LENGTH, aside=_AFTER_CARRY)
         stacked = boxes_inside(body, stacked, axes.in_axes, metadata_params, size_of)
         size = size_of(stacked)
         keys = split_keys(rng_groups, key_axes, size)
@@ -125,7 +124,7 @@ def scan(
         def iteration(body: Body, shared: Any, state: Any, slices: Any) -> tuple[Any, Any, Any]:
             (carried, carry), (stacked, rngs, args, kwargs) = state, others.join(slices)
             result, groups = body([shared, carried, *stacked], rngs, carry, *args, **kwargs)
-            return *_pair(body.where, result), groups
+            return *_pair(body, result), groups
 
         sliced, along, others = arguments.split_with(stacked, axes.in_axes, keys, key_axes)
         xs = [to_front(leaf, axis) for leaf, axis in zip(sliced, along, strict=True)]
@@ -167,10 +166,10 @@ def _carry(body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[A
     return kwargs[names[0]], (), {name: value for name, value in kwargs.items() if name != names[0]}
 
 
-def _pair(where: str, result: Any) -> tuple[Any, Any]:
+def _pair(body: Body, result: Any) -> tuple[Any, Any]:
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise LiftArgumentError(
-            where,
+            body.where,
             f"the body must return a pair, the next carry and the values to stack; given {shown(result)}.",
             "Write `return carry, ys`, or `return carry, None`.",
         )
