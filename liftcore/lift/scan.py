@@ -116,8 +116,7 @@ def scan(
         carry, args, kwargs = (args[0], args[1:], kwargs) if args else _named_carry(body, kwargs)
         arguments = Arguments(body, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
-        fix = _LENGTH + words().aside(_AFTER_CARRY)
-        size_of = functools.partial(arguments.size, length, axes=axes.in_axes, fix=fix)
+        size_of = functools.partial(arguments.size, length, axes=axes.in_axes, fix=_LENGTH, aside=_AFTER_CARRY)
         stacked = boxes_inside(body, stacked, axes.in_axes, metadata_params, size_of)
         size = size_of(stacked)
         keys = split_keys(rng_groups, key_axes, size)

@@ -273,7 +273,7 @@ class Arguments:
         self._kwarg_axes = [] if isinstance(kw_axes, int) and not kwargs else keyword_axes(kw_axes, kwargs)
         self._axes = [*self._arg_axes, *self._kwarg_axes]
 
-    def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str) -> int:
+    def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str, aside: str = "") -> int:
         """Return the size of the axis that the arguments share with groups of variables.
 
         Args:
@@ -281,6 +281,7 @@ class Arguments:
             groups: the groups of variables.
             axes: the axis of each group.
             fix: the fix of the error message if the size is unknown.
+            aside: a clause after it, about the arguments of the core.
 
         Raises:
             AxisSizeError: if sizes disagree, a value lacks the axis, or there is no size at all.
@@ -297,7 +298,8 @@ class Arguments:
         shapes = (one for part in named for one in _shapes(*part))
         size = common_size(self._body.where, shapes, given, share, variable=variable)
         if size is None:
-            raise AxisSizeError(self._body.where, "nothing is mapped, so the size of the axis is unknown.", fix)
+            what = "nothing is mapped, so the size of the axis is unknown."
+            raise AxisSizeError(self._body.where, what, fix + words().aside(aside))
         return size
 
     def _sharing(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis]) -> tuple[str, str | None]:
