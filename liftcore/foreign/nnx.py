@@ -41,8 +41,8 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
             assert variables["params"]["kernel"].shape == (4, 3, 3)
 
     Args:
-        model: an object, whose present arrays are the initial values; or a function that makes one from `flax.nnx.Rngs`, for
-            new values in each element of a lift.
+        model: an object, whose present arrays are the initial values; or a function that makes one from
+            `flax.nnx.Rngs`, for new values in each element of a lift.
         method: the name of a method to call; or a function, which is called as `method(object, *args, **kwargs)`.
 
     Returns:
