@@ -41,8 +41,8 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
             assert variables["params"]["kernel"].shape == (4, 3, 3)
 
     Args:
-        model: an object, whose arrays are the initial values; or a function that makes one from `flax.nnx.Rngs`, for
-            new values in each element of a lift.
+        model: an object, whose present arrays are the initial values; or a function that makes one from
+            `flax.nnx.Rngs`, for new values in each element of a lift.
         method: the name of a method to call; or a function, which is called as `method(object, *args, **kwargs)`.
 
     Returns:
@@ -60,6 +60,8 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
     fits = given or (callable(model) and not (isinstance(model, type) and issubclass(model, nnx.Module)))
     check_model("from_nnx", model, fits, "an object or a function of `rngs`", "from_nnx(lambda rngs: module)")
 
+    kept = _copied(*_split(model)) if given else None
+
     def make(scope: Scope) -> tuple[Any, dict[tuple[Any, ...], Any]]:
         keys = {name: scope.make_rng(name) for name in _streams(scope) if scope.can_draw(name)}
         return _split(call_maker("from_nnx", model, "`Rngs`", nnx.Rngs(**keys)))
@@ -69,11 +71,11 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
         return _split(nnx.eval_shape(lambda: call_maker("from_nnx", model, "`Rngs`", nnx.Rngs(**keys))))
 
     def fn(scope: Scope, *args: Any, **kwargs: Any) -> Any:
-        starts = begins(scope) and not given
-        definition, variables = _split(model) if given else make(scope) if starts else types(scope)
+        starts = begins(scope) and kept is None
+        definition, variables = kept or (make(scope) if starts else types(scope))
         paths = {names: _path(names, each) for names, each in variables.items() if not _is_random(each)}
         known = _values(variables, paths)
-        create(scope, known, (lambda: known) if given or starts else lambda: _values(make(scope)[1], paths), definition)
+        create(scope, known, (lambda: known) if kept or starts else lambda: _values(make(scope)[1], paths), definition)
         held = stored(scope)
         random = _drawn(scope, variables)
         states = {names: _value(each) for names, each in random.items()}  # before the call, which changes them in place
@@ -99,6 +101,11 @@ def _split(node: Any) -> tuple[Any, dict[tuple[Any, ...], Any]]:
 
     definition, state = nnx.split(node)
     return definition, dict(nnx.to_flat_state(state))
+
+
+def _copied(definition: Any, variables: dict[tuple[Any, ...], Any]) -> tuple[Any, dict[tuple[Any, ...], Any]]:
+    """Return the parts of an object with the values of now: the object may change, and compiled code would not."""
+    return definition, {names: _with_value(each, _value(each)) for names, each in variables.items()}
 
 
 def _is_random(variable: Any) -> bool:

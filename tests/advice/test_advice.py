@@ -21,6 +21,9 @@ WITHOUT_ROW = {
     ),
     'Adopt the module and the state separately, the state in a scope of its own with `collection="batch_stats"`. To '
     'keep the new state of a call, write `Blueprint.of(state, "batch_stats").write(scope, state)`.': "needs Equinox",
+    "Pass both: `from_equinox((model, state))`.": "needs Equinox",
+    "Give one of them another name.": "needs Haiku",
+    "Make it in the function that you pass to `from_nnx`.": "needs flax",
     "Install cloudpickle, `pip install cloudpickle`, or save only the arrays; see docs/checkpoints.md.": (
         "needs an environment without cloudpickle"
     ),

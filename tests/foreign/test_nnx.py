@@ -114,6 +114,14 @@ def test_a_given_object_keeps_its_weights_and_is_not_changed() -> None:
     assert_same(jax.tree.leaves(nnx.state(block, nnx.Param, nnx.BatchStat)), jax.tree.leaves(before))
 
 
+def test_later_changes_of_a_given_object_change_nothing() -> None:
+    linear = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+    before, fn = linear.kernel.get_value(), from_nnx(linear)
+    for init in (liftcore.init(fn), liftcore.init(liftcore.jit(fn))):
+        linear.kernel.set_value(jnp.zeros((8, 8)))
+        assert_same(init(KEY, X)[1]["params"]["kernel"], before)
+
+
 def test_methods() -> None:
     _, variables = liftcore.init(FN)(RNGS, X)
     expected = with_variables(variables, two_keys(DROPOUT)).encode(X)
