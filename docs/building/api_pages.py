@@ -31,7 +31,7 @@ MEMBERS = {
         "creates",
         "nested",
         "of",
-        "place",
+        "path_text",
         "repack_fn",
         "scope_fn",
         "split",

@@ -1,6 +1,6 @@
 """`from_linen`: a module of `flax.linen` as a function of a scope.
 
-A module of flax does all that it does through a scope of flax. `OnScope` is such a scope, but its variables, keys and
+A module of flax does all that it does through a scope of flax. `FlaxScope` is such a scope, but its variables, keys and
 sown values are those of a scope of ours. So names, keys and numbers are what flax makes, and each draw, each new
 variable and each write is subject to our lifts.
 """
@@ -69,7 +69,7 @@ def from_linen(module: Any, *, method: str | Callable[..., Any] | None = None) -
 @functools.cache
 def _scope_class() -> Any:
     """Return the class of scopes of flax that stand on scopes of ours."""
-    return type("ScopeOnScope", (OnScope, _core().Scope), {})
+    return type("Scope", (FlaxScope, _core().Scope), {})
 
 
 def _core() -> Any:
@@ -78,7 +78,7 @@ def _core() -> Any:
     return flax.core
 
 
-class OnScope:
+class FlaxScope:
     """What a scope of flax does on a scope of ours. Names are reserved in flax's way.
 
     Args:
@@ -103,7 +103,7 @@ class OnScope:
         self._invalid = False
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OnScope) and self.root is other.root and self.path == other.path
+        return isinstance(other, FlaxScope) and self.root is other.root and self.path == other.path
 
     def __hash__(self) -> int:
         return hash((id(self.root), self.path))

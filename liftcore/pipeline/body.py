@@ -194,6 +194,13 @@ class Body:
         warnings.warn(text, DeprecationWarning, stacklevel=2)
         return self.tagging(casts)
 
+    @property
+    def place(self) -> str:
+        """Deprecated: the former name of `path_text`."""
+        text = "`body.place` is now named `path_text`, and leaves in 0.4. Write `body.path_text`."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return self.path_text
+
     @functools.cached_property
     def where(self) -> str:
         """The place for an error message: `scan(block) at /decoder`."""

@@ -40,6 +40,8 @@ def _checkpointed(body: Any, variable_groups: Any, rng_groups: Any, x: Any) -> A
         use = body.use
     assert [outer.path for outer in use.outers] == [()]
     assert use.where == body.where == "checkpointed(doubled) at /"
+    with pytest.warns(DeprecationWarning, match=r"Write `body\.path_text`"):
+        assert body.place == body.path_text == "/"
     with pytest.warns(DeprecationWarning, match="Write `body.tagging"):
         marked = body.marked()
     operands = variable_groups, rng_groups, x
