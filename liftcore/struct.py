@@ -65,7 +65,11 @@ def optional(spread: bool = False) -> Any:
 
 
 def optional_names(target: Any) -> dict[str, str]:
-    """Return how a checkpoint has the fields that `optional` declares: `"spread"`, `"whole"`, or `"unset"` for None."""
+    """Return how a checkpoint has the fields that `optional` declares: `"spread"`, `"whole"`, or `"unset"` for None.
+
+    Args:
+        target: any value; one that is no dataclass of this module has no such fields.
+    """
     if not is_struct(type(target)):
         return {}
     found = {one.name: one.metadata.get(_OPTIONAL) for one in dataclasses.fields(target)}

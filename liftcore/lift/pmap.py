@@ -101,7 +101,7 @@ def pmap(
     if any(number < 1 for number in numbers):
         raise LiftArgumentError(
             f"donate_argnums={numbers} of pmap",
-            "number 0 is the scope (or the module) itself, and negative numbers are not allowed.",
+            "number 0 is the scope (or module) itself, and negative numbers are not allowed.",
             "Count from 1: the first argument after it.",
         )
 

@@ -64,7 +64,7 @@ def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argn
     if 0 in nums or (parameters and parameters[0] in names):
         raise LiftArgumentError(
             f"{what}_argnums={nums}, {what}_argnames={names}",
-            f"number 0 is the scope (or the module) itself, which is lifted and cannot be {_ADJECTIVES[what]}.",
+            f"number 0 is the scope (or module) itself, which is lifted and cannot be {_ADJECTIVES[what]}.",
             "Count from 1: the first argument after it.",
         )
     _check_there(fn, what, nums, names)

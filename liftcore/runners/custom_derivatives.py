@@ -78,7 +78,7 @@ def split_held(where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) 
         wrt = words().option(where.partition("(")[0], "wrt")
         raise LiftArgumentError(
             f"{where}, nondiff_argnums={tuple(nondiff_argnums)}",
-            "number 0 is the scope (or the module) itself.",
+            "number 0 is the scope (or module) itself.",
             f"Count from 1; choose its variables with `{wrt}`.",
             option="nondiff_argnums",
             given=str(tuple(nondiff_argnums)),

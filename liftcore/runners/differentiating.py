@@ -188,7 +188,7 @@ def positive(where: str, argnums: int | Sequence[int], count: int, what: str = "
         raise LiftArgumentError(
             f"{where}, {what}={argnums}",
             f"there are {count} positional arguments, the scope included.",
-            "Count from 0, which is the scope; arguments passed by name cannot be chosen.",
+            "Count from 0, which is the scope (or module); arguments passed by name cannot be chosen.",
         )
     return tuple(number % count for number in numbers)
 

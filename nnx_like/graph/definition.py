@@ -458,9 +458,9 @@ def difference(before: Definition, after: Definition, path: tuple[Any, ...] = ()
 
 
 def _in_names(before: dict[Any, Any], after: dict[Any, Any], path: tuple[Any, ...]) -> str | None:
-    for name in after.keys() - before.keys():
+    for name in (name for name in after if name not in before):
         return f"{path_text((*path, name))} was added"
-    for name in before.keys() - after.keys():
+    for name in (name for name in before if name not in after):
         return f"{path_text((*path, name))} was deleted"
     found = [difference(before[name], after[name], (*path, name)) for name in before]
     return next(filter(None, found), None)

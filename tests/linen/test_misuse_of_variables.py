@@ -492,7 +492,7 @@ LIFTS: Table = {
     "the module as a static argument": (
         lambda: nn.remat(nn.Dense, static_argnums=(0,))(3).init(KEY, X),
         LiftArgumentError,
-        "static_argnums=(0,), static_argnames=() | number 0 is the scope (or the module) itself | Count from 1",
+        "static_argnums=(0,), static_argnames=() | number 0 is the scope (or module) itself | Count from 1",
     ),
 }
 
