@@ -230,11 +230,37 @@ class Words(NamedTuple):
 
 
 def words() -> Words:
-    """Return the words of the style whose code is running; those for functions of scopes if there is none."""
-    found = Words()
-    for style in _styles:
-        found = style(found)
-    return found
+    """Return the words of the style whose code is running, the innermost one; without one, those for scopes.
+
+    The calls that are running say which one it is, so that an entry into a style costs nothing. A function that
+    liftcore itself calls takes scopes, even in a method of a module.
+    """
+    plain, within = Words(), "liftcore"
+    frame: Any = sys._getframe(1) if _styles else None
+    while frame is not None:
+        module = frame.f_globals.get("__name__") or ""
+        package, frame = _package(module), frame.f_back
+        if package == within or package in _BETWEEN or module == __name__:
+            continue
+        if package == "liftcore" and within not in map(_style_package, _styles):
+            return plain
+        found = _worded([style for style in _styles if _style_package(style) == package])
+        if found != plain:
+            return found
+        within = package
+    return _worded(_styles)
+
+
+def _worded(styles: Iterable[Callable[[Words], Words]]) -> Words:
+    return functools.reduce(lambda found, style: style(found), styles, Words())
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _style_package(style: Callable[[Words], Words]) -> str:
+    return _package(style.__module__)
 
 
 def wording(style: Callable[[Words], Words]) -> Callable[[Words], Words]:
@@ -250,8 +276,8 @@ def wording(style: Callable[[Words], Words]) -> Callable[[Words], Words]:
         'scope'
 
     Args:
-        style: called with the words of the other styles for each error, in the thread that creates it; returns the
-            words with those of the style, or as they are if no code of the style is running.
+        style: called for each error, in the thread that creates it, if its package is running; returns the words that
+            it is called with, with those of the style, or as they are if no code of the style is running.
     """
     _styles.append(style)
     return style
@@ -309,13 +335,20 @@ class LiftError(Exception):
         assert facts.keys() <= LiftError.__annotations__.keys(), "an error has no other facts"
         self.where, self.what, self.fix = where, what, fix
         vars(self).update(facts)
-        self.variable = self.variable and words().path(self.variable)
+        if self.variable or self.option:
+            named = words()
+            self.variable = self.variable and named.path(self.variable)
+            self.option = self.option and (named.option(_lift_in(where), self.option) or None)
         for reword in _rewording:
             reword(self)
         super().__init__(self.where, self.what, self.fix)
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} {self.fix}"
+
+
+def _lift_in(where: str) -> str:
+    return where.rpartition(" in ")[2].partition("(")[0]
 
 
 class InvalidScopeError(LiftError, ValueError):
@@ -392,7 +425,14 @@ class UnmatchedFilterError(LiftError, ValueError):
 class AxisSizeError(LiftError, ValueError):
     """The sizes of the mapped or scanned axes disagree, or no argument has an axis to infer the size from."""
 
-    has_variables = property(lambda self: self.variable is not None, doc="Whether variables have such an axis too.")
+    @property
+    def has_variables(self) -> bool:
+        """Whether variables have such an axis too."""
+        return bool(vars(self).get("has_variables", self.variable is not None))
+
+    @has_variables.setter
+    def has_variables(self, value: bool) -> None:
+        vars(self)["has_variables"] = value
 
 
 class CarryTypeError(LiftError, TypeError):
