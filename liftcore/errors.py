@@ -25,13 +25,13 @@ import difflib
 import functools
 import inspect
 import string
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+
+from ._compat import callers, users_part
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -230,37 +230,22 @@ class Words(NamedTuple):
 
 
 def words() -> Words:
-    """Return the words of the style whose code is running, the innermost one; without one, those for scopes.
+    """Return the words of the innermost style whose code is running; without one, those for functions of scopes.
 
-    The calls that are running say which one it is, so that an entry into a style costs nothing. A function that
-    liftcore itself calls takes scopes, even in a method of a module.
+    The running calls say which it is. A function that liftcore itself calls takes scopes, even in a method of a module.
     """
     plain, within = Words(), "liftcore"
-    frame: Any = sys._getframe(1) if _styles else None
-    while frame is not None:
-        module = frame.f_globals.get("__name__") or ""
-        package, frame = _package(module), frame.f_back
-        if package == within or package in _BETWEEN or module == __name__:
-            continue
-        if package == "liftcore" and within not in map(_style_package, _styles):
+    homes = [style.__module__.partition(".")[0] for style in _styles]
+    for package in callers(__name__) if _styles else ():
+        if package == "liftcore" and within not in (package, *homes):
             return plain
-        found = _worded([style for style in _styles if _style_package(style) == package])
-        if found != plain:
+        found = plain
+        for style, home in zip(_styles, homes, strict=True):
+            found = style(found) if home == package != within else found
+        if found is not plain:
             return found
         within = package
-    return _worded(_styles)
-
-
-def _worded(styles: Iterable[Callable[[Words], Words]]) -> Words:
-    return functools.reduce(lambda found, style: style(found), styles, Words())
-
-
-def _package(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def _style_package(style: Callable[[Words], Words]) -> str:
-    return _package(style.__module__)
+    return functools.reduce(lambda found, style: style(found), _styles, plain)
 
 
 def wording(style: Callable[[Words], Words]) -> Callable[[Words], Words]:
@@ -335,20 +320,15 @@ class LiftError(Exception):
         assert facts.keys() <= LiftError.__annotations__.keys(), "an error has no other facts"
         self.where, self.what, self.fix = where, what, fix
         vars(self).update(facts)
-        if self.variable or self.option:
-            named = words()
-            self.variable = self.variable and named.path(self.variable)
-            self.option = self.option and (named.option(_lift_in(where), self.option) or None)
+        self.variable = self.variable and words().path(self.variable)
+        lift = where.rpartition(" in ")[2].partition("(")[0]
+        self.option = self.option and (words().option(lift, self.option) or None)
         for reword in _rewording:
             reword(self)
         super().__init__(self.where, self.what, self.fix)
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} {self.fix}"
-
-
-def _lift_in(where: str) -> str:
-    return where.rpartition(" in ")[2].partition("(")[0]
 
 
 class InvalidScopeError(LiftError, ValueError):
@@ -425,14 +405,8 @@ class UnmatchedFilterError(LiftError, ValueError):
 class AxisSizeError(LiftError, ValueError):
     """The sizes of the mapped or scanned axes disagree, or no argument has an axis to infer the size from."""
 
-    @property
-    def has_variables(self) -> bool:
-        """Whether variables have such an axis too."""
-        return bool(vars(self).get("has_variables", self.variable is not None))
-
-    @has_variables.setter
-    def has_variables(self, value: bool) -> None:
-        vars(self)["has_variables"] = value
+    has_variables = functools.cached_property(lambda self: self.variable is not None)
+    """Whether variables have such an axis too; it can be set."""
 
 
 class CarryTypeError(LiftError, TypeError):
@@ -566,11 +540,6 @@ def common_size(
     return sizes[0][1] if sizes else None
 
 
-_OURS = frozenset({"liftcore", "linen_like", "nnx_like", "equinox_like", "pax_like"})
-_BETWEEN = sys.stdlib_module_names | {"jax"}
-"""The packages that call functions for ours."""
-
-
 def boundary(fn: _F) -> _F:
     """Decorate a function that users call, and that calls functions of theirs: its errors show the users' lines only.
 
@@ -615,26 +584,5 @@ def hide_frames(error: BaseException) -> None:
     one: BaseException | None = None if shows == "off" else error
     while one is not None and id(one) not in seen:
         seen.add(id(one))
-        one.__traceback__ = _of_users(one)
+        one.__traceback__ = users_part(one.__traceback__, __name__, not isinstance(one, LiftError))
         one = (one.__cause__ or one.__context__) if shows != "remove_frames" else None  # there, JAX keeps all frames
-
-
-def _of_users(error: BaseException) -> TracebackType | None:
-    """Return the part of a traceback that users see."""
-    kept: list[TracebackType] = []
-    entry, last, inside = error.__traceback__, None, False
-    while entry is not None:
-        package = entry.tb_frame.f_globals.get("__name__", "").partition(".")[0]
-        inside = package in _OURS or package == "jax" or (inside and package in _BETWEEN)
-        if not inside:
-            kept.append(entry)
-            last = None
-        elif package in _OURS and entry.tb_frame.f_globals is not globals():  # frames of this file pass on a call only
-            last = entry
-        entry = entry.tb_next
-    if last is not None and not isinstance(error, LiftError):
-        kept.append(last)
-    found = None
-    for entry in reversed(kept):
-        found = TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return found
