@@ -6,7 +6,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ __all__ = [
     "DRAWS_SHARDED",
     "NUMPY_ARRAYS",
     "auto_axes",
+    "callers",
     "checkpoint",
     "closed_over",
     "context_of",
@@ -43,6 +44,7 @@ __all__ = [
     "raw_transformation",
     "release",
     "trace_state",
+    "users_part",
     "vary",
     "varying_axes",
     "zeros",
@@ -280,6 +282,53 @@ def _transformation(module: str, code: types.CodeType) -> str:
     if file in ("pmap", "shard_map"):
         return file
     return "jit" if code.co_name == "cache_miss" else code.co_qualname.partition(".")[0]
+
+
+_OURS = frozenset({"liftcore", "linen_like", "nnx_like", "equinox_like", "pax_like"})
+_CALLING = sys.stdlib_module_names | {"jax"}
+"""The packages that call functions for ours."""
+
+
+def callers(passing: str) -> Iterator[str]:
+    """Yield the packages of the functions that are running, the innermost first, without those that call for ours.
+
+    Args:
+        passing: a module whose functions only pass calls on; they are left out.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__") or ""
+        package, frame = module.partition(".")[0], frame.f_back
+        if package not in _CALLING and module != passing:
+            yield package
+
+
+def users_part(entry: types.TracebackType | None, passing: str, keeps_last: bool) -> types.TracebackType | None:
+    """Return the part of a traceback that users see.
+
+    Args:
+        entry: the traceback.
+        passing: a module whose functions only pass calls on; they are left out.
+        keeps_last: whether the last frame of the library stays, if the error was raised there.
+    """
+    kept: list[types.TracebackType] = []
+    last, inside = None, False
+    while entry is not None:
+        module = entry.tb_frame.f_globals.get("__name__", "")
+        package = module.partition(".")[0]
+        inside = package in _OURS or package == "jax" or (inside and package in _CALLING)
+        if not inside:
+            kept.append(entry)
+            last = None
+        elif package in _OURS and module != passing:
+            last = entry
+        entry = entry.tb_next
+    if last is not None and keeps_last:
+        kept.append(last)
+    found = None
+    for entry in reversed(kept):
+        found = types.TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return found
 
 
 def needs_python(error: TypeError) -> bool:

@@ -25,13 +25,13 @@ import difflib
 import functools
 import inspect
 import string
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+
+from ._compat import callers, users_part
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -230,11 +230,22 @@ class Words(NamedTuple):
 
 
 def words() -> Words:
-    """Return the words of the style whose code is running; those for functions of scopes if there is none."""
-    found = Words()
-    for style in _styles:
-        found = style(found)
-    return found
+    """Return the words of the innermost style whose code is running; without one, those for functions of scopes.
+
+    The running calls say which it is. A function that liftcore itself calls takes scopes, even in a method of a module.
+    """
+    plain, within = Words(), "liftcore"
+    homes = [style.__module__.partition(".")[0] for style in _styles]
+    for package in callers(__name__) if _styles else ():
+        if package == "liftcore" and within not in (package, *homes):
+            return plain
+        found = plain
+        for style, home in zip(_styles, homes, strict=True):
+            found = style(found) if home == package != within else found
+        if found is not plain:
+            return found
+        within = package
+    return functools.reduce(lambda found, style: style(found), _styles, plain)
 
 
 def wording(style: Callable[[Words], Words]) -> Callable[[Words], Words]:
@@ -250,8 +261,8 @@ def wording(style: Callable[[Words], Words]) -> Callable[[Words], Words]:
         'scope'
 
     Args:
-        style: called with the words of the other styles for each error, in the thread that creates it; returns the
-            words with those of the style, or as they are if no code of the style is running.
+        style: called for each error, in the thread that creates it, if its package is running; returns the words that
+            it is called with, with those of the style, or as they are if no code of the style is running.
     """
     _styles.append(style)
     return style
@@ -310,6 +321,8 @@ class LiftError(Exception):
         self.where, self.what, self.fix = where, what, fix
         vars(self).update(facts)
         self.variable = self.variable and words().path(self.variable)
+        lift = where.rpartition(" in ")[2].partition("(")[0]
+        self.option = self.option and (words().option(lift, self.option) or None)
         for reword in _rewording:
             reword(self)
         super().__init__(self.where, self.what, self.fix)
@@ -392,7 +405,8 @@ class UnmatchedFilterError(LiftError, ValueError):
 class AxisSizeError(LiftError, ValueError):
     """The sizes of the mapped or scanned axes disagree, or no argument has an axis to infer the size from."""
 
-    has_variables = property(lambda self: self.variable is not None, doc="Whether variables have such an axis too.")
+    has_variables = functools.cached_property(lambda self: self.variable is not None)
+    """Whether variables have such an axis too; it can be set."""
 
 
 class CarryTypeError(LiftError, TypeError):
@@ -526,11 +540,6 @@ def common_size(
     return sizes[0][1] if sizes else None
 
 
-_OURS = frozenset({"liftcore", "linen_like", "nnx_like", "equinox_like", "pax_like"})
-_BETWEEN = sys.stdlib_module_names | {"jax"}
-"""The packages that call functions for ours."""
-
-
 def boundary(fn: _F) -> _F:
     """Decorate a function that users call, and that calls functions of theirs: its errors show the users' lines only.
 
@@ -575,26 +584,5 @@ def hide_frames(error: BaseException) -> None:
     one: BaseException | None = None if shows == "off" else error
     while one is not None and id(one) not in seen:
         seen.add(id(one))
-        one.__traceback__ = _of_users(one)
+        one.__traceback__ = users_part(one.__traceback__, __name__, not isinstance(one, LiftError))
         one = (one.__cause__ or one.__context__) if shows != "remove_frames" else None  # there, JAX keeps all frames
-
-
-def _of_users(error: BaseException) -> TracebackType | None:
-    """Return the part of a traceback that users see."""
-    kept: list[TracebackType] = []
-    entry, last, inside = error.__traceback__, None, False
-    while entry is not None:
-        package = entry.tb_frame.f_globals.get("__name__", "").partition(".")[0]
-        inside = package in _OURS or package == "jax" or (inside and package in _BETWEEN)
-        if not inside:
-            kept.append(entry)
-            last = None
-        elif package in _OURS and entry.tb_frame.f_globals is not globals():  # frames of this file pass on a call only
-            last = entry
-        entry = entry.tb_next
-    if last is not None and not isinstance(error, LiftError):
-        kept.append(last)
-    found = None
-    for entry in reversed(kept):
-        found = TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return found

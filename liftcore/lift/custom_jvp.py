@@ -71,7 +71,7 @@ class custom_jvp(WithRule):
     def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
         if self._rule is None:
             raise LiftArgumentError(body.where, "it has no rule yet.", "Call `.defjvp(rule)` first.")
-        seen, held = split_held(body.where, args, self._nondiff)
+        seen, held = split_held(body, args, self._nondiff)
         ruled = Ruled(body, variable_groups, rng_groups, seen, held)
         scoped = TreesByScope.of(body.layout)
         kinds = jax.tree.map(lambda leaf: jax.typeof(leaf).to_tangent_aval(), (ruled.operands.wrt, ruled.operands.args))
@@ -80,7 +80,7 @@ class custom_jvp(WithRule):
 
         def with_tangents(args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
             trees, tangents = still.join(given, map(zero_tangent, still.leaves))
-            seen, _ = split_held(body.where, args, self._nondiff)
+            seen, _ = split_held(body, args, self._nondiff)
             return *held.leaves, tuple(seen), tuple(tangents), scoped.out(trees)
 
         rule = ruled.rule(self.identity, pair(body.where, self._rule, "result, tangent"), with_tangents, moving)

@@ -75,7 +75,7 @@ class custom_vjp(WithRule):
         where, bwd, wrt = body.where, self._backward, words().option("custom_vjp", "wrt")
         if self._forward is None or bwd is None:
             raise LiftArgumentError(where, "it has no rule yet.", "Call `.defvjp(fwd, bwd)` first.")
-        seen, held = split_held(where, args, self._nondiff)
+        seen, held = split_held(body, args, self._nondiff)
         ruled = Ruled(body, variable_groups, rng_groups, seen, held)
         rule = ruled.rule(self.identity, pair(where, self._forward, "result, residuals"), lambda args: args)
         scoped = TreesByScope.of(body.layout)

@@ -135,11 +135,11 @@ def _lifted(
     rules: tuple[Filter, Filter, Filter],
 ) -> Callable[..., Any]:
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        nums = positive(body.where, argnums, 1 + len(args))
+        nums = positive(body, argnums, 1 + len(args))
         call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, args, kwargs)
         if 0 in nums:
             check_wrt(body, trees, options["allow_int"])
-        run = jax.value_and_grad(with_aux(body.where, call, has_aux), nums, has_aux=True, **options)
+        run = jax.value_and_grad(with_aux(body, call, has_aux), nums, has_aux=True, **options)
         (value, (aux, groups)), grads = run(trees, *args)
         grads = by_argument(TreesByScope.of(body.layout), argnums, nums, grads)
         return ((value, aux) if has_aux else value, grads), finish(groups)

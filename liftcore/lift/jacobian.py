@@ -164,13 +164,13 @@ def _lifted(
     rules: tuple[Filter, Filter, Filter],
 ) -> Callable[..., Any]:
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        nums = positive(body.where, argnums, 1 + len(args))
+        nums = positive(body, argnums, 1 + len(args))
         call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, args, kwargs)
         if 0 in nums:
             check_wrt(body, trees, allow_int)
 
         def flat(*args: Any) -> tuple[Any, Any]:
-            result, rest = with_aux(body.where, call, has_aux)(*args)
+            result, rest = with_aux(body, call, has_aux)(*args)
             return result, (jax.tree.map(lambda _: 0, result), *rest)
 
         jacobian, (like, aux, groups) = jacobian_of(flat, nums, has_aux=True)(trees, *args)

@@ -63,7 +63,7 @@ def jvp(
         option = words().option("jvp", "wrt")
         along = tuple({} for _ in trees) if given is None else scoped.into(body.where, given, trees, option)
 
-        flat = with_aux(body.where, call, has_aux)
+        flat = with_aux(body, call, has_aux)
 
         def moving(some: PyTree, *primals: Any) -> Any:
             return flat(overlay(trees, some), *primals)
@@ -116,7 +116,7 @@ def linearize(
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *primals: Any) -> tuple[Any, Any]:
         call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
-        flat = with_aux(body.where, call, has_aux)
+        flat = with_aux(body, call, has_aux)
         result, linear, (aux, groups) = jax.linearize(flat, trees, *primals, has_aux=True)
         zeros = zero_tangents(trees)
         move = functools.partial(_along, body.where, TreesByScope.of(body.layout))

@@ -51,7 +51,7 @@ def vjp(
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *primals: Any) -> Any:
         call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
-        flat = with_aux(body.where, call, has_aux)
+        flat = with_aux(body, call, has_aux)
         result, pullback, (aux, groups) = jax.vjp(flat, trees, *primals, has_aux=True)
         back = functools.partial(_pull_back, TreesByScope.of(body.layout))
         pull_back = jax.tree_util.Partial(back, pullback)  # type: ignore[no-untyped-call]

@@ -67,17 +67,17 @@ class WithRule:
         raise NotImplementedError
 
 
-def split_held(where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) -> tuple[list[Any], Others]:
+def split_held(body: Body, args: Sequence[Any], nondiff_argnums: Sequence[int]) -> tuple[list[Any], Others]:
     """Return the arguments that JAX sees, and the others, which only Python code sees (`nondiff_argnums`).
 
     Raises:
         LiftArgumentError: if number 0 is among them.
     """
-    numbers = positive(where, nondiff_argnums, len(args) + 1, "nondiff_argnums")
+    numbers = positive(body, nondiff_argnums, len(args) + 1, "nondiff_argnums")
     if 0 in numbers:
-        wrt = words().option(where.partition("(")[0], "wrt")
+        wrt = words().option(body.layout.lift.name, "wrt")
         raise LiftArgumentError(
-            f"{where}, nondiff_argnums={tuple(nondiff_argnums)}",
+            f"{body.where}, nondiff_argnums={tuple(nondiff_argnums)}",
             "number 0 is the scope (or module) itself.",
             f"Count from 1; choose its variables with `{wrt}`.",
             option="nondiff_argnums",

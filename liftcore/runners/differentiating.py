@@ -173,11 +173,11 @@ def differentiable(
     return call, merged(trees, made[0]), lambda values: split.join(made, None, values)[1]
 
 
-def positive(where: str, argnums: int | Sequence[int], count: int, what: str = "argnums") -> tuple[int, ...]:
+def positive(body: Body, argnums: int | Sequence[int], count: int, what: str = "argnums") -> tuple[int, ...]:
     """Return the numbers of arguments, counted from 0.
 
     Args:
-        where: the lift, for error messages.
+        body: the body of the lift, for error messages.
         argnums: the numbers that the user gave; negative ones count from the end.
         count: the number of arguments, the scope included.
         what: the name of the option.
@@ -186,29 +186,29 @@ def positive(where: str, argnums: int | Sequence[int], count: int, what: str = "
     numbers = tuple(map(operator.index, given))
     if any(not -count <= number < count for number in numbers):
         raise LiftArgumentError(
-            f"{where}, {what}={argnums}",
+            f"{body.where}, {what}={argnums}",
             f"there are {count} positional arguments, the scope included.",
             "Count from 0, which is the scope (or module); arguments passed by name cannot be chosen.",
         )
     return tuple(number % count for number in numbers)
 
 
-def with_aux(where: str, call: Callable[..., Any], has_aux: bool) -> Callable[..., tuple[Any, Any]]:
+def with_aux(body: Body, call: Callable[..., Any], has_aux: bool) -> Callable[..., tuple[Any, Any]]:
     """Return a call of `differentiable` in the form for JAX's `has_aux`: the undifferentiated outputs come second."""
 
     def flat(*args: Any) -> tuple[Any, Any]:
         result, groups = call(*args)
-        result, aux = checked_pair(where, result) if has_aux else (result, None)
+        result, aux = checked_pair(lambda: body.where, result) if has_aux else (result, None)
         return result, (aux, groups)
 
     return flat
 
 
-def checked_pair(where: str, result: Any) -> Any:
+def checked_pair(where: Callable[[], str], result: Any) -> Any:
     """Return a result, which must be a pair, as `has_aux=True` requires.
 
     Args:
-        where: the place, for errors.
+        where: returns the place, for errors.
         result: the result of the user's function.
 
     Raises:
@@ -217,7 +217,7 @@ def checked_pair(where: str, result: Any) -> Any:
     if not isinstance(result, tuple | list) or len(result) != 2:
         given = f"{len(result)} values" if isinstance(result, tuple | list) else shown(result)
         raise LiftArgumentError(
-            where,
+            where(),
             f"with has_aux=True, expected a function that returns a pair, but it returned {given}.",
             "Return `(loss, aux)`, or leave out `has_aux`.",
         )

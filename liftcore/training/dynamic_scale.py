@@ -110,7 +110,7 @@ def paired(where: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return checked_pair(where, fun(*args, **kwargs))
+        return checked_pair(lambda: where, fun(*args, **kwargs))
 
     return call
 

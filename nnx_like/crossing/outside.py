@@ -103,6 +103,8 @@ class _Named:
 
     def sharing(self, sentence: str, code: str, paths: Sequence[str]) -> str:
         """Return the advice for variables of another size: for streams, to split them."""
+        if paths and not self._is_ours(paths[0]):
+            return sentence.format(code)
         if any(isinstance(self._holder(path), RngState) for path in paths):
             return _SPLIT.format(self._groups.where.partition("(")[0])
         return sentence.format(self._by_kind("StateAxes", paths[:1], "None", "0")) if code else sentence
