@@ -235,17 +235,20 @@ def words() -> Words:
     The running calls say which it is. A function that liftcore itself calls takes scopes, even in a method of a module.
     """
     plain, within = Words(), "liftcore"
-    homes = [style.__module__.partition(".")[0] for style in _styles]
     for package in callers(__name__) if _styles else ():
-        if package == "liftcore" and within not in (package, *homes):
+        if package == within:
+            continue
+        if package == "liftcore":  # it called a function of a user, or of a style that is not running
             return plain
-        found = plain
-        for style, home in zip(_styles, homes, strict=True):
-            found = style(found) if home == package != within else found
-        if found is not plain:
+        found = _worded([style for style in _styles if style.__module__.partition(".")[0] == package])
+        if found != plain:
             return found
         within = package
-    return functools.reduce(lambda found, style: style(found), _styles, plain)
+    return _worded(_styles)
+
+
+def _worded(styles: Iterable[Callable[[Words], Words]]) -> Words:
+    return functools.reduce(lambda found, style: style(found), styles, Words())
 
 
 def wording(style: Callable[[Words], Words]) -> Callable[[Words], Words]:
