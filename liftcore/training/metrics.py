@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import Any, Self
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 from ..caches import bounded
 from ..errors import LiftArgumentError, call_user, common_size, shown
 from ..nn.dtypes import accumulation_dtype
+from ..statics import kept_with
 from ..struct import PyTreeNode, field
 from ..texts import path_text
 from ..typing import Array, ArrayLike, PyTree
@@ -21,6 +23,10 @@ __all__ = ["Accuracy", "Average", "Metric", "MultiMetric", "evaluate"]
 
 def _zero() -> Array:
     return jnp.zeros((), jnp.float32)
+
+
+_PLAIN = (FunctionType, type(jax.jit(_zero)))
+"""The types of functions that hold nothing except closures and defaults, which JAX takes for constant too."""
 
 
 class Metric(PyTreeNode):
@@ -122,7 +128,8 @@ class Average(Metric):
             **values: an array of any shape by the name of this metric. Other names are ignored.
 
         Raises:
-            LiftArgumentError: if there are no values of this name, or the mask has other axes.
+            LiftArgumentError: if there are no values of this name, or the mask has other axes; or if the values are
+                complex and the sum is not.
         """
         if self.name not in values:
             what = f'expected values by the name "{self.name}", given {", ".join(values) or "none"}.'
@@ -130,6 +137,10 @@ class Average(Metric):
             fix = f'Write `update({self.name}=…)`, or name the metric after the values: `Average("{names[0]}")`.'
             raise LiftArgumentError(f"{type(self).__name__}.update", what, fix)
         found = _wide(values[self.name])
+        if jnp.iscomplexobj(found) and not jnp.iscomplexobj(self.total):
+            what = f'"{self.name}" is complex, but the sum is {jnp.result_type(self.total)}, and would lose a part.'
+            fix = f'Begin with a complex sum: `Average("{self.name}", total=jnp.zeros((), jnp.complex64))`.'
+            raise LiftArgumentError(f"{type(self).__name__}.update", what, fix)
         weights = jnp.broadcast_to(_mask_like(f"{type(self).__name__}.update, mask", mask, found), found.shape)
         kept = jnp.where(weights == 0, 0, found)  # a masked NaN does not count either
         return self.merge(self.replace(total=(kept * weights).sum(), weight=weights.sum()))
@@ -235,7 +246,8 @@ def evaluate(
     Args:
         fn: called as `fn(state, *batch)` if a batch is a tuple, else as `fn(state, batch)`. It returns a dict of values
             for the `update` of the metrics, each with the examples on its first axis; and perhaps a `mask` of parts of
-            examples, such as tokens. Define it once, outside of loops: it is compiled for each new function.
+            examples, such as tokens. Define it once, outside of loops: a plain function is compiled once, but a method,
+            a partial or another callable in each call of `evaluate`, because what it holds may change.
         state: anything that `jit` takes: a `TrainState`, variables, or a model.
         batches: the batches: pytrees of arrays with the examples on their first axis.
         metrics: the metrics. By default, the `Average` of each value that `fn` returns.
@@ -249,7 +261,7 @@ def evaluate(
         LiftArgumentError: if there is no batch, or if `fn` does not return a dict of values for each example.
         AxisSizeError: if the arrays of a batch have different numbers of examples.
     """
-    compiled, size, total = _compiled(fn, jit), 0, metrics
+    compiled, size, total = _program(fn, jit), 0, metrics
     empty = None if metrics is None else metrics.reset()
     for batch in batches:
         if not (count := _examples(batch)):
@@ -262,7 +274,21 @@ def evaluate(
     return total.compute()
 
 
-@bounded(64)
+def _program(fn: Callable[..., Any], jit: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the compiled function: it is kept with a plain function, but what else is called may change in between."""
+    if not isinstance(fn, _PLAIN):
+        if callable(fn):
+            jit(fn)  # raises the error of `jit` for what the function holds
+        return _compiled(fn, jit)
+    if type(jit).__eq__ is not object.__eq__:  # equal ones, such as the methods of one object, may differ later
+        return _compiled(fn, jit)
+    return kept_with(fn, _programs)(fn, jit)  # type: ignore[arg-type]  # a jitted function has attributes too
+
+
+def _programs() -> Callable[..., Any]:
+    return bounded(8)(_compiled)
+
+
 def _compiled(fn: Callable[..., Any], jit: Callable[..., Any]) -> Callable[..., Any]:
     def measured(state: PyTree, empty: Metric | None, batch: Any, count: Array) -> Metric:
         size = _examples(batch)
@@ -324,7 +350,7 @@ def _wide(values: Any) -> Array:
 def _mask_like(where: str, mask: ArrayLike | None, values: Array) -> Array:
     """Return a mask with as many axes as some values: it has the first of their axes."""
     if mask is None:
-        return jnp.ones(values.shape, values.dtype)
+        return jnp.ones(values.shape, values.real.dtype)
     found = jnp.asarray(mask)
     if found.shape != values.shape[: found.ndim]:
         what = f"expected a mask of the first axes of {values.shape}, given one of shape {found.shape}."

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from functools import partial
 from typing import Any
 
 import jax
@@ -165,6 +168,66 @@ def test_an_evaluation_takes_models_of_all_styles(style: str) -> None:
     assert close(found["out"], net(LOGITS).mean())
 
 
+class Held:
+    """A callable with a method, whose results depend on an attribute."""
+
+    w = 2.0
+
+    def __eq__(self, other: object) -> bool:  # without a hash
+        return isinstance(other, Held)
+
+    def measure(self, _: Any, x: Any) -> Any:
+        return {"out": self.w * x}
+
+    __call__ = measure
+
+
+@pytest.mark.parametrize("call", [lambda held: held, lambda held: held.measure, lambda held: partial(held.measure)])
+def test_an_evaluation_uses_the_present_values_of_an_object(call: Any) -> None:
+    held = Held()
+    assert evaluate(call(held), None, [jnp.ones(2)])["out"] == 2
+    held.w = 5.0
+    assert evaluate(call(held), None, [jnp.ones(2)])["out"] == 5
+
+
+@pytest.mark.parametrize("wrap", [lambda fn: fn, jax.jit])
+def test_an_evaluation_keeps_the_program_of_a_function_and_no_function(wrap: Any) -> None:
+    traces = []
+
+    def jit(fn: Any) -> Any:
+        traces.append(1)
+        return jax.jit(fn)
+
+    fn = wrap(lambda _, x: {"out": x})
+    for _ in range(3):
+        evaluate(fn, None, [jnp.ones(2)], jit=jit)
+    assert len(traces) == 1
+    gone = weakref.ref(fn)
+    del fn
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_evaluation_makes_the_check_of_its_jit() -> None:
+    class Net(nnx.Module):
+        def __init__(self) -> None:
+            self.w = nnx.Param(jnp.ones(()))
+
+        def measure(self, _: Any, x: Any) -> Any:
+            return {"out": self.w * x}
+
+    with pytest.raises(LiftArgumentError, match="it is a method bound to one Net"):
+        evaluate(Net().measure, None, [jnp.ones(2)], jit=nnx.jit)
+
+
+def test_an_average_of_complex_values_has_a_complex_sum() -> None:
+    values = jnp.array([1 + 2j, 3 - 4j])
+    begun = Average(total=jnp.zeros((), jnp.complex64))
+    average = begun.update(values=values).update(values=values + 2, mask=jnp.array([True, False]))
+    assert abs(average.compute() - 7 / 3) < 1e-6
+    assert average.weight.dtype == jnp.float32
+
+
 ERRORS = {
     "no batch": (lambda: evaluate(measure, 1.0, []), LiftArgumentError, "there is no example"),
     "empty batches": (lambda: evaluate(lambda _, x: {"x": x}, 1.0, [LOGITS[:0]]), LiftArgumentError, "no example"),
@@ -173,6 +236,7 @@ ERRORS = {
     "sizes": (lambda: evaluate(measure, 1.0, [(LOGITS, LABELS[:3], LOSSES)]), AxisSizeError, "1: 3"),
     "merge": (lambda: Average().merge(Accuracy()), LiftArgumentError, "expected a metric like this Average"),
     "no values": (lambda: Average("loss").update(x=1), LiftArgumentError, 'values by the name "loss", given x'),
+    "complex": (lambda: Average().update(values=1j), LiftArgumentError, r"lose a part. Begin with a complex sum"),
     "labels": (lambda: Accuracy().update(logits=LOGITS), LiftArgumentError, "Pass `labels=…` too"),
     "shapes": (
         lambda: Accuracy().update(logits=LABELS, labels=LABELS),
