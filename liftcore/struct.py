@@ -56,7 +56,7 @@ def field(pytree_node: bool = True, *, metadata: dict[str, Any] | None = None, *
 def optional(spread: bool = False) -> Any:
     """Declare a keyword-only field that is None at first; a checkpoint has no entry for it while it is None.
 
-    A subclass may declare the field again, with or without a default.
+    A subclass may declare the field again, with or without a default. It stays keyword-only.
 
     Args:
         spread: whether a checkpoint has the entries of the field, a dict, beside those of the other fields.
@@ -110,6 +110,7 @@ def dataclass(cls: type[T] | None = None, **kwargs: Any) -> type[T] | Callable[[
 def _register(cls: type[T], **kwargs: Any) -> type[T]:
     if is_struct(cls):
         return cls
+    _keep_by_keyword(cls)
     made = dataclasses.dataclass(**{"frozen": True, **kwargs})(cls)
     if not hasattr(made, "replace"):
         made.replace = _replace  # type: ignore[attr-defined]  # a class that is being made
@@ -118,6 +119,17 @@ def _register(cls: type[T], **kwargs: Any) -> type[T]:
     static = [f.name for f in dataclasses.fields(made) if f.init and f.name not in children]  # type: ignore[arg-type]
     jax.tree_util.register_dataclass(made, children, static)
     return made
+
+
+def _keep_by_keyword(cls: type) -> None:
+    """Make optional fields that a class declares again keyword-only; else they would have the places of the base's."""
+    above: Any = [base for base in cls.__mro__[1:] if is_struct(base)]
+    optional = {one.name for base in above for one in dataclasses.fields(base) if _OPTIONAL in one.metadata}
+    for name in optional & vars(cls).get("__annotations__", {}).keys():
+        own = vars(cls).get(name, dataclasses.MISSING)
+        again = own if isinstance(own, dataclasses.Field) else field(default=own)
+        again.kw_only = True
+        setattr(cls, name, again)
 
 
 def _replace(self: Any, **fields: Any) -> Any:

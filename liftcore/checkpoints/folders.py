@@ -99,7 +99,7 @@ class Checkpoints:
         Raises:
             SerializationError: if the file with the metrics of a step is damaged.
         """
-        return next(iter(self._ranking.best_first(self._metrics())), None)
+        return next(iter(self._ranking.best_first({step: self._metrics(step) for step in self.steps()})), None)
 
     def save(self, step: SupportsIndex, tree: PyTree, metrics: Mapping[str, Any] | None = None) -> None:
         """Save the tree of a step, then remove the earliest steps beyond those to keep.
@@ -108,7 +108,7 @@ class Checkpoints:
             step: the step, not before the last saved one. You may save the last one again, which replaces it.
             tree: anything that `to_state_dict` accepts.
             metrics: numbers by name, which go to a file of their own after the tree. A step without metrics, or whose
-                metric is NaN, is never one of the best.
+                metric is NaN, is never one of the best; one whose metrics cannot be read is kept.
 
         Raises:
             LiftArgumentError: if a later step is saved already; if a metric is not a number; or if the best steps are
@@ -126,39 +126,43 @@ class Checkpoints:
             what = f"step {number} comes before step {last}, which is saved already."
             fix = f"Continue from step {last}, write to another folder, or remove later files, such as {_name(last)}."
             raise LiftArgumentError(where, what, fix)
-        others = {one: own for one, own in self._metrics().items() if one != number} if self._ranking.best else {}
         path = self.folder / _name(number)
         with about(path):
             parts = parts_of(to_state_dict(tree))
-        self._forget_metrics(number)  # of what was saved as this step before
         replace_file(path, parts)  # unlike `save_file`, it follows no link
+        self._forget_metrics(number)  # of what was saved as this step before; until now, it was complete
         if numbers:
             replace_file(self.folder / _metrics_name(number), [json.dumps(numbers).encode()])
-        self._remove(others | {number: numbers})
+        self._remove(number, numbers)
 
-    def _remove(self, metrics: Mapping[int, Mapping[str, float]]) -> None:
-        """Remove the steps that are neither among the last nor among the best."""
+    def _remove(self, number: int, numbers: Mapping[str, float]) -> None:
+        """Remove the steps that are neither among the last nor among the best; those with damaged metrics stay."""
         keep, best, _, _ = self._ranking
-        kept = self._ranking.best_first(metrics)[:best]
+        metrics: dict[int, Mapping[str, float]] = {}
+        kept: set[int] = set()
+        for step in self.steps() if best else ():
+            try:
+                metrics[step] = numbers if step == number else self._metrics(step)
+            except SerializationError:
+                kept.add(step)
+        kept.update(self._ranking.best_first(metrics)[:best])
         for old in self.steps()[:-keep] if keep is not None else ():
             if old not in kept:
                 (self.folder / _name(old)).unlink(missing_ok=True)
                 self._forget_metrics(old)
 
-    def _metrics(self) -> dict[int, dict[str, float]]:
-        """Return the metrics of each saved step that has some."""
-        found = {}
-        for step in self.steps():
-            path = self.folder / _metrics_name(step)
-            with contextlib.suppress(FileNotFoundError):
-                try:
-                    with open_plain(path, f'"{path}"') as file:
-                        found[step] = {str(name): float(value) for name, value in json.loads(file.read()).items()}
-                except (ValueError, TypeError, AttributeError) as error:
-                    what = "the metrics of a step cannot be read."
-                    fix = f"Remove {path.name}: step {step} then has no metrics."
-                    raise SerializationError(f'"{path}"', what, fix) from error
-        return found
+    def _metrics(self, step: int) -> dict[str, float]:
+        """Return the metrics of a saved step."""
+        path = self.folder / _metrics_name(step)
+        try:
+            with open_plain(path, f'"{path}"') as file:
+                return {str(name): float(value) for name, value in json.loads(file.read()).items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            what = "the metrics of a step cannot be read."
+            fix = f"Remove {path.name}: step {step} then has no metrics."
+            raise SerializationError(f'"{path}"', what, fix) from error
 
     def _forget_metrics(self, step: int) -> None:
         path = self.folder / _metrics_name(step)

@@ -60,7 +60,7 @@ class Ranking(NamedTuple):
         for name, value in (metrics or {}).items():
             try:
                 found[name] = math.fsum([value])  # `float` would accept a text too
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 what = f"{name!r} is {shown(value)}, not a number."
                 raise LiftArgumentError(where, what, "Give one number for each metric, such as the mean.") from error
         if self.best and found and self.metric not in found:

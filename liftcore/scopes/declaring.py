@@ -101,6 +101,13 @@ class Declaring:
         self.tree.made_again.add(path)
         return True
 
+    def check_write(self, collection: str, name: str, value: Any) -> None:
+        """Check that a value may be written here and now."""
+        self.check_live("writing", collection, name)
+        self.check_put(collection, name, value)
+        if not self.tree.creates and name not in cast("Scope", self).dicts(collection):
+            raise problems.creates_nothing(cast("Scope", self), collection, name)
+
     def check_put(self, collection: str, name: str, value: Any) -> None:
         """Check that a value may be written here."""
         if isinstance(value, Mapping):

@@ -317,10 +317,7 @@ class Scope(Declaring, Sharing):
             JaxTransformError: under a raw JAX transformation.
             ScopeVariableNotFoundError: if the variable does not exist and the scope was bound with `creates=False`.
         """
-        self.check_live("writing", collection, name)
-        self.check_put(collection, name, value)
-        if not self.tree.creates and name not in self.dicts(collection):
-            raise problems.creates_nothing(self, collection, name)
+        self.check_write(collection, name, value)
         self.put_checked(collection, {name: wrapped(value)})
 
     def put_checked(self, collection: str, values: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from .._compat import trace_state
 from ..typing import Path
 from ..values import shapes, unwrapped
 from . import problems
+from .declaring import check_variables
 from .tree import ANYBODY
 
 if TYPE_CHECKING:
@@ -24,6 +25,19 @@ _FIXED = ("params", "constants")
 """The collections whose variables keep the shape that they are created with."""
 
 _NOTHING: Any = object()
+
+
+def _variables_in(scope: Scope, collection: str, values: Mapping[str, Any]) -> Iterator[tuple[Scope, str, str, Any]]:
+    """Yield the scope, the collection, the name and the value of each variable in a tree of values."""
+    held = scope.dicts(collection)
+    if scope._adopted:
+        scope._unpack()
+    for name, value in values.items():
+        declared = collection in scope._reserved.get(name, ())
+        if isinstance(value, Mapping) and isinstance(held.get(name, value), Mapping) and not declared:
+            yield from _variables_in(scope.below((name,)), collection, value)
+        else:
+            yield scope, collection, name, value
 
 
 class Sharing:
@@ -108,19 +122,20 @@ class Sharing:
             Array([0.], dtype=float32)
 
         Args:
-            variables: `{collection: {module: {name: value}}}`. A dict in the place of a variable is its value.
+            variables: `{collection: {module: {name: value}}}`. A dict in the place of a variable is its value, if the
+                scope has declared or written the variable; otherwise it holds variables of a module.
 
         Raises:
-            LiftError: as `put_variable` does, for the first variable that cannot be written.
+            LiftError: as `put_variable` does, for the first variable that cannot be written. Then none is written.
         """
+        check_variables(variables)
         scope = cast("Scope", self)
-        for collection, values in variables.items():
-            held = scope.dicts(collection)
-            for name, value in values.items():
-                if isinstance(value, Mapping) and isinstance(held.get(name, value), Mapping):
-                    scope.below((name,)).put_variables({collection: value})
-                else:
-                    scope.put_variable(collection, name, value)
+        scope.check_valid()
+        found = [one for collection, values in variables.items() for one in _variables_in(scope, collection, values)]
+        for below, *variable in found:  # all of them before any is written
+            below.check_write(*variable)
+        for below, *variable in found:
+            below.put_variable(*variable)
 
     # -- streams -------------------------------------------------------------------------------------------------------
 

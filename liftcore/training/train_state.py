@@ -79,6 +79,14 @@ class TrainState(PyTreeNode):
     model_state: Any = optional(spread=True)
     rngs: Any = optional()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        methods = {name for name, one in vars(TrainState).items() if callable(one) or isinstance(one, property)}
+        taken = sorted(methods & vars(cls).get("__annotations__", {}).keys())
+        if taken:
+            what = f"`{taken[0]}` is a method or property of TrainState, and cannot be a field."
+            raise LiftArgumentError(f"class {cls.__name__}", what, "Give the field another name.")
+        super().__init_subclass__(**kwargs)
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields, for pickle and copy; the transformations of optax hold closures."""
         name = type(self).__name__
@@ -119,10 +127,12 @@ class TrainState(PyTreeNode):
                 `variables` are passed; or if `tx` lacks `init` or `update`.
         """
         params, others = _parted(f"{cls.__name__}.create", params, variables)
+        passed = extra.get("model_state")
         for name, value in (("model_state", others or None), ("rngs", rngs)):
             extra = extra if value is None else {**extra, name: value}
         own = {one.name for one in dataclasses.fields(TrainState)} - {"model_state", "rngs"}
         check_fields(f"{cls.__name__}.create", cls, extra, own=own)
+        _check_collections(f"{cls.__name__}.create, variables", cls, others, passed)
         _check_params(f"{cls.__name__}.create, params", params)
         _check_tx(f"{cls.__name__}.create, tx", tx)
         wanted = AnyOf(_OVERWRITE, trainable) if _overwrites(params) else trainable
@@ -165,7 +175,8 @@ class TrainState(PyTreeNode):
             The output of the model, and the state with the new `model_state`.
 
         Raises:
-            LiftArgumentError: if a collection of the `model_state` changes its structure.
+            LiftArgumentError: if a collection of the `model_state` changes its structure; or if `mutable` is passed,
+                and there is a `model_state`.
         """
         return self._applied(self.apply_fn, *args, **kwargs)
 
@@ -194,7 +205,8 @@ class TrainState(PyTreeNode):
             The result of the function, and the state with the new `model_state`.
 
         Raises:
-            LiftArgumentError: if `fn` is not callable, or a collection of the `model_state` changes its structure.
+            LiftArgumentError: if `fn` is not callable, a collection of the `model_state` changes its structure, or
+                `mutable` is passed to a state with a `model_state`.
         """
 
         def applied(variables: Variables, *args: Any, mutable: Filter = False, **kwargs: Any) -> Any:
@@ -207,9 +219,13 @@ class TrainState(PyTreeNode):
             kwargs = {"rngs": jax.tree.map(lambda key: jax.random.fold_in(key, self.step), self.rngs), **kwargs}
         if not self.model_state:
             return call(self.variables, *args, **kwargs), self
+        where = f"{type(self).__name__}.apply"
+        if "mutable" in kwargs:
+            what = f"`mutable` was passed, but the collections of the state are mutable: {list(self.model_state)}."
+            raise LiftArgumentError(where, what, "Leave out `mutable`, or write `state.apply_fn(state.variables, …)`.")
         out, written = call(self.variables, *args, mutable=list(self.model_state), **kwargs)
         for name, before in self.model_state.items():
-            _check_structure(f"{type(self).__name__}.apply", name, before, written[name])
+            _check_structure(where, name, before, written.get(name, before))
         return out, self.replace(model_state={**self.model_state, **written})
 
     @boundary
@@ -386,6 +402,18 @@ def _parted(where: str, params: PyTree, variables: Variables | None) -> tuple[Py
     others = {name: value for name, value in variables.items() if name not in trained}
     params = {name: variables[name] for name in trained if name in variables}
     return params if _overwrites(params) else params["params"], others
+
+
+def _check_collections(where: str, cls: type, collections: Mapping[str, Any], model_state: Any) -> None:
+    """Check that the collections of `create` are passed once, and that a checkpoint has one entry for each name."""
+    if collections and model_state is not None:
+        what = "the `model_state` was passed too, but it consists of their other collections."
+        raise LiftArgumentError(where, what, "Leave out `model_state`; `variables` has all collections.")
+    names: Any = cls
+    both = sorted(collections.keys() & {one.name for one in dataclasses.fields(names)})
+    if both:
+        what = f'"{both[0]}" is a collection and a field of {cls.__name__}; a checkpoint has one entry of this name.'
+        raise LiftArgumentError(where, what, "Leave out the field; the collection is in `state.model_state`.")
 
 
 def _check_structure(where: str, name: str, before: PyTree, after: PyTree) -> None:

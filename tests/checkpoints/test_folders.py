@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from liftcore.checkpoints import Checkpoints
+from liftcore.checkpoints import Checkpoints, folders
 from liftcore.errors import CheckpointInUseError, LiftArgumentError, SerializationError
 from tests.checkpoints.writers import check, tree_of
 
@@ -336,3 +336,34 @@ def test_an_interpreter_that_ends_with_an_open_folder_says_nothing(tmp_path: Pat
     program = f"from liftcore.checkpoints import Checkpoints\nc = Checkpoints({str(tmp_path / 'c')!r})\nc.save(1, [1])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not done.stderr
+
+
+@pytest.mark.parametrize("text", ['{"loss": ' + "1" * 400 + "}", "[" * 100_000, '{"loss": "a"}', "3"])
+def test_a_step_with_damaged_metrics_is_kept(tmp_path: Path, text: str) -> None:
+    with Checkpoints(tmp_path, keep=1, best=1) as checkpoints:
+        checkpoints.save(1, {"w": 1}, metrics={"loss": 1.0})
+        (tmp_path / "step-000000001.metrics.json").write_text(text)
+        with pytest.raises(SerializationError, match=r"Remove step-000000001\.metrics\.json"):
+            checkpoints.best_step()
+        for step in (2, 3):
+            checkpoints.save(step, {"w": step}, metrics={"loss": 5.0 - step})
+        assert checkpoints.steps() == [1, 3]
+
+
+def test_a_step_that_cannot_be_saved_again_stays_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with Checkpoints(tmp_path, keep=1, best=1) as checkpoints:
+        checkpoints.save(1, {"w": 1}, metrics={"loss": 1.0})
+        with monkeypatch.context() as patch:
+            patch.setattr(folders, "replace_file", full)
+            with pytest.raises(OSError, match="No space"):
+                checkpoints.save(1, {"w": 2}, metrics={"loss": 0.5})
+        checkpoints.save(2, {"w": 2}, metrics={"loss": 9.0})
+        assert checkpoints.steps() == [1, 2]
+
+
+def test_a_metric_too_large_for_a_float_is_an_error(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(LiftArgumentError, match="not a number"):
+        checkpoints.save(1, {"w": 1}, metrics={"loss": 10**400})

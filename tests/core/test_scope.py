@@ -716,3 +716,19 @@ def test_a_tree_of_variables_passes_through_lifts_and_checks() -> None:
     assert after["params"]["a"]["w"].tolist() == [1, 2, 3]
     with pytest.raises(ModifyScopeVariableError):
         liftcore.apply(model)(variables, 1.0)
+
+
+def test_of_several_variables_all_are_written_or_none() -> None:
+    scope = liftcore.bind({"state": {"n": 0}, "params": {"w": 1}}, mutable="state")
+    with pytest.raises(ModifyScopeVariableError):
+        scope.put_variables({"state": {"n": 1}, "params": {"w": 2}})
+    assert scope.get_variable("state", "n") == 0
+    with pytest.raises(ApplyScopeInvalidVariablesTypeError):
+        scope.put_variables({"state": 3})
+
+
+def test_a_declared_variable_that_is_a_dict_is_replaced() -> None:
+    scope = liftcore.bind({"state": {"table": {"x": 1, "y": 2}}}, mutable="state")
+    table = scope.variable("state", "table", dict)
+    scope.put_variables({"state": {"table": {"x": 0}}})
+    assert table.value == {"x": 0}

@@ -281,3 +281,39 @@ def test_a_wrong_use_says_what_is_right(name: str) -> None:
     use, text = ERRORS[name]
     with pytest.raises(LiftArgumentError, match=text):
         use(made(HEAD))
+
+
+# -- subclasses and collections ----------------------------------------------------------------------------------------
+
+
+def test_a_subclass_declares_a_field_again_by_keyword() -> None:
+    class State(TrainState):
+        batch_stats: Any
+        rngs: Any = None
+
+    state = State.create(apply_fn=len, params={"w": jnp.ones(2)}, tx=optax.sgd(0.1), batch_stats=1, rngs=2)
+    assert (state.batch_stats, state.rngs) == (1, 2)
+    with pytest.raises(TypeError, match="positional"):
+        State(0, len, {}, None, (), 1, 2)
+
+
+@pytest.mark.parametrize("name", ["variables", "apply", "run", "minimize", "apply_gradients"])
+def test_a_field_has_no_name_of_a_method(name: str) -> None:
+    with pytest.raises(LiftArgumentError, match=f"class State: `{name}` is a method or property of TrainState"):
+        type("State", (TrainState,), {"__annotations__": {name: Any}})
+
+
+def test_collections_are_passed_once_and_have_names_of_their_own() -> None:
+    class State(TrainState):
+        batch_stats: Any = None
+
+    variables = {"params": {"w": jnp.ones(2)}, "batch_stats": {}}
+    options: dict[str, Any] = {"apply_fn": len, "variables": variables, "tx": optax.sgd(0.1)}
+    with pytest.raises(LiftArgumentError, match="the `model_state` was passed too"):
+        TrainState.create(model_state={"cache": {}}, **options)
+    with pytest.raises(LiftArgumentError, match='"batch_stats" is a collection and a field of State'):
+        State.create(**options)
+    state = TrainState.create(**options)
+    with pytest.raises(LiftArgumentError, match="`mutable` was passed"):
+        state.apply(1, mutable=["cache"])
+    assert state.replace(apply_fn=lambda *_, **__: (3, {})).apply(1)[1].model_state == {"batch_stats": {}}
