@@ -219,12 +219,20 @@ class Words(NamedTuple):
     sharing: Callable[[str, str, Sequence[str]], str] = lambda sentence, code, paths: sentence.format(code)
 
     def variable(self, path: str) -> str:
-        """Return the path of a variable as texts name it, in quotes if it is liftcore's."""
+        """Return the path of a variable as texts name it, in quotes if it is liftcore's.
+
+        Args:
+            path: the path, such as `params/dense/kernel`.
+        """
         named = self.path(path)
         return f'"{path}"' if named == path else named
 
     def variables(self, paths: Sequence[str]) -> str:
-        """Return the paths of variables as texts list them."""
+        """Return the paths of variables as texts list them.
+
+        Args:
+            paths: the paths.
+        """
         named = [self.path(path) for path in paths]
         return str(named) if named == list(paths) else ", ".join(named)
 

@@ -282,7 +282,9 @@ def _program(fn: Callable[..., Any], jit: Callable[..., Any]) -> Callable[..., A
         return _compiled(fn, jit)
     if type(jit).__eq__ is not object.__eq__:  # equal ones, such as the methods of one object, may differ later
         return _compiled(fn, jit)
-    return kept_with(fn, _programs)(fn, jit)  # type: ignore[arg-type]  # a jitted function has attributes too
+    plain: Any = fn  # a jitted function has attributes too
+    program: Callable[..., Any] = kept_with(plain, _programs)(fn, jit)
+    return program
 
 
 def _programs() -> Callable[..., Any]:
