@@ -280,7 +280,8 @@ def _program(fn: Callable[..., Any], jit: Callable[..., Any]) -> Callable[..., A
         if callable(fn):
             jit(fn)  # raises the error of `jit` for what the function holds
         return _compiled(fn, jit)
-    if type(jit).__eq__ is not object.__eq__:  # equal ones, such as the methods of one object, may differ later
+    equals: Any = type(jit).__eq__
+    if equals is not object.__eq__:  # equal ones, such as the methods of one object, may differ later
         return _compiled(fn, jit)
     plain: Any = fn  # a jitted function has attributes too
     program: Callable[..., Any] = kept_with(plain, _programs)(fn, jit)
