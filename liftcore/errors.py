@@ -265,7 +265,7 @@ def wording(style: Callable[[Words], Words]) -> Callable[[Words], Words]:
     Example:
         >>> running = []
         >>> @wording
-        ... def of_blocks(words):
+        ... def of_blocks(words, running=running):
         ...     return words._replace(scope="block") if running else words
         >>> running.append("a block"); words().scope; running.clear(); words().scope
         'block'
