@@ -130,9 +130,10 @@ class Checkpoints:
         with about(path):
             parts = parts_of(to_state_dict(tree))
         replace_file(path, parts)  # unlike `save_file`, it follows no link
-        self._forget_metrics(number)  # of what was saved as this step before; until now, it was complete
         if numbers:
             replace_file(self.folder / _metrics_name(number), [json.dumps(numbers).encode()])
+        else:
+            self._forget_metrics(number)  # of what was saved as this step before
         self._remove(number, numbers)
 
     def _remove(self, number: int, numbers: Mapping[str, float]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
@@ -80,10 +81,11 @@ class TrainState(PyTreeNode):
     rngs: Any = optional()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        methods = {name for name, one in vars(TrainState).items() if callable(one) or isinstance(one, property)}
-        taken = sorted(methods & vars(cls).get("__annotations__", {}).keys())
+        above: Any = super(cls, cls)
+        own = vars(cls).get("__annotations__", {}).keys() - above.__dataclass_fields__.keys()
+        taken = sorted(name for name in own if isinstance(getattr(above, name, None), property | types.FunctionType))
         if taken:
-            what = f"`{taken[0]}` is a method or property of TrainState, and cannot be a field."
+            what = f"`{taken[0]}` is a method or property of {cls.__mro__[1].__name__}, and cannot be a field."
             raise LiftArgumentError(f"class {cls.__name__}", what, "Give the field another name.")
         super().__init_subclass__(**kwargs)
 
@@ -225,7 +227,7 @@ class TrainState(PyTreeNode):
             raise LiftArgumentError(where, what, "Leave out `mutable`, or write `state.apply_fn(state.variables, …)`.")
         out, written = call(self.variables, *args, mutable=list(self.model_state), **kwargs)
         for name, before in self.model_state.items():
-            _check_structure(where, name, before, written.get(name, before))
+            _check_structure(where, name, before, written.get(name, {} if before else before))
         return out, self.replace(model_state={**self.model_state, **written})
 
     @boundary
@@ -410,7 +412,8 @@ def _check_collections(where: str, cls: type, collections: Mapping[str, Any], mo
         what = "the `model_state` was passed too, but it consists of their other collections."
         raise LiftArgumentError(where, what, "Leave out `model_state`; `variables` has all collections.")
     names: Any = cls
-    both = sorted(collections.keys() & {one.name for one in dataclasses.fields(names)})
+    found = model_state if isinstance(model_state, Mapping) else collections
+    both = sorted(found.keys() & {one.name for one in dataclasses.fields(names)})
     if both:
         what = f'"{both[0]}" is a collection and a field of {cls.__name__}; a checkpoint has one entry of this name.'
         raise LiftArgumentError(where, what, "Leave out the field; the collection is in `state.model_state`.")

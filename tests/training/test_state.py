@@ -12,6 +12,7 @@ from liftcore.filters import DenyList, OfType, PathContains, to_predicate
 from liftcore.frozen_dict import FrozenDict
 from liftcore.meta import Partitioned
 from liftcore.serialization import from_bytes, to_bytes, to_state_dict
+from liftcore.struct import field
 from liftcore.training import DynamicScale, TrainState
 
 HEAD = PathContains("head")
@@ -297,10 +298,20 @@ def test_a_subclass_declares_a_field_again_by_keyword() -> None:
         State(0, len, {}, None, (), 1, 2)
 
 
-@pytest.mark.parametrize("name", ["variables", "apply", "run", "minimize", "apply_gradients"])
+@pytest.mark.parametrize("name", ["variables", "apply", "run", "minimize", "apply_gradients", "replace"])
 def test_a_field_has_no_name_of_a_method(name: str) -> None:
     with pytest.raises(LiftArgumentError, match=f"class State: `{name}` is a method or property of TrainState"):
         type("State", (TrainState,), {"__annotations__": {name: Any}})
+
+
+def test_a_field_may_hold_a_function_and_be_declared_again() -> None:
+    class State(TrainState):
+        act: Any = field(pytree_node=False, default=len)
+
+    class Own(State):
+        act: Any = field(pytree_node=False, default=max)
+
+    assert Own.create(apply_fn=len, params={"w": jnp.ones(2)}, tx=optax.sgd(0.1)).act is max
 
 
 def test_collections_are_passed_once_and_have_names_of_their_own() -> None:
@@ -314,6 +325,11 @@ def test_collections_are_passed_once_and_have_names_of_their_own() -> None:
     with pytest.raises(LiftArgumentError, match='"batch_stats" is a collection and a field of State'):
         State.create(**options)
     state = TrainState.create(**options)
+    with pytest.raises(LiftArgumentError, match='"step" is a collection and a field of TrainState'):
+        TrainState.create(apply_fn=len, params={"w": 1.0}, tx=optax.sgd(0.1), model_state={"step": {}})
+    lost = state.replace(apply_fn=lambda *_, **__: (3, {}), model_state={"batch_stats": {"n": 1}})
+    with pytest.raises(LiftArgumentError, match="has other variables than before"):
+        lost.apply(1)
     with pytest.raises(LiftArgumentError, match="`mutable` was passed"):
         state.apply(1, mutable=["cache"])
     assert state.replace(apply_fn=lambda *_, **__: (3, {})).apply(1)[1].model_state == {"batch_stats": {}}
