@@ -185,7 +185,7 @@ def test_text_that_is_not_declared_static_is_told_how_to(lift: Any) -> None:
 
 @both
 def test_wrong_static_arguments_are_errors(lift: Any) -> None:
-    with pytest.raises(LiftArgumentError, match=r"number 0 is the scope \(or the module\) itself"):
+    with pytest.raises(LiftArgumentError, match=r"number 0 is the scope \(or module\) itself"):
         lift(Modes, static_argnums=(0, 2))().init(KEY, X, True)
     with pytest.raises(LiftArgumentError, match=r"\(Modes\) at /: static argument .* must be hashable, given list"):
         lift(Modes, static_argnums=2)().init(KEY, X, [1])
