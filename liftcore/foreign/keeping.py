@@ -57,11 +57,8 @@ def write(scope: Scope, old: Mapping[Path, Any], new: Mapping[Path, Any]) -> Non
     """
     if scope.is_initializing():
         return
-    changed = {path: value for path, value in new.items() if value is not old.get(path)}
-    for path, value in changed.items():  # all of them before any is written
-        _place(scope, path).check_write(path[0], path[-1], value)
-    for path, value in changed.items():
-        _place(scope, path).put_unboxed(path[0], path[-1], value)
+    changed = [(path, value) for path, value in new.items() if value is not old.get(path)]
+    scope.put_all([(path, _place(scope, path).reboxed(path[0], path[-1], value)) for path, value in changed])
 
 
 def _place(scope: Scope, path: Path) -> Scope:

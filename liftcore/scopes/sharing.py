@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
 from .. import meta
 from .._compat import trace_state
 from ..typing import Path
-from ..values import shapes, unwrapped
+from ..values import shapes, unwrapped, wrapped
 from . import problems
 from .declaring import check_variables
 from .tree import ANYBODY
@@ -27,17 +27,17 @@ _FIXED = ("params", "constants")
 _NOTHING: Any = object()
 
 
-def _variables_in(scope: Scope, collection: str, values: Mapping[str, Any]) -> Iterator[tuple[Scope, str, str, Any]]:
-    """Yield the scope, the collection, the name and the value of each variable in a tree of values."""
-    held = scope.dicts(collection)
+def _found(scope: Scope, place: Path, values: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """Yield the path and the value of each variable in a tree of values for a scope, which is at a place."""
+    collection, held = place[0], scope.dicts(place[0])
     if scope._adopted:
         scope._unpack()
     for name, value in values.items():
         declared = collection in scope._reserved.get(name, ())
         if isinstance(value, Mapping) and isinstance(held.get(name, value), Mapping) and not declared:
-            yield from _variables_in(scope.below((name,)), collection, value)
+            yield from _found(scope.below((name,)), (*place, name), value)
         else:
-            yield scope, collection, name, value
+            yield (*place, name), value
 
 
 class Sharing:
@@ -106,37 +106,6 @@ class Sharing:
             value = unwrapped(value)[name]
         return value
 
-    # -- variables -----------------------------------------------------------------------------------------------------
-
-    def put_variables(self, variables: Mapping[str, Any]) -> None:
-        """Write variables here and below, such as those that `variables()` returned, or some of them.
-
-        Example:
-            >>> import jax, jax.numpy as jnp, liftcore
-            >>> def descend(scope, x):
-            ...     grads = liftcore.grad(lambda scope, x: scope.child(liftcore.nn.dense, "net")(x, 1).sum())(scope, x)
-            ...     scope.put_variables(jax.tree.map(jnp.subtract, {"params": scope.variables()["params"]}, grads))
-            >>> variables = {"params": {"net": {"kernel": jnp.ones((2, 1)), "bias": jnp.ones(1)}}}
-            >>> _, after = liftcore.apply(descend, mutable="params")(variables, jnp.ones((1, 2)))
-            >>> after["params"]["net"]["bias"]
-            Array([0.], dtype=float32)
-
-        Args:
-            variables: `{collection: {module: {name: value}}}`. A dict in the place of a variable is its value, if the
-                scope has declared or written the variable; otherwise it holds variables of a module.
-
-        Raises:
-            LiftError: as `put_variable` does, for the first variable that cannot be written. Then none is written.
-        """
-        check_variables(variables)
-        scope = cast("Scope", self)
-        scope.check_valid()
-        found = [one for collection, values in variables.items() for one in _variables_in(scope, collection, values)]
-        for below, *variable in found:  # all of them before any is written
-            below.check_write(*variable)
-        for below, *variable in found:
-            below.put_variable(*variable)
-
     # -- streams -------------------------------------------------------------------------------------------------------
 
     @property
@@ -187,6 +156,46 @@ class Sharing:
 
     # -- variables -----------------------------------------------------------------------------------------------------
 
+    def put_variables(self, variables: Mapping[str, Any]) -> None:
+        """Write variables here and below, such as those that `variables()` returned, or some of them.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, liftcore
+            >>> def descend(scope, x):
+            ...     grads = liftcore.grad(lambda scope, x: scope.child(liftcore.nn.dense, "net")(x, 1).sum())(scope, x)
+            ...     scope.put_variables(jax.tree.map(jnp.subtract, {"params": scope.variables()["params"]}, grads))
+            >>> variables = {"params": {"net": {"kernel": jnp.ones((2, 1)), "bias": jnp.ones(1)}}}
+            >>> _, after = liftcore.apply(descend, mutable="params")(variables, jnp.ones((1, 2)))
+            >>> after["params"]["net"]["bias"]
+            Array([0.], dtype=float32)
+
+        Args:
+            variables: `{collection: {module: {name: value}}}`. A dict in the place of a variable is its value, if the
+                scope has declared or written the variable; otherwise it holds variables of a module.
+
+        Raises:
+            LiftError: as `put_variable` does, for the first variable that cannot be written. Then none is written.
+        """
+        check_variables(variables)
+        scope = cast("Scope", self)
+        scope.check_valid()
+        self.put_all([one for collection, values in variables.items() for one in _found(scope, (collection,), values)])
+
+    def put_all(self, values: Sequence[tuple[Path, Any]]) -> None:
+        """Write variables, all of them or none.
+
+        Args:
+            values: a path, `(collection, *modules below this scope, name)`, and the new value of each variable.
+
+        Raises:
+            LiftError: as `put_variable` does, for the first variable that cannot be written.
+        """
+        found = [(cast("Scope", self).below(path[1:-1]), path[0], path[-1], value) for path, value in values]
+        for scope, *variable in found:
+            scope.check_write(*variable)
+        for scope, collection, name, value in found:
+            scope.put_checked(collection, {name: wrapped(value)})
+
     @property
     def has_view(self) -> bool:
         """Whether code in this tree sees other values of new variables than are stored; see `view`."""
@@ -204,9 +213,11 @@ class Sharing:
 
     def put_unboxed(self, collection: str, name: str, value: Any) -> None:
         """Write a variable and keep its metadata, if its value is boxed (see `liftcore.meta`)."""
-        scope = cast("Scope", self)
-        held = unwrapped(scope.dicts(collection).get(name))
-        scope.put_variable(collection, name, meta.replace_boxed(held, value))
+        cast("Scope", self).put_variable(collection, name, self.reboxed(collection, name, value))
+
+    def reboxed(self, collection: str, name: str, value: Any) -> Any:
+        """Return a value in the box of the one that it replaces, if that has one."""
+        return meta.replace_boxed(unwrapped(cast("Scope", self).dicts(collection).get(name)), value)
 
     # -- owners --------------------------------------------------------------------------------------------------------
 
