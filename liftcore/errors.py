@@ -242,8 +242,8 @@ def words() -> Words:
 
     The running calls say which it is. A function that liftcore itself calls takes scopes, even in a method of a module.
     """
-    plain, within = Words(), "liftcore"
-    for package in callers(__name__) if _styles else ():
+    plain, within, running = Words(), "liftcore", _worded(_styles)
+    for package in callers(__name__) if running != plain else ():
         if package == within:
             continue
         if package == "liftcore":  # it called a function of a user, or of a style that is not running
@@ -252,7 +252,7 @@ def words() -> Words:
         if found != plain:
             return found
         within = package
-    return _worded(_styles)
+    return running
 
 
 def _worded(styles: Iterable[Callable[[Words], Words]]) -> Words:

@@ -241,11 +241,8 @@ def check_out_axes(
     flat = flatten_axes(where, axes, tree, body)
     for leaf, axis in zip(jax.tree.leaves(tree), flat, strict=True):
         shape = np.shape(leaf)[is_stacked:]
-        last = len(shape)
-        if axis is not None and not -last - 1 <= axis <= last:
-            what = f"a value of shape {shape} cannot have its new axis at position {axis}."
-            fix = f"Give it an axis from {-last - 1} to {last}, such as 0."
-            raise LiftArgumentError(where if body is None else f"{body.where}, {where}", what, fix)
+        if axis is not None and not _fits(axis, shape):
+            raise _no_place(where if body is None else f"{body.where}, {where}", axis, shape)
     return flat
 
 
@@ -254,7 +251,20 @@ def check_group_axes(body: Body, axes: Sequence[Axis], groups: Sequence[PyTree])
     for axis, group in zip(axes, groups, strict=True):
         if axis:  # there is always a position 0
             for path, leaf in jax.tree.leaves_with_path(group):
-                check_out_axes(f"{words().variable(path_text(path[2:]))} in {body.where}", axis, leaf)
+                if not _fits(axis, np.shape(leaf)):
+                    where = f"{words().variable(path_text(path[2:]))} in {body.where}"
+                    raise _no_place(where, axis, np.shape(leaf))
+
+
+def _fits(axis: int, shape: Shape) -> bool:
+    """Whether a value can have a new axis at a position."""
+    return -len(shape) - 1 <= axis <= len(shape)
+
+
+def _no_place(where: str, axis: int, shape: Shape) -> LiftArgumentError:
+    """Return the error for a value with too few axes."""
+    what = f"a value of shape {shape} cannot have its new axis at position {axis}."
+    return LiftArgumentError(where, what, f"Give it an axis from {-len(shape) - 1} to {len(shape)}, such as 0.")
 
 
 def _no_axis(axis: Any) -> bool:
