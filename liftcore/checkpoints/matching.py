@@ -283,16 +283,16 @@ def _filled(spec: Any, path: Path, new: Mapping[Path, Any]) -> Any:
 # --- what does not fit ------------------------------------------------------------------------------------------------
 
 
-_FIXES = {
+_FIXES = (
     (
-        "names",
-        "type",
-    ): "Restore into a target like the saved one, rename or convert saved entries {renaming}, or {part}.",
-    ("names",): "`strict=False` keeps the target's value for missing entries, and ignores unexpected ones.",
-    ("traced",): "Restore outside of the traced function, and pass the result to it.",
-    ("dtype",): "Pass `cast=True` to convert to the dtypes of the target.",
-}
-"""The fixes for the kinds of misfits; `{part}` is advice about the filter, and `{renaming}` about names."""
+        {"names", "type"},
+        "Restore into a target like the saved one, rename or convert saved entries {renaming}, or {part}.",
+    ),
+    ({"names"}, "`strict=False` keeps the target's value for missing entries, and ignores unexpected ones."),
+    ({"traced"}, "Restore outside of the traced function, and pass the result to it."),
+    ({"dtype"}, "Pass `cast=True` to convert to the dtypes of the target."),
+)
+"""The fixes, each for some kinds of misfits; `{part}` is advice about the filter, and `{renaming}` about names."""
 
 _HELP = {"dtype": "cast", "names": "strict", "type": "filter"}
 """The option that helps with each kind of misfit."""
@@ -323,7 +323,7 @@ def _misfits(
         renaming: advice about names.
     """
     kinds = {reason.kind for _, reason in problems}
-    applying = [fix for of, fix in _FIXES.items() if not kinds.isdisjoint(of)]
+    applying = [fix for of, fix in _FIXES if kinds & of]
     fixes = [fix.replace("{part}", part).replace("{renaming}", renaming) for fix in applying]
     if boxed:
         fixes.insert(0, "Restore boxed values into boxed ones: into variables from `init`; then `unbox` the result.")
