@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
@@ -23,10 +22,10 @@ from .errors import TransformTargetError
 from .lifecycle.advice import add_to_fix
 from .lifecycle.binding import entered
 from .lifecycle.calling import nowrap
-from .lifecycle.context import context, no_parent
+from .lifecycle.context import as_in_a_method
 from .lifecycle.fields import Recipe, recipe_of
 from .module import Module
-from .rebuilding.on_scopes import ClassLift, of_a_module, on_scopes
+from .rebuilding.on_scopes import ClassLift, functions_of_a_module, on_scopes
 
 __all__ = [
     "Methods",
@@ -130,9 +129,7 @@ def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compar
     Returns:
         A function of a module, or of a pytree of modules, and of the arguments of the lifted function.
     """
-    for fn in functions:
-        check_function(name, fn)
-    run = _run(lift, [of_a_module(fn) for fn in functions], name, compared)
+    run = _run(lift, functions_of_a_module(name, functions), name, compared)
 
     @functools.wraps(functions[0])
     @boundary
@@ -153,8 +150,7 @@ def _run(lift: Lift, functions: Sequence[Callable[..., Any]], name: str, compare
     compared = compared or getattr(lift, "func", lift) is liftcore.jit
 
     def run(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], lifts: Iterable[Any] = ()) -> Any:
-        # Errors speak of modules, as in a running method.
-        with contextlib.nullcontext() if context.is_used else no_parent():
+        with as_in_a_method():
             inputs = on_scopes(name, module, functions, args, kwargs, lifts, compared)
             return lift_call(*inputs.calls)(inputs.scopes, *inputs.args, **inputs.kwargs)
 

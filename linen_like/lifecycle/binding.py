@@ -81,6 +81,11 @@ class State:
         """The bound methods that were hashed last, by name; see `cached_method`."""
         return {}
 
+    @property
+    def defines(self) -> bool:
+        """Whether `setup` or a compact method is running, which may define submodules and variables."""
+        return self.in_setup or self.in_compact
+
     def follow(self, other: State, lifts: Iterable[Any] = ()) -> None:
         """Continue from the state of another module, for a clone of it inside a lift, or inside more lifts."""
         self.in_setup, self.in_compact = other.in_setup, other.in_compact

@@ -188,13 +188,18 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 def _explain(error: Exception, module: Base, fun: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """Add advice to an error that leaves a method, or raise one that says more."""
-    if isinstance(error, ScopeParamShapeError) and not module._state.lifts:  # of a lifted class, but outside its lift
-        add_to_fix(error, module._methods_advice)
+    _advise_methods(error, module)
     if isinstance(error, TypeError):
         note_call(error, place(module), fun, (module, *args), kwargs)
     if isinstance(error, TypeError | AttributeError | ValueError):
         note_mistake(error)
         check_arrays(error, place(module), fun, args, kwargs)
+
+
+def _advise_methods(error: Exception, module: Base) -> None:
+    """Add to the error about a shape that the module is of a lifted class, but outside its lift."""
+    if isinstance(error, ScopeParamShapeError) and not module._state.lifts:
+        add_to_fix(error, module._methods_advice)
 
 
 def _begin(module: Base, is_lifted: bool) -> None:
@@ -240,7 +245,8 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
                 run(self)
             if (capture := context.captures[-1]) and capture(self, "setup"):
                 self.sow("intermediates", "setup", None)
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, ScopeParamShapeError) as error:
+            _advise_methods(error, self)
             note_mistake(error)
             raise
         finally:

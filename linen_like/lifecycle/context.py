@@ -23,6 +23,7 @@ __all__ = [
     "Context",
     "Interceptor",
     "InterceptorContext",
+    "as_in_a_method",
     "capturing",
     "context",
     "disable_named_call",
@@ -109,6 +110,11 @@ def no_parent() -> Iterator[None]:
         yield
     finally:
         context.modules.pop()
+
+
+def as_in_a_method() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which errors speak of modules, as in a running method; inside a method it does nothing."""
+    return contextlib.nullcontext() if context.is_used else no_parent()
 
 
 # --- interception, and names in profiles ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, name_of, note_call, shown
+from liftcore.errors import LiftArgumentError, check_function, name_of, note_call, shown
 from liftcore.statics import Undescribed, snapshot, static_key, warn_not_shared
 
 from ..errors import TransformedMethodReturnValueError
@@ -44,6 +44,7 @@ __all__ = [
     "ClassLift",
     "OnScopes",
     "RebuildPlan",
+    "functions_of_a_module",
     "lies_below",
     "of_a_module",
     "on_scopes",
@@ -188,10 +189,7 @@ def _plan(apart: TemplateBuilder, subject: Any, lifts: Iterable[Any]) -> tuple[R
     state.follow(module._state, lifts)
     states = [state, *map(_state_elsewhere, others)]
     # A method that defines submodules or variables continues; any other starts with all names free.
-    scopes = [
-        one if there.in_setup or there.in_compact else one.rewound()
-        for one, there in zip(apart.scopes, states, strict=True)
-    ]
+    scopes = [one if there.defines else one.rewound() for one, there in zip(apart.scopes, states, strict=True)]
     # `setup` runs again inside, and must draw the same keys as outside: so draws since then are taken back.
     drawn: tuple[tuple[str, int], ...] = ()
     if state.reuse and type(module)._has_setup:
@@ -251,11 +249,7 @@ class Call:
         """Return its parts by name, so that `liftcore` can say what differs from an earlier call."""
         parts, states = self.plan[:2]
         modules = {f"module {number}": _shown(one) for number, one in enumerate(parts.templates) if one is not None}
-        found = {
-            "function": self.__name__,
-            **modules,
-            "defining": [state.in_setup or state.in_compact for state in states],
-        }
+        found = {"function": self.__name__, **modules, "defining": [state.defines for state in states]}
         return found if self.without_key is None else {**found, "not comparable by its contents": self.without_key}
 
 
@@ -311,6 +305,21 @@ def _first_module(where: str, subject: Any, functions: Sequence[Any]) -> Any:
     for module in modules:
         bound_scope(module, where)
     return modules[0]
+
+
+def functions_of_a_module(where: str, functions: Sequence[Any]) -> list[Callable[..., Any]]:
+    """Return checked functions as functions of a module; see `of_a_module`.
+
+    Args:
+        where: the lift, for errors.
+        functions: the functions.
+
+    Raises:
+        LiftArgumentError: if one cannot be called.
+    """
+    for fn in functions:
+        check_function(where, fn)
+    return list(map(of_a_module, functions))
 
 
 def of_a_module(fn: Callable[..., Any]) -> Callable[..., Any]:

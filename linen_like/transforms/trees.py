@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from liftcore.errors import LiftArgumentError, check_function
+from liftcore.errors import LiftArgumentError
 from liftcore.typing import PyTree
 
-from ..lifecycle.context import context, no_parent
+from ..lifecycle.context import as_in_a_method
 from ..lifecycle.fields import map_instances
-from ..rebuilding.on_scopes import OnScopes, lies_below, of_a_module, on_scopes
+from ..rebuilding.on_scopes import OnScopes, functions_of_a_module, lies_below, on_scopes
 from ..rebuilding.splitting import ArgumentAt
 
 __all__ = ["Trees", "run_arranged", "without_modules"]
@@ -123,10 +122,9 @@ def run_arranged(
         args: the arguments after the module.
         several: see `Trees.of`.
     """
-    for fn in functions:
-        check_function(where, fn)
-    with contextlib.nullcontext() if context.is_used else no_parent():  # as in `lifting`
-        inputs = on_scopes(where, mdl, [of_a_module(fn) for fn in functions], args)
+    functions = functions_of_a_module(where, functions)
+    with as_in_a_method():
+        inputs = on_scopes(where, mdl, functions, args)
         trees = Trees.of(where, inputs, several)
         return lift(trees, *inputs.calls)(Scopes(inputs.scopes), *inputs.args)
 
