@@ -119,7 +119,7 @@ class Checkpoints:
                 the place of the step or the lock. The saved steps are unchanged.
         """
         where = f'Checkpoints("{self.folder}").save'
-        number, numbers = _index(where, step), self._ranking.numbers(f"{where}, metrics", metrics, "Checkpoints")
+        number, numbers = _index(where, step), self._ranking.numbers(f"{where}, metrics", metrics)
         self._hold(where)
         last = self.latest()
         if last is not None and number < last:
@@ -138,16 +138,17 @@ class Checkpoints:
 
     def _remove(self, number: int, numbers: Mapping[str, float]) -> None:
         """Remove the steps that are neither among the last nor among the best; those with damaged metrics stay."""
-        keep, best, _, _ = self._ranking
-        metrics: dict[int, Mapping[str, float]] = {}
-        kept: set[int] = set()
-        for step in self.steps() if best else ():
+        keep, best = self.keep, self._ranking.best
+        if keep is None:
+            return
+        steps, metrics, kept = self.steps(), dict[int, Mapping[str, float]](), set[int]()
+        for step in steps if best else ():
             try:
                 metrics[step] = numbers if step == number else self._metrics(step)
             except SerializationError:
                 kept.add(step)
         kept.update(self._ranking.best_first(metrics)[:best])
-        for old in self.steps()[:-keep] if keep is not None else ():
+        for old in steps[:-keep]:
             if old not in kept:
                 (self.folder / _name(old)).unlink(missing_ok=True)
                 self._forget_metrics(old)
@@ -166,9 +167,7 @@ class Checkpoints:
             raise SerializationError(f'"{path}"', what, fix) from error
 
     def _forget_metrics(self, step: int) -> None:
-        path = self.folder / _metrics_name(step)
-        if path.exists():
-            path.unlink(missing_ok=True)
+        (self.folder / _metrics_name(step)).unlink(missing_ok=True)
 
     def restore(
         self,
@@ -225,7 +224,7 @@ class Checkpoints:
             if good is None:
                 raise
             fix = f"{error.fix} Step {good} before it is intact: restore it with `step={good}`."
-            raise SerializationError(error.where, error.what, fix) from error
+            raise SerializationError(error.where, error.what, fix, option=error.option) from error
 
     def _candidates(self, where: str, step: SupportsIndex | None) -> Iterator[int]:
         """Yield the step; or the last step, and the new last step if a writer has removed the first one meanwhile."""

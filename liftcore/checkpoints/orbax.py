@@ -142,7 +142,7 @@ class OrbaxCheckpoints:
             what = f"step {number} does not come after step {last}, which is saved already."
             raise LiftArgumentError(where, what, f"Continue after step {last}, or write to another folder.")
         arrays, rest = parted(where, tree)
-        numbers = self._ranking.numbers(f"{where}, metrics", metrics, "OrbaxCheckpoints")
+        numbers = self._ranking.numbers(f"{where}, metrics", metrics)
         args = self._ocp.args
         aside = os.path.join(self.folder, _REMOVED)
         if os.path.islink(aside):  # steps would be moved to another folder, and all that is there would be removed

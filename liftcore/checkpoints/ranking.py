@@ -42,13 +42,12 @@ class Ranking(NamedTuple):
             raise LiftArgumentError(where, f"`mode` is {mode!r}.", 'Give "min" or "max".')
         return cls(keep, best, metric, mode)
 
-    def numbers(self, where: str, metrics: Any, owner: str) -> dict[str, float]:
+    def numbers(self, where: str, metrics: Any) -> dict[str, float]:
         """Return the metrics of a step as floats.
 
         Args:
             where: the name of the caller, for errors.
             metrics: numbers by name, or None.
-            owner: the name of the class that has these options.
 
         Raises:
             LiftArgumentError: if one is not a number, or if the one that decides is missing.
@@ -65,7 +64,7 @@ class Ranking(NamedTuple):
                 raise LiftArgumentError(where, what, "Give one number for each metric, such as the mean.") from error
         if self.best and found and self.metric not in found:
             what = f"{self.metric!r} decides which steps are the best, but the metrics are {list(found)}."
-            raise LiftArgumentError(where, what, f"Give it too, or another `metric` to `{owner}`.")
+            raise LiftArgumentError(where, what, f"Give it too, or another `metric` to `{where.partition('(')[0]}`.")
         return found
 
     def best_first(self, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:

@@ -367,3 +367,12 @@ def test_a_step_that_cannot_be_saved_again_stays_the_best(tmp_path: Path, monkey
 def test_a_metric_too_large_for_a_float_is_an_error(tmp_path: Path) -> None:
     with Checkpoints(tmp_path) as checkpoints, pytest.raises(LiftArgumentError, match="not a number"):
         checkpoints.save(1, {"w": 1}, metrics={"loss": 10**400})
+
+
+def test_the_number_of_steps_to_keep_can_change(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        checkpoints.save(1, {"w": 1})
+        checkpoints.keep = 1
+        for step in (2, 3):
+            checkpoints.save(step, {"w": step})
+        assert checkpoints.steps() == [3]
