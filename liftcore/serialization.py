@@ -135,7 +135,8 @@ def _pytree_rule(target: Any) -> _Rule:
         return _named(pairs)
 
     def rebuild(_: Any, new: dict[str, Any]) -> Any:
-        leaves = [_DICT.rebuild(child, new) if kind == "spread" else new.get(name) for name, child, kind in named]
+        spread = {name: _RULES.get(type(child), _DICT) for name, child, kind in named if kind == "spread"}
+        leaves = [spread[name].rebuild(child, new) if name in spread else new.get(name) for name, child, _ in named]
         return jax.tree.unflatten(treedef, leaves)
 
     return _Rule(children, rebuild)

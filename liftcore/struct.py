@@ -124,8 +124,8 @@ def _register(cls: type[T], **kwargs: Any) -> type[T]:
 def _keep_by_keyword(cls: type) -> None:
     """Make optional fields that a class declares again keyword-only; else they would have the places of the base's."""
     above: Any = [base for base in cls.__mro__[1:] if is_struct(base)]
-    optional = {one.name for base in above for one in dataclasses.fields(base) if _OPTIONAL in one.metadata}
-    for name in optional & vars(cls).get("__annotations__", {}).keys():
+    declared = {one.name for base in above for one in dataclasses.fields(base) if _OPTIONAL in one.metadata}
+    for name in declared & vars(cls).get("__annotations__", {}).keys():
         own = vars(cls).get(name, dataclasses.MISSING)
         again = own if isinstance(own, dataclasses.Field) else field(default=own)
         again.kw_only = True

@@ -131,17 +131,18 @@ class Average(Metric):
             LiftArgumentError: if there are no values of this name, or the mask has other axes; or if the values are
                 complex and the sum is not.
         """
+        where = f"{type(self).__name__}.update"
         if self.name not in values:
             what = f'expected values by the name "{self.name}", given {", ".join(values) or "none"}.'
-            names = [name for name in values if name != "mask"] or ["loss"]
-            fix = f'Write `update({self.name}=…)`, or name the metric after the values: `Average("{names[0]}")`.'
-            raise LiftArgumentError(f"{type(self).__name__}.update", what, fix)
+            first = next(iter(values), "loss")
+            fix = f'Write `update({self.name}=…)`, or name the metric after the values: `Average("{first}")`.'
+            raise LiftArgumentError(where, what, fix)
         found = _wide(values[self.name])
         if jnp.iscomplexobj(found) and not jnp.iscomplexobj(self.total):
             what = f'"{self.name}" is complex, but the sum is {jnp.result_type(self.total)}, and would lose a part.'
             fix = f'Begin with a complex sum: `Average("{self.name}", total=jnp.zeros((), jnp.complex64))`.'
-            raise LiftArgumentError(f"{type(self).__name__}.update", what, fix)
-        weights = jnp.broadcast_to(_mask_like(f"{type(self).__name__}.update, mask", mask, found), found.shape)
+            raise LiftArgumentError(where, what, fix)
+        weights = jnp.broadcast_to(_mask_like(f"{where}, mask", mask, found), found.shape)
         kept = jnp.where(weights == 0, 0, found)  # a masked NaN does not count either
         return self.merge(self.replace(total=(kept * weights).sum(), weight=weights.sum()))
 
@@ -326,6 +327,9 @@ def _check_values(values: Any, size: int) -> None:
 
 def _examples(batch: Any) -> int:
     """Return the number of examples in a batch."""
+    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
+    if len(sizes) == 1 and (size := next(iter(sizes))):  # names of leaves are for errors only
+        return int(size[0])
     leaves = jax.tree.leaves_with_path(batch)
     shapes = [(path_text(path) or ".", np.shape(leaf), 0) for path, leaf in leaves]
     return common_size("evaluate, a batch", shapes, fix="Give arrays with the examples on their first axis.") or 0

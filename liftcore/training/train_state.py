@@ -130,8 +130,8 @@ class TrainState(PyTreeNode):
         """
         params, others = _parted(f"{cls.__name__}.create", params, variables)
         passed = extra.get("model_state")
-        for name, value in (("model_state", others or None), ("rngs", rngs)):
-            extra = extra if value is None else {**extra, name: value}
+        given = {"model_state": others or None, "rngs": rngs}
+        extra |= {name: value for name, value in given.items() if value is not None}
         own = {one.name for one in dataclasses.fields(TrainState)} - {"model_state", "rngs"}
         check_fields(f"{cls.__name__}.create", cls, extra, own=own)
         _check_collections(f"{cls.__name__}.create, variables", cls, others, passed)
@@ -217,8 +217,8 @@ class TrainState(PyTreeNode):
         return self._applied(applied, *args, **kwargs)
 
     def _applied(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Self]:
-        if self.rngs is not None:
-            kwargs = {"rngs": jax.tree.map(lambda key: jax.random.fold_in(key, self.step), self.rngs), **kwargs}
+        if self.rngs is not None and "rngs" not in kwargs:
+            kwargs["rngs"] = jax.tree.map(lambda key: jax.random.fold_in(key, self.step), self.rngs)
         if not self.model_state:
             return call(self.variables, *args, **kwargs), self
         where = f"{type(self).__name__}.apply"

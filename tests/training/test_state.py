@@ -333,3 +333,11 @@ def test_collections_are_passed_once_and_have_names_of_their_own() -> None:
     with pytest.raises(LiftArgumentError, match="`mutable` was passed"):
         state.apply(1, mutable=["cache"])
     assert state.replace(apply_fn=lambda *_, **__: (3, {})).apply(1)[1].model_state == {"batch_stats": {}}
+
+
+def test_a_checkpoint_keeps_the_kind_of_the_model_state() -> None:
+    variables = FrozenDict({"params": {"w": jnp.ones(2)}, "batch_stats": {"n": jnp.zeros(1)}})
+    state = TrainState.create(apply_fn=len, variables=variables, tx=optax.sgd(0.1))
+    state = state.replace(model_state=FrozenDict(state.model_state))
+    again = from_bytes(state, to_bytes(state))
+    assert jax.tree.structure(again) == jax.tree.structure(state)
