@@ -13,8 +13,9 @@ from ..errors import LiftArgumentError, name_of
 from ..owners import by_dtype
 from ..scopes.blueprint import Blueprint
 from ..scopes.scope import Scope
+from ..texts import path_text
 from ..typing import Path
-from .keeping import called, check_model, named, write
+from .keeping import called, check_model, fits_maker, named, write
 
 __all__ = ["from_equinox"]
 
@@ -63,7 +64,7 @@ def from_equinox(
 
     first = model[0] if isinstance(model, tuple) and len(model) == 2 else model
     given = isinstance(first, equinox.Module)
-    fits = given or (callable(model) and not (isinstance(model, type) and issubclass(model, equinox.Module)))
+    fits = given or fits_maker(model, equinox.Module)
     check_model("from_equinox", first, fits, "a model or a function of a key", "from_equinox(lambda key: model)")
 
     def make(key: Any) -> tuple[Any, Any]:
@@ -128,9 +129,5 @@ def _state_names(model: Any, state: Any) -> list[Path]:
     for place, index in jax.tree.leaves_with_path(model, is_leaf=is_index):
         if is_index(index):
             for below, number in jax.tree.leaves_with_path(numbers.get(index)):
-                names[number] = (_STATE, *map(_text, (*place, *below)))
+                names[number] = (_STATE, *(path_text((key,)) for key in (*place, *below)))
     return [names.get(number, (_STATE, str(number))) for number in range(len(leaves))]
-
-
-def _text(key: Any) -> str:
-    return jax.tree_util.keystr((key,), simple=True)

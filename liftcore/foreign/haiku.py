@@ -59,7 +59,7 @@ def from_haiku(transformed: Any, *, stream: str = "dropout") -> Callable[..., An
     def make(scope: Scope, *args: Any, **kwargs: Any) -> dict[Path, Any]:
         made = transformed.init(scope.make_rng("params"), *args, **kwargs)
         params, state = made if stateful else (made, {})
-        return {**_by_path("params", params), **_by_path("state", state)}
+        return _checked({**_by_path("params", params), **_by_path("state", state)})
 
     def fn(scope: Scope, *args: Any, **kwargs: Any) -> Any:
         if begins(scope):
@@ -99,9 +99,13 @@ def _check_found(scope: Scope, text: str) -> None:
 
 def _by_path(collection: str, tree: Mapping[str, Mapping[str, Any]]) -> dict[Path, Any]:
     """Return the arrays of Haiku, `{"mlp/~/linear_0": {"w": …}}`, as variables by path."""
-    found = {
+    return {
         (collection, *module.split("/"), name): each for module, held in tree.items() for name, each in held.items()
     }
+
+
+def _checked(found: dict[Path, Any]) -> dict[Path, Any]:
+    """Return variables, of which none is at the path of a module."""
     above = {path[:size] for path in found for size in range(2, len(path))}
     for path in found:
         if path in above:

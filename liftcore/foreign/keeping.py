@@ -9,11 +9,11 @@ from ..errors import LiftArgumentError, WrongStyleError, shown
 from ..filters.trees import flat
 from ..meta import unbox
 from ..owners import style_of
-from ..scopes.declaring import check_creatable
+from ..scopes.declaring import create_missing
 from ..scopes.scope import Scope
 from ..typing import Path
 
-__all__ = ["INTERMEDIATES", "begins", "called", "check_model", "create", "named", "stored", "write"]
+__all__ = ["INTERMEDIATES", "begins", "called", "check_model", "create", "fits_maker", "named", "stored", "write"]
 
 INTERMEDIATES = "intermediates"
 """The collection of values that a model sows."""
@@ -39,12 +39,7 @@ def create(scope: Scope, values: Mapping[Path, Any], make: Callable[[], Mapping[
         owner: who uses the names; an equal owner may use them again.
     """
     scope.own(owner, values)
-    missing = [path for path in values if _place(scope, path).must_create(path[0], path[-1])]
-    for path in missing:  # look for all of them before creating any
-        check_creatable(_place(scope, path), path[0], path[-1])
-    made = make() if missing else {}
-    for path in missing:
-        _place(scope, path).create_variable(path[0], path[-1], made[path])
+    create_missing(scope, values, make)
 
 
 def write(scope: Scope, old: Mapping[Path, Any], new: Mapping[Path, Any]) -> None:
@@ -58,11 +53,7 @@ def write(scope: Scope, old: Mapping[Path, Any], new: Mapping[Path, Any]) -> Non
     if scope.is_initializing():
         return
     changed = [(path, value) for path, value in new.items() if value is not old.get(path)]
-    scope.put_all([(path, _place(scope, path).reboxed(path[0], path[-1], value)) for path, value in changed])
-
-
-def _place(scope: Scope, path: Path) -> Scope:
-    return scope.below(path[1:-1])
+    scope.put_all([(path, scope.below(path[1:-1]).reboxed(path[0], path[-1], value)) for path, value in changed])
 
 
 def called(model: Any, method: str | Callable[..., Any] | None) -> Callable[..., Any]:
@@ -78,6 +69,11 @@ def named(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a function with another name, which lifts use in paths."""
     fn.__name__ = fn.__qualname__ = name
     return fn
+
+
+def fits_maker(model: Any, cls: type) -> bool:
+    """Whether a value is a model of a class, or a function that makes one; the class itself is neither."""
+    return isinstance(model, cls) or (callable(model) and not (isinstance(model, type) and issubclass(model, cls)))
 
 
 def check_model(where: str, model: Any, fits: bool, expected: str, line: str) -> None:

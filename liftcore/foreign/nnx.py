@@ -12,7 +12,7 @@ from ..errors import LiftArgumentError, name_of
 from ..owners import call_maker
 from ..scopes.scope import Scope
 from ..typing import Path
-from .keeping import INTERMEDIATES, begins, called, check_model, create, named, stored, write
+from .keeping import INTERMEDIATES, begins, called, check_model, create, fits_maker, named, stored, write
 
 __all__ = ["from_nnx"]
 
@@ -57,7 +57,7 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
     from flax import nnx
 
     given = isinstance(model, nnx.Module)
-    fits = given or (callable(model) and not (isinstance(model, type) and issubclass(model, nnx.Module)))
+    fits = fits_maker(model, nnx.Module)
     check_model("from_nnx", model, fits, "an object or a function of `rngs`", "from_nnx(lambda rngs: module)")
 
     kept = _copied(*_split(model)) if given else None
@@ -162,9 +162,9 @@ def _check_drawn(scope: Scope, before: Mapping[tuple[Any, ...], Any], after: Map
 
 def _keep(scope: Scope, held: Mapping[Path, Any], after: Mapping[Path, Any]) -> None:
     """Write the variables that a call changed, and sow those that it sowed."""
-    write(scope, held, {path: value for path, value in after.items() if path in held})
     if scope.is_initializing():
         return
+    write(scope, held, {path: value for path, value in after.items() if path in held})
     for path, value in after.items():
         if path in held:
             continue

@@ -14,7 +14,7 @@ from ..filters.trees import nested
 from ..leaves import is_array, is_array_or_struct
 from ..rest import Rest, split_static
 from ..typing import Path, PyTree, Variables
-from .declaring import check_creatable
+from .declaring import check_creatable, create_missing
 from .scope import Scope
 
 __all__ = ["Blueprint"]
@@ -174,15 +174,7 @@ class Blueprint:
         """
         if like is not None:
             scope.own(self, self._arrays(like))
-        missing = []
-        for collection, *names, name in dict.fromkeys(self.paths):
-            below = scope.below(tuple(names))
-            if below.must_create(collection, name):
-                check_creatable(below, collection, name)
-                missing.append((collection, *names, name))
-        arrays = self._arrays(make()) if missing else {}
-        for collection, *names, name in missing:
-            scope.below(tuple(names)).create_variable(collection, name, arrays[collection, *names, name])
+        create_missing(scope, dict.fromkeys(self.paths), lambda: self._arrays(make()))
 
     def write(self, scope: Scope, tree: PyTree) -> None:
         """Create the variables that do not exist in a scope, and write those that hold a different array.

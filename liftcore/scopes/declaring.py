@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,6 +29,7 @@ __all__ = [
     "check_one",
     "check_shape",
     "check_variables",
+    "create_missing",
     "initial_value",
     "key_for",
 ]
@@ -361,6 +362,28 @@ def check_creatable(scope: Scope, collection: str, name: str, made: bool = True)
     if inside is not None:
         raise problems.not_taken(scope, collection, name, inside, "created")
     raise problems.not_found(scope, collection, name, list(scope.dicts(collection)))
+
+
+def create_missing(scope: Scope, paths: Iterable[Path], make: Callable[[], Mapping[Path, Any]]) -> None:
+    """Create those of some variables that a scope lacks.
+
+    Args:
+        scope: the scope.
+        paths: for each variable, `(collection, *modules below the scope, name)`.
+        make: returns the values by path; called only if one is missing, and all that are may be created.
+
+    Raises:
+        ScopeVariableNotFoundError: if a variable is missing and must not be created, or a related error.
+    """
+    missing = []
+    for path in paths:
+        below = scope.below(path[1:-1])
+        if below.must_create(path[0], path[-1]):
+            check_creatable(below, path[0], path[-1])
+            missing.append((below, path))
+    made = make() if missing else {}
+    for below, path in missing:
+        below.create_variable(path[0], path[-1], made[path])
 
 
 def initial_value(
