@@ -21,6 +21,7 @@ PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like", "nnx_like")
 
 SECTIONS = (
     "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.Rest", "liftcore.Blueprint", "liftcore.nn",
+    "liftcore.nn.initializers",
     "liftcore.filters", "liftcore.rng",
     "liftcore.serialization", "liftcore.checkpoints", "liftcore.checkpoints.Checkpoints",
     "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.cursor", "liftcore.typing",
@@ -63,6 +64,7 @@ BY_HAND = {
     "liftcore.mesh_specs.LogicalRules": "Type: pairs of a logical name and a mesh axis, several as a tuple, or None.",
     "liftcore.meta.AxisName": "Type: a name, a tuple of names, or None for an unnamed axis.",
     "liftcore.meta.PARTITION_NAME": "The key in `metadata_params` for the name of the axis that a lift adds.",
+    "liftcore.nn.initializers.Initializer": "Type: `(key, shape, dtype) -> array`.",
     "liftcore.nn.PaddingLike": "Type: what `padding` may be.",
     "liftcore.nn.PromoteDtypeFn": "Type: a function like `promote_dtype`.",
     "liftcore.pipeline.Transform": "Type: `(body, variable_groups, rng_groups, *args) -> (result, output groups)`.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .lazy import without_links
 
-__all__ = ["FLAX", "INSTEAD", "instead_of"]
+__all__ = ["FLAX", "INSTEAD", "PYTORCH", "instead_of"]
 
 FLAX: dict[str, dict[str, str]] = {
     "flax": {
@@ -75,3 +75,27 @@ def instead_of(*parts: str) -> dict[str, str]:
 
 
 INSTEAD = instead_of("flax", "flax.core", "flax.serialization")
+
+_POOL = "(x, (2, 2), strides=(2, 2)), a function: the length of the window is the number of spatial axes"
+_LOSS = "Losses are functions of Optax, one loss for each example: "
+
+PYTORCH = {
+    **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"), "Use BatchNorm: channels come last"),
+    **dict.fromkeys(("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"), "Use InstanceNorm: channels come last"),
+    **dict.fromkeys(("MaxPool1d", "MaxPool2d", "MaxPool3d"), f"Use max_pool{_POOL}"),
+    **dict.fromkeys(("AvgPool1d", "AvgPool2d", "AvgPool3d"), f"Use avg_pool{_POOL}"),
+    "AdaptiveAvgPool2d": "For one value per channel, use x.mean((1, 2))",
+    "ReLU": "Use relu, a function",
+    "GELU": "Use gelu, a function; gelu(x, approximate=False) is exact",
+    "SiLU": "Use silu, a function",
+    "Tanh": "Use tanh, a function",
+    "Sigmoid": "Use sigmoid, a function",
+    "Softmax": "Use softmax, a function",
+    "LeakyReLU": "Use leaky_relu, a function",
+    "Identity": "Use a function: lambda x: x",
+    "Flatten": "Use x.reshape(len(x), -1)",
+    "CrossEntropyLoss": f"{_LOSS}optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()",
+    "MSELoss": f"{_LOSS}optax.squared_error(predictions, targets).mean()",
+    "BCEWithLogitsLoss": f"{_LOSS}optax.sigmoid_binary_cross_entropy(logits, labels).mean()",
+}
+"""For names of PyTorch's layers and losses, what to write in a style that has layers. A style adds its constructors."""

@@ -19,6 +19,7 @@
     recurrent                        lstm_step, gru_step, run_cell, Sequences, flip_sequences, and checks
     axes                             normalize_axes, check_mask, split_mask
     dtypes                           canonicalize_dtype, promote_dtype: the dtype that a layer computes in
+    initializers                     those of JAX, with zeros_init and ones_init
 
 Names of parameters, numbers and dtypes are those of `flax.linen`.
 

@@ -1,3 +1,4 @@
+from . import initializers
 from .activation import prelu
 from .attention import attention_inputs, dot_product_attention, dot_product_attention_weights, head_features
 from .axes import check_mask, normalize_axes, split_mask
@@ -92,6 +93,7 @@ __all__ = [
     "group_sizes",
     "gru_step",
     "head_features",
+    "initializers",
     "instance_axes",
     "instance_norm",
     "is_sharded",
