@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 from tests.devices.model import mesh_of, run
 from tests.devices.pairs import run_pair
+from tests.machine import devices
 
 
 @pytest.mark.rest
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     file = tmp_path / "found.npz"
     run_pair("tests.devices.worker", str(file))
-    expected = run(mesh_of(jax.devices()[:4]))
+    expected = run(mesh_of(devices(4)))
     with np.load(file) as found:
         assert sorted(found) == sorted(expected)
         for name, value in expected.items():
