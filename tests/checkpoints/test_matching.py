@@ -184,6 +184,7 @@ def test_a_leaf_comes_back_as_what_the_target_has_there():
     assert swapped.dtype == np.dtype(">f4")
 
 
+@pytest.mark.cpu("its arrays can take the memory of those of NumPy")
 @pytest.mark.parametrize("committed", [False, True])
 def test_an_array_of_jax_takes_the_memory_of_what_was_read_and_of_nothing_else(committed):
     memory = np.zeros(4064, np.uint8)

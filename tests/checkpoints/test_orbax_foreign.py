@@ -152,6 +152,7 @@ def test_a_typed_key_fits_a_target_of_raw_keys(tmp_path: Path) -> None:
     assert found.sharding == on
 
 
+@pytest.mark.cpu("the text names its devices")
 def test_a_tree_of_devices_that_are_not_here_is_read(tmp_path: Path) -> None:
     tree = state()
     standard(tmp_path / "tree", tree)

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import liftcore
 from tests.lift.quick import key
-from tests.machine import make_mesh
+from tests.machine import devices, make_mesh
 
 X = jnp.linspace(0.1, 1.2, 6).reshape(2, 3)
 
@@ -116,7 +116,7 @@ ROWS = {
         lambda x: jax.vmap(f, in_axes=1)(x),
     ),
     "map": same(liftcore.map),
-    "pmap": same(liftcore.pmap),
+    "pmap": same(lambda fn: liftcore.pmap(fn, devices=devices(2))),
     "shard_map": same(
         lambda fn: liftcore.shard_map(fn, mesh=make_mesh((2,), "shards"), in_specs=P("shards"), out_specs=P("shards"))
     ),

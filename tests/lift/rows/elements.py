@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 import liftcore
 from tests.lift.plain import PART, Body, Rule
 from tests.lift.rows.row import DEVICES, Row
-from tests.machine import make_mesh
+from tests.machine import devices, make_mesh
 
 
 def _spread(x: Any, size: int) -> Any:
@@ -52,6 +52,7 @@ def stacked(rule: Rule, lift: Callable[..., Any], needs: frozenset[str] = frozen
     """A mapping of another kind, where each element has an `x` of its own."""
 
     def lifted(body: Body) -> Body:
+        devices(rule.size if needs & DEVICES else 1)
         over = lift(body, variable_axes=rule.axes, split_rngs=rule.split, **options)
         return lambda scope, x: over(scope, _spread(x, rule.size)).mean(0)
 
