@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -54,3 +55,17 @@ def test_floats_are_compared_exactly_on_the_cpu_and_up_to_rounding_elsewhere(mon
             machine.assert_equal(*pair)
     assert machine.tolerance(jnp.float8_e4m3fn, 1e-5) > machine.tolerance(jnp.float32, 1e-5) > 1e-5
     assert machine.tolerance(jnp.int32) == 0
+
+
+SEVERAL = re.compile(
+    r"jax\.make_mesh\(\s*\((?!1,\)|1, 1\)|.*devices=devices\()"  # a mesh of more than one device
+    r"|\bdevices\(\)(\[(?!0\]|:1\])|\)\.reshape)"  # other devices than the first
+)
+OF_THEIR_OWN = {"machine.py", "worker.py", "memory_worker.py"}
+"""What gives devices out, and programs that run with as many as they take."""
+
+
+def test_no_other_file_takes_several_devices_by_itself() -> None:
+    files = [path for path in Path(machine.__file__).parent.rglob("*.py") if path.name not in OF_THEIR_OWN]
+    assert len(files) > 300
+    assert [path.name for path in files if SEVERAL.search(path.read_text(encoding="utf-8"))] == []
