@@ -1,5 +1,7 @@
 """All tests run on eight simulated CPU devices, and compile in little time rather than well, each program once.
 
+`JAX_PLATFORMS` chooses an accelerator instead, and `tests/machine.py` says what is skipped there.
+
 Workers share what they have compiled, and the next run finds it again, in `.pytest_cache`. `tests/sample.py` says which
 cases run.
 """
@@ -15,6 +17,7 @@ import tempfile
 from tests.quick_xla import QUICK
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # all workers share the memory of an accelerator
 # Each of eight devices may wait in several collectives at once: with as many threads as devices, they wait for ever.
 os.environ.setdefault("NPROC", "64")
 os.environ.setdefault("PJRT_NPROC", "64")
@@ -23,6 +26,7 @@ os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {QUICK} {os
 import jax
 import pytest
 
+from tests.machine import devices, need_cpu
 from tests.sample import CASES, MOST, TESTS, parts, tree_seed
 
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -30,6 +34,8 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 jax.config.update("jax_compilation_cache_include_metadata_in_key", True)  # the names of scopes, which tests look at,
 jax.config.update("jax_traceback_in_locations_limit", 0)  # but not the line that each operation comes from
 jax.config.update("jax_disable_most_optimizations", True)
+if not os.environ["JAX_PLATFORMS"].startswith("cpu"):
+    jax.config.update("jax_default_matmul_precision", "highest")  # GPUs and TPUs round the factors of a product
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,6 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Works out, in the process that starts the workers, what they all go by."""
     config.addinivalue_line("markers", "rest: takes so long that no sample has it; `--rest` and `--full` run it")
+    config.addinivalue_line("markers", "devices(number): takes so many devices; skipped where there are fewer")
+    config.addinivalue_line("markers", "cpu(reason): describes what only the CPU does; skipped elsewhere")
     config.addinivalue_line("markers", "always: in each sample, since it fails for changes anywhere")
     options = config.option
     if options.seed is None:
@@ -89,6 +97,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (chosen if asked else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = chosen
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what this machine cannot run."""
+    for marker in item.iter_markers("devices"):
+        devices(*marker.args)
+    for marker in item.iter_markers("cpu"):
+        need_cpu(*marker.args)
 
 
 def pytest_collection_finish() -> None:

@@ -12,9 +12,9 @@ import numpy as np
 from ..errors import LiftArgumentError, shown
 from ..typing import Array, ArrayLike
 
-__all__ = ["all_counts", "recounted", "rewind"]
+__all__ = ["all_counts", "lengthened", "recounted", "rewind", "shortened"]
 
-_INDEX, _KEYS = "cache_index", "cached_key"
+_INDEX, _KEYS, _VALUES = "cache_index", "cached_key", "cached_value"
 
 
 def rewind(cache: Mapping[str, Any], number: ArrayLike) -> dict[str, Any]:
@@ -100,6 +100,52 @@ def recounted(cache: Mapping[str, Any], batch: tuple[int, ...], fn: Callable[[Ar
         else:
             made[name] = value
     return made
+
+
+def shortened(cache: Mapping[str, Any], size: int, new: int) -> dict[str, Any]:
+    """Return an empty cache with room for fewer positions.
+
+    Args:
+        cache: the collection `cache`. Only its keys and values of shape `(*stacked, *batch, size, heads, depth)` become
+            shorter.
+        size: the number of positions that it has room for.
+        new: the number of positions that the result has room for.
+    """
+
+    def cut(leaf: Array) -> Array:
+        is_clear = leaf.ndim >= 3 and leaf.shape[-3] == size and leaf.shape.count(size) == 1
+        return leaf[..., :new, :, :] if is_clear else leaf
+
+    return {
+        name: shortened(value, size, new)
+        if isinstance(value, Mapping)
+        else jax.tree.map(cut, value)
+        if name in (_KEYS, _VALUES) and _INDEX in cache
+        else value
+        for name, value in cache.items()
+    }
+
+
+def lengthened(cache: Mapping[str, Any], empty: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a cache with the room of another one, where the keys and values of further positions are zeros.
+
+    Args:
+        cache: the collection `cache`, which a model wrote to `shortened(empty, …)`.
+        empty: the empty cache that has the room.
+    """
+
+    def pad(leaf: Array, like: Array) -> Array:
+        more = [(0, wanted - number) for number, wanted in zip(leaf.shape, like.shape, strict=True)]
+        return jnp.pad(leaf, more) if any(map(any, more)) else leaf
+
+    return {
+        name: lengthened(value, empty.get(name, {}))
+        if isinstance(value, Mapping)
+        else jax.tree.map(pad, value, empty[name])
+        if name in (_KEYS, _VALUES) and name in empty
+        else value
+        for name, value in cache.items()
+    }
 
 
 def all_counts(cache: Mapping[str, Any], batch: tuple[int, ...]) -> Iterator[bool]:

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..caches import bounded
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, raise_interrupt, shown
 from ..typing import Array
-from .caches import recounted
+from .caches import lengthened, recounted, shortened
 from .models import Model
 from .options import Options
 from .prompts import Prompts
@@ -117,9 +117,9 @@ def _run(
     """
     batch, bucket = prompts.tokens.shape
     cache = empty_cache(variables, batch, room)
-    _, written = model({**variables, "cache": cache}, prompts.tokens)
+    filled = _filled(model, variables, cache, prompts.tokens, room)
     back = bucket + 1 - prompts.lengths  # the padding, and the last token
-    cache = recounted(written["cache"], (batch,), lambda index, is_ragged: index - (back if is_ragged else back[0]))
+    cache = recounted(filled, (batch,), lambda index, is_ragged: index - (back if is_ragged else back[0]))
     last = jnp.take_along_axis(prompts.tokens, prompts.lengths[:, None] - 1, 1)[:, 0]
     keys = options.key
     if not keys.ndim:
@@ -133,6 +133,28 @@ def _run(
     step = functools.partial(_step, model, variables, keys, options)
     found = lax.while_loop(lambda state: (state.step < size) & ~state.ended.all(), step, state).found
     return found, jnp.isnan(found.log_probs).any()
+
+
+def _filled(model: Model, variables: Any, cache: Any, tokens: Any, room: int) -> Any:
+    """Return the cache with the keys and values of the prompts.
+
+    The prompts pass through a cache of their own length, which is lengthened afterwards, so they do not attend to the
+    empty positions of the new tokens. A model with a mask for the whole room refuses this, and gets the whole cache.
+
+    Args:
+        model: the model.
+        variables: its variables, without a cache.
+        cache: its empty cache.
+        tokens: the padded prompts.
+        room: the number of positions in the cache.
+    """
+    try:
+        _, written = model({**variables, "cache": shortened(cache, room, tokens.shape[1])}, tokens)
+    except (TypeError, ValueError) as error:
+        raise_interrupt(error)
+    else:
+        return lengthened(written["cache"], cache)
+    return model({**variables, "cache": cache}, tokens)[1]["cache"]
 
 
 def _step(model: Model, variables: Any, keys: Array, options: Options, state: _State) -> _State:

@@ -11,6 +11,9 @@ from benchmarks.collectives import collectives
 from benchmarks.items.scale import STAGES, compiled_step
 from benchmarks.models import sharded
 from benchmarks.sides import PURE
+from tests.machine import make_mesh
+
+pytestmark = pytest.mark.devices(8)
 
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # of code, not of sharding
 
@@ -35,7 +38,7 @@ def test_a_step_sends_and_holds_what_one_by_hand_does(side, axes):
 
 
 def test_collectives_in_loops_count_for_each_iteration():
-    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    mesh = make_mesh((8,), "x")
     sharding = NamedSharding(mesh, PartitionSpec(None, "x"))
 
     def total(rows):
@@ -48,7 +51,7 @@ def test_collectives_in_loops_count_for_each_iteration():
 
 def test_the_size_is_that_of_seventy_billion_parameters():
     assert round(sharded.SEVENTY_BILLION.parameters / 1e9) == 69
-    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    mesh = make_mesh((4, 2), "data", "model")
     with jax.set_mesh(mesh):
         for side in sharded.SIDES:
             params, _ = sharded.stepped(side, sharded.SMALL, mesh).state

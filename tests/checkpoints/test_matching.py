@@ -17,6 +17,7 @@ from liftcore.errors import LiftArgumentError, SerializationError
 from liftcore.filters import All, Not, PathContains
 from liftcore.frozen_dict import freeze
 from liftcore.serialization import register_serialization_state, to_state_dict
+from tests.machine import devices
 
 
 def problems(target: Any, state: Any, **options: Any) -> dict[str, str]:
@@ -146,7 +147,7 @@ def test_a_number_takes_the_array_that_it_became_under_jit_weak_or_not():
 
 def test_the_saved_value_decides_whether_a_weak_scalar_of_the_target_stays_weak():
     target = {"weak": jnp.asarray(1.0), "strong": jnp.asarray(1.0, jnp.float32)}
-    placed = {name: jax.device_put(leaf, jax.devices()[3]) for name, leaf in target.items()}
+    placed = {name: jax.device_put(leaf, devices(4)[3]) for name, leaf in target.items()}
     for like in (target, placed, jax.eval_shape(lambda: target)):
         for saved, weak in ((3.0, True), (jnp.asarray(3.0), True), (np.float32(3), False), (jnp.float32(3), False)):
             new = match_state(like, dict.fromkeys(target, saved))
@@ -157,12 +158,12 @@ def test_the_saved_value_decides_whether_a_weak_scalar_of_the_target_stays_weak(
 
 def test_a_leaf_comes_back_as_what_the_target_has_there():
     value = np.arange(4, dtype=np.float32)
-    devices = jax.devices()
-    sharding = NamedSharding(Mesh(devices[:4], "x"), PartitionSpec("x"))
+    on = devices(4)
+    sharding = NamedSharding(Mesh(on, "x"), PartitionSpec("x"))
     target = {
         "numpy": np.zeros(4, np.float32),
         "jax": jnp.zeros(4),
-        "placed": jax.device_put(jnp.zeros(4), devices[3]),
+        "placed": jax.device_put(jnp.zeros(4), on[3]),
         "sharded": jax.device_put(jnp.zeros(4), sharding),
         "shape": jax.ShapeDtypeStruct((4,), np.float32),
         "shape_on_mesh": jax.ShapeDtypeStruct((4,), np.float32, sharding=sharding),
@@ -174,7 +175,7 @@ def test_a_leaf_comes_back_as_what_the_target_has_there():
     assert type(new["numpy"]) is type(new["double"]) is np.ndarray
     assert not new["jax"].committed
     assert not new["shape"].committed
-    assert new["placed"].devices() == {devices[3]}
+    assert new["placed"].devices() == {on[3]}
     assert new["sharded"].sharding == new["shape_on_mesh"].sharding == sharding
     for array in new.values():
         np.testing.assert_array_equal(array, value)
@@ -183,6 +184,7 @@ def test_a_leaf_comes_back_as_what_the_target_has_there():
     assert swapped.dtype == np.dtype(">f4")
 
 
+@pytest.mark.cpu("its arrays can take the memory of those of NumPy")
 @pytest.mark.parametrize("committed", [False, True])
 def test_an_array_of_jax_takes_the_memory_of_what_was_read_and_of_nothing_else(committed):
     memory = np.zeros(4064, np.uint8)
@@ -196,7 +198,7 @@ def test_an_array_of_jax_takes_the_memory_of_what_was_read_and_of_nothing_else(c
 
 
 def test_typed_keys_are_compared_and_placed():
-    sharding = NamedSharding(Mesh(jax.devices()[:2], "x"), PartitionSpec("x"))
+    sharding = NamedSharding(Mesh(devices(2), "x"), PartitionSpec("x"))
     keys = jax.random.split(jax.random.key(3), 4)
     state = {"keys": to_state_dict(keys)}
     for target in (

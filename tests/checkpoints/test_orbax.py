@@ -16,21 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from liftcore.checkpoints import OrbaxCheckpoints
 from liftcore.errors import LiftArgumentError, SerializationError
 from liftcore.meta import Partitioned
+from tests.machine import make_mesh
 
 optax = pytest.importorskip("optax")
 ocp = pytest.importorskip("orbax.checkpoint")
 
 ROOT = Path(__file__).parents[2]
-
-
-def mesh(shape: tuple[int, ...], *names: str, kind: AxisType = AxisType.Auto) -> Mesh:
-    return jax.make_mesh(shape, names, axis_types=(kind,) * len(names))
 
 
 def same(ours: Any, theirs: Any) -> None:
@@ -111,10 +108,10 @@ def test_what_cannot_be_saved_is_an_error_before_anything_is_written(tmp_path: P
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_what_was_saved_on_one_mesh_is_restored_on_another(tmp_path: Path, kind: AxisType) -> None:
     values = np.arange(64.0, dtype=np.float32).reshape(8, 8)
-    before = jax.device_put(values, NamedSharding(mesh((8,), "data"), P("data")))
+    before = jax.device_put(values, NamedSharding(make_mesh((8,), "data"), P("data")))
     with OrbaxCheckpoints(tmp_path) as checkpoints:
         checkpoints.save(7, {"w": before, "step": jnp.asarray(7), "key": jax.random.key(1)})
-    other = mesh((2, 4), "x", "y", kind=kind)
+    other = make_mesh((2, 4), "x", "y", kind=kind)
     shapes = jax.eval_shape(lambda: {"w": jnp.zeros((8, 8)), "step": jnp.asarray(0), "key": jax.random.key(0)})
     specs = {"w": P("y", "x"), "step": P(), "key": P()}
     target = jax.tree.map(
@@ -133,7 +130,7 @@ def test_what_was_saved_on_one_mesh_is_restored_on_another(tmp_path: Path, kind:
 
 
 def test_no_host_reads_a_whole_array_that_is_sharded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on = NamedSharding(mesh((8,), "data"), P("data"))
+    on = NamedSharding(make_mesh((8,), "data"), P("data"))
     with OrbaxCheckpoints(tmp_path) as checkpoints:
         checkpoints.save(0, {"w": jax.device_put(np.ones((8, 128, 128)), on)})
     monkeypatch.setattr(np, "asarray", _no_larger_than(128 * 128, np.asarray))
@@ -153,7 +150,7 @@ def _no_larger_than(size: int, asarray: Any) -> Any:
 def test_shardings_that_do_not_divide_a_shape_are_listed(tmp_path: Path) -> None:
     with OrbaxCheckpoints(tmp_path) as checkpoints:
         checkpoints.save(0, {"a": np.ones(6, np.float32), "b": np.ones(7, np.float32)})
-    on = NamedSharding(mesh((4,), "x"), P("x"))
+    on = NamedSharding(make_mesh((4,), "x"), P("x"))
     target = {name: jax.ShapeDtypeStruct((size,), jnp.float32, sharding=on) for name, size in (("a", 6), ("b", 7))}
     with pytest.raises(LiftArgumentError, match=r"(?s)\n  a: .*\n  b: "):
         OrbaxCheckpoints(tmp_path).restore(target)

@@ -18,6 +18,7 @@ from liftcore.checkpoints import OrbaxCheckpoints, each_holding, load_orbax
 from liftcore.errors import LiftArgumentError, SerializationError
 from liftcore.meta import Partitioned
 from liftcore.training import TrainState
+from tests.machine import make_mesh
 
 optax = pytest.importorskip("optax")
 ocp = pytest.importorskip("orbax.checkpoint")
@@ -144,13 +145,14 @@ def test_a_box_may_be_on_either_side(tmp_path: Path) -> None:
 
 def test_a_typed_key_fits_a_target_of_raw_keys(tmp_path: Path) -> None:
     standard(tmp_path / "tree", {"key": jax.random.key(1)})
-    on = NamedSharding(jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,)), P())
+    on = NamedSharding(make_mesh((8,), "x"), P())
     for target in (jax.random.PRNGKey(0), jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=on)):
         found = load_orbax(tmp_path / "tree", {"key": target})["key"]
         same(found, jax.random.PRNGKey(1))
     assert found.sharding == on
 
 
+@pytest.mark.cpu("the text names its devices")
 def test_a_tree_of_devices_that_are_not_here_is_read(tmp_path: Path) -> None:
     tree = state()
     standard(tmp_path / "tree", tree)
@@ -166,7 +168,7 @@ def test_each_device_gets_its_part_and_no_host_the_whole(
 ) -> None:
     values = np.arange(8 * 128 * 128, dtype=np.float32).reshape(8, 128, 128)
     standard(tmp_path / "tree", {"w": Partitioned(jnp.asarray(values), ("x", None, None)), "n": 3})
-    on = NamedSharding(jax.make_mesh((8,), ("x",), axis_types=(kind,)), P("x"))
+    on = NamedSharding(make_mesh((8,), "x", kind=kind), P("x"))
     target = {"w": jax.ShapeDtypeStruct(values.shape, jnp.float32, sharding=on), "n": 0}
     monkeypatch.setattr(np, "asarray", _no_larger_than(128 * 128, np.asarray))
     found = load_orbax(tmp_path / "tree", target)

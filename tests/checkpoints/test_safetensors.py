@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from liftcore.checkpoints import load_file, load_safetensors, safetensors_metadata, save_file, save_safetensors
 from liftcore.errors import LiftArgumentError, SerializationError
 from liftcore.meta import Partitioned
+from tests.machine import make_mesh
 
 package = pytest.importorskip("safetensors.numpy")
 
@@ -107,7 +108,7 @@ def test_names_are_joined_as_asked_for(tmp_path: Path) -> None:
 
 def test_a_target_gets_its_types_its_boxes_and_its_devices(tmp_path: Path) -> None:
     path = tmp_path / "target.safetensors"
-    on = NamedSharding(jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,)), P("x"))
+    on = NamedSharding(make_mesh((8,), "x"), P("x"))
     save_safetensors(path, {"a": Partitioned(jnp.ones((8, 2)), ("x", None)), "b": np.full(3, 2, jnp.float8_e5m2)})
     assert load_safetensors(path)["a"].shape == (8, 2)
     target = {

@@ -49,6 +49,7 @@ AS_XLA: dict[str, tuple[Callable[..., Any], Any]] = {
 }
 
 
+@pytest.mark.cpu("XLA analyzes programs before it compiles them for CPUs alone")
 @pytest.mark.parametrize("name", AS_XLA)
 def test_the_count_is_that_of_xla(name: str) -> None:
     fn, x = AS_XLA[name]

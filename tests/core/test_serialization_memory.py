@@ -14,6 +14,7 @@ import pytest
 from liftcore.errors import SerializationError
 from liftcore.saving import encoding
 from liftcore.serialization import from_bytes, msgpack_restore, msgpack_serialize, to_bytes
+from tests.machine import make_mesh
 
 SIZE = 20_000_000
 SMALL = SIZE // 20 + 100_000
@@ -86,7 +87,7 @@ def test_strided_arrays_are_copied_one_at_a_time():
 
 
 def test_arrays_of_several_devices_are_copied_one_at_a_time_and_not_kept():
-    mesh = jax.sharding.Mesh(jax.devices()[:4], "x")
+    mesh = make_mesh((4,), "x")
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
     tree = [jax.device_put(np.full((1000, 500), i, np.float32), sharding) for i in range(10)]
     to_bytes(tree[0])

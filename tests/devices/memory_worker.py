@@ -6,12 +6,7 @@ line that it prints is its peak memory in bytes.
 
 from __future__ import annotations
 
-import os
 import sys
-
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
-
 from pathlib import Path
 from typing import Any
 

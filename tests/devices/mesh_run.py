@@ -13,14 +13,14 @@ from jax.sharding import PartitionSpec as P
 from tests.devices.mesh_cases import CASES, KINDS
 from tests.layers.layered import Layered, trained_of
 from tests.layers.row import sequences
+from tests.machine import make_mesh
 
 __all__ = ["assert_close", "check", "mesh_of_sizes", "moved", "total"]
 
 
 def mesh_of_sizes(sizes: dict[str, int], kind: Any = AxisType.Explicit) -> Any:
     """A mesh of some of the eight devices."""
-    devices = jax.devices()[: int(np.prod([*sizes.values()]))]
-    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), (kind,) * len(sizes), devices=devices)
+    return make_mesh(tuple(sizes.values()), *sizes, kind=kind)
 
 
 @functools.cache

@@ -13,14 +13,14 @@ __all__ = ["run_pair"]
 ROOT = Path(__file__).parents[2]
 
 
-def run_pair(module: str, *args: str, seconds: float = 60) -> list[str]:
-    """What two processes print, each `python -m MODULE PORT NUMBER ARGS…`.
+def run_pair(module: str, *args: str, devices: int, seconds: float = 60) -> list[str]:
+    """What two processes print, each `python -m MODULE PORT NUMBER ARGS…` with so many simulated devices.
 
     They are started once more if they fail, should another process have taken the port.
     """
-    failure, said = _run(module, args, seconds)
+    failure, said = _run(module, args, devices, seconds)
     if failure:
-        failure, said = _run(module, args, seconds)
+        failure, said = _run(module, args, devices, seconds)
     assert not failure, "\n".join([failure, *said])
     return said
 
@@ -31,9 +31,10 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _run(module: str, args: tuple[str, ...], seconds: float) -> tuple[str, list[str]]:
+def _run(module: str, args: tuple[str, ...], devices: int, seconds: float) -> tuple[str, list[str]]:
     """What failed, if anything did, and what they printed."""
     env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    env |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     port = str(_free_port())
     workers = [
         subprocess.Popen(

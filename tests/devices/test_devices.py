@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import liftcore
@@ -17,17 +17,10 @@ from liftcore.lift.pmap import pmap
 from liftcore.lift.shard_map import shard_map
 from liftcore.nn import dense
 from tests.lift.quick import assert_same, uniform
+from tests.machine import make_mesh
 
 KEY = jax.random.key(0)
 X = jnp.linspace(-1, 1, 96).reshape(16, 6)
-
-
-def mesh(shape: tuple[int, ...], *names: str) -> Mesh:
-    return jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * len(shape))
-
-
-def test_there_are_eight_devices() -> None:
-    assert jax.device_count() == 8
 
 
 # -- data parallel -----------------------------------------------------------------------------------------------------
@@ -63,7 +56,7 @@ def trained(model: Callable[..., Any], variables: Any, x: Any) -> Any:
 def test_data_parallel_shard_map_equals_one_device() -> None:
     lifted = shard_map(
         normalized("data"),
-        mesh=mesh((8,), "data"),
+        mesh=make_mesh((8,), "data"),
         in_specs=P("data"),
         out_specs=P("data"),
         variable_specs={...: P()},
@@ -101,7 +94,7 @@ def test_tensor_parallel_shard_map_equals_one_device() -> None:
     kernel = filters.All(filters.PathContains("first"), filters.PathContains("kernel"))
     specs = {kernel: P(None, "model"), "params": P("model")}
     lifted = shard_map(
-        parts, mesh=mesh((8,), "model"), in_specs=P(), out_specs=P(), variable_specs=specs, split_rngs=True
+        parts, mesh=make_mesh((8,), "model"), in_specs=P(), out_specs=P(), variable_specs=specs, split_rngs=True
     )
     _, variables = liftcore.init(lifted)(KEY, X)
     shapes = jax.tree.map(jnp.shape, variables["params"])
@@ -110,7 +103,7 @@ def test_tensor_parallel_shard_map_equals_one_device() -> None:
 
 
 def test_the_variables_lie_where_their_specs_say() -> None:
-    on = mesh((2, 4), "data", "model")
+    on = make_mesh((2, 4), "data", "model")
     lifted = shard_map(
         lambda scope, x: jax.lax.psum(x @ scope.param("w", uniform, (x.shape[-1], 3)), "model"),
         mesh=on,
@@ -139,7 +132,7 @@ def test_layers_in_a_scan_over_shards_equal_one_device() -> None:
 
     lifted = shard_map(
         layer,
-        mesh=mesh((8,), "data"),
+        mesh=make_mesh((8,), "data"),
         in_specs=P("data"),
         out_specs=P("data"),
         variable_specs={"params": P()},
@@ -167,7 +160,7 @@ def constrained(on: Mesh | None) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_vmap_with_spmd_axis_name_equals_one_device(shared: bool) -> None:
-    on = mesh((2, 4), "data", "model")
+    on = make_mesh((2, 4), "data", "model")
     axes = {"variable_axes": {"params": None if shared else 0, "stats": 0}, "split_rngs": not shared}
     lifted = liftcore.vmap(constrained(on), spmd_axis_name="data", **axes)
     plain = liftcore.vmap(constrained(None), **axes)
@@ -190,7 +183,7 @@ def test_vmap_with_spmd_axis_name_over_a_shard_map_equals_one_device() -> None:
 
     sharded = shard_map(
         parts,
-        mesh=mesh((4, 2), "data", "model"),
+        mesh=make_mesh((4, 2), "data", "model"),
         in_specs=P("model"),
         out_specs=P(),
         variable_specs={"params": P("model")},

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 from tests.devices.model import mesh_of, run
 from tests.devices.pairs import run_pair
+from tests.machine import devices
 
 
 @pytest.mark.rest
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     file = tmp_path / "found.npz"
-    run_pair("tests.devices.worker", str(file))
-    expected = run(mesh_of(jax.devices()[:4]))
+    run_pair("tests.devices.worker", str(file), devices=2)
+    expected = run(mesh_of(devices(4)))
     with np.load(file) as found:
         assert sorted(found) == sorted(expected)
         for name, value in expected.items():
@@ -29,7 +29,7 @@ def test_no_process_holds_more_than_its_part_of_a_large_tree(tmp_path: Path) -> 
 
     def peaks(what: str, megabytes: int) -> list[int]:
         folder = tmp_path / str(megabytes)
-        said = run_pair("tests.devices.memory_worker", what, str(folder), str(megabytes), seconds=500)
+        said = run_pair("tests.devices.memory_worker", what, str(folder), str(megabytes), devices=4, seconds=500)
         return [int(one.split()[-1]) for one in said]
 
     for what in ("make", "restore"):

@@ -18,6 +18,7 @@ import linen_like as nn
 from liftcore.errors import LiftArgumentError
 from liftcore.meta import Partitioned, get_sharding, with_partitioning
 from liftcore.training import TrainState
+from tests.machine import make_mesh
 
 KEY, TOKENS = jax.random.key(0), jnp.zeros((2, 3), int)
 RULES = (("embed", "data"), ("mlp", "model"), ("vocab", "model"), ("layers", None))
@@ -26,7 +27,7 @@ AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 
 
 def mesh_of(kind: AxisType = AUTO) -> Mesh:
-    return jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind, kind))
+    return make_mesh((2, 4), "data", "model", kind=kind)
 
 
 class Block(nn.Module):

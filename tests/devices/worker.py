@@ -1,12 +1,8 @@
-"""One of two processes of a run: `python -m tests.devices.worker PORT NUMBER FILE`."""
+"""One of two processes of a run, with two devices: `python -m tests.devices.worker PORT NUMBER FILE`."""
 
 from __future__ import annotations
 
-import os
 import sys
-
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
 import jax
 import jax.numpy as jnp

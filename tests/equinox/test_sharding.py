@@ -13,6 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 
 import equinox_like as eqx
 from liftcore.errors import LiftArgumentError
+from tests.machine import devices
 
 MODEL = {"w": jnp.ones((2, 3)), "act": jnp.tanh, "steps": 5}
 NAMED = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("data",)), PartitionSpec("data"))
@@ -41,7 +42,7 @@ SPECS = [PartitionSpec("a"), PartitionSpec("a", "b"), PartitionSpec(("a", "b")),
 @pytest.mark.parametrize("kind", MESHES)
 @pytest.mark.parametrize("form", ["a sharding", "a sharding of the context", "a spec"])
 def test_arrays_are_placed_on_every_kind_of_mesh(kind: str, form: str) -> None:
-    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=MESHES[kind], devices=jax.devices()[:4])
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=MESHES[kind], devices=devices(4))
     x = jnp.arange(16.0).reshape(4, 4)
     with contextlib.nullcontext() if form == "a sharding" else jax.set_mesh(mesh):
         for spec in SPECS:
@@ -63,7 +64,7 @@ def test_arrays_are_placed_on_every_kind_of_mesh(kind: str, form: str) -> None:
 
 
 def test_an_array_under_vmap_is_placed_without_the_mapped_axis() -> None:
-    mesh = jax.make_mesh((2,), ("a",), devices=jax.devices()[:2])
+    mesh = jax.make_mesh((2,), ("a",), devices=devices(2))
     with jax.set_mesh(mesh):
         place = eqx.filter_vmap(lambda x: eqx.filter_shard(x, PartitionSpec("a")))
         placed = eqx.filter_jit(place)(jnp.ones((4, 4)))

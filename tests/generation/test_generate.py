@@ -16,7 +16,7 @@ from liftcore.errors import LiftArgumentError
 from liftcore.generation import generate, rewind, sample_tokens
 from liftcore.generation.loop import Programs
 from liftcore.generation.models import Model
-from tests.generation.models import LanguageModel, by_hand, variables_of
+from tests.generation.models import VOCABULARY, LanguageModel, by_hand, variables_of
 
 MODEL = LanguageModel(decode=True)
 KEY = jax.random.key(7)
@@ -148,6 +148,46 @@ def test_a_function_of_a_scope_generates() -> None:
     found = generate(logits_of, made, [[1, 2], [3]], max_new_tokens=4)
     alone = generate(logits_of, made, [[3]], max_new_tokens=4)
     np.testing.assert_array_equal(found.tokens[1:], alone.tokens)
+
+
+class Masked(nn.Module):
+    """A model whose mask has the length of its whole cache: it looks two positions back."""
+
+    room: int = 12
+
+    @nn.compact
+    def __call__(self, tokens: Any) -> Any:
+        index = self.get_variable("cache", "cache_index") if self.has_variable("cache", "cache_index") else 0
+        counted = self.variable("cache", "cache_index", lambda: jnp.zeros((), jnp.int32))
+        back = index + jnp.arange(tokens.shape[1])[:, None] - jnp.arange(self.room)
+        counted.value = jnp.asarray(index + tokens.shape[1])
+        x = nn.Embed(VOCABULARY, 8)(tokens)
+        x = nn.MultiHeadAttention(2, decode=True, name="attend")(x, mask=(back < 3)[None, None])
+        return nn.Dense(VOCABULARY)(x)
+
+
+def test_prompts_pass_through_a_cache_of_their_own_length(variables: Any) -> None:
+    rooms: list[int] = []
+
+    class Looks:
+        """A model that says how much room its cache has when prompts pass through it."""
+
+        def apply(self, variables: Any, tokens: Any, mutable: Any) -> Any:
+            if "cache" in variables and tokens.shape[1] > 1:
+                rooms.append(variables["cache"]["blocks"]["attend"]["cached_key"].shape[-3])
+            return MODEL.apply(variables, tokens, mutable=mutable)
+
+    found = generate(Looks(), variables, PROMPTS, max_new_tokens=9, bucket=8)
+    same(found, generate(MODEL, variables, PROMPTS, max_new_tokens=9, bucket=17))
+    assert rooms == [8]
+
+
+def test_a_model_with_a_mask_for_the_whole_cache_generates() -> None:
+    model = Masked()
+    variables = {"params": jax.jit(model.init)(KEY, jnp.zeros((1, 12), jnp.int32))["params"]}
+    found = generate(model, variables, [[1, 2, 3, 4]], max_new_tokens=5, bucket=4, max_length=12)
+    whole = generate(model, variables, [[1, 2, 3, 4]], max_new_tokens=5, bucket=12, max_length=12)
+    same(found, whole)
 
 
 # -- what is compiled --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import liftcore
 from liftcore import Scope
@@ -24,6 +24,7 @@ from liftcore.errors import (
 from liftcore.filters import All, Not, PathContains
 from tests.lift.own import one_equation
 from tests.lift.quick import assert_same
+from tests.machine import make_mesh
 
 KEY = jax.random.key(0)
 RNGS = {"params": KEY, "dropout": jax.random.key(1)}
@@ -557,7 +558,7 @@ def test_values_are_sown_inside_a_shard_map() -> None:
     def local(x: Any) -> Any:
         return liftcore.apply(model, mutable=["intermediates", "state"])({}, x)[1]["intermediates"]["y"][0]
 
-    mesh = Mesh(np.array(jax.devices()[:2]), ("devices",))
+    mesh = make_mesh((2,), "devices")
     spec = PartitionSpec("devices")
     run = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec))
     assert run(jnp.arange(4.0)).tolist() == [0.0, 0.0, 4.0, 6.0]

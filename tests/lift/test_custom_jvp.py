@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import liftcore
 from liftcore import Scope
@@ -20,6 +20,7 @@ from tests.lift.nests import Counted
 from tests.lift.quick import assert_same
 from tests.lift.ruled import CHOSEN, MUTABLE, PARAMS, VARIABLES, fails, layer, result, scaled, total
 from tests.lift.ruled import ruled_forward as ruled
+from tests.machine import make_mesh
 
 # -- the rule ----------------------------------------------------------------------------------------------------------
 
@@ -391,7 +392,7 @@ def test_inside_a_shard_map_with_variables_of_each_device() -> None:
 
         return jax.grad(loss, (0, 1))(w, x)
 
-    mesh = Mesh(np.array(jax.devices()[:2]), ("devices",))
+    mesh = make_mesh((2,), "devices")
     spec = PartitionSpec("devices")
     run = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(spec, spec), out_specs=(spec, spec)))
     w, x = run(jnp.array([2.0, 5.0]), jnp.arange(1.0, 5.0))

@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import liftcore
 from liftcore import Scope
@@ -20,6 +19,7 @@ from tests.lift.nests import Counted
 from tests.lift.quick import assert_same
 from tests.lift.ruled import CHOSEN, MUTABLE, PARAMS, VARIABLES, fails, layer, result, scaled, total
 from tests.lift.ruled import ruled_backward as ruled
+from tests.machine import make_mesh
 
 # -- the rule ----------------------------------------------------------------------------------------------------------
 
@@ -416,7 +416,7 @@ def test_inside_a_shard_map_with_variables_of_each_device() -> None:
         scope.sow("intermediates", "x", x)
         return x * scope.param("w", None, ())
 
-    mesh = Mesh(np.array(jax.devices()[:2]), ("devices",))
+    mesh = make_mesh((2,), "devices")
     spec = PartitionSpec("devices")
     args = jnp.array([2.0, 5.0]), jnp.arange(1.0, 5.0)
     for backward in (None, lambda pullback, cotangent: (None, pullback(cotangent)[1])):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import liftcore
@@ -17,17 +17,15 @@ from liftcore import Scope
 from liftcore.errors import LiftArgumentError
 from liftcore.filters import All, Not, PathContains
 from tests.lift.quick import assert_same as same
+from tests.machine import make_mesh
 
-pytestmark = pytest.mark.skipif(
-    jax.device_count() < 8, reason="needs 8 devices: XLA_FLAGS=--xla_force_host_platform_device_count=8"
-)
+pytestmark = pytest.mark.devices(8)
 KEY = jax.random.key(0)
 X = jnp.arange(48.0).reshape(8, 6)
 
 
 def over(*axes: str | None) -> NamedSharding:
-    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
-    return NamedSharding(mesh, P(*axes))
+    return NamedSharding(make_mesh((4, 2), "data", "model"), P(*axes))
 
 
 def layer(scope: Scope, x: Any, by: Any = 1.0) -> Any:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 from jax.test_util import check_grads
 
 import liftcore
@@ -31,6 +31,7 @@ from tests.lift.derivatives import (
 from tests.lift.nests import Counted
 from tests.lift.own import one_equation
 from tests.lift.quick import assert_same
+from tests.machine import make_mesh
 
 KINDS = pytest.mark.parametrize("kind", ["jvp", "linearize"])
 
@@ -294,7 +295,7 @@ def test_inside_a_shard_map_with_variables_of_each_device(kind: str) -> None:
         model = along(kind, lambda scope, x: x * scope.param("w", None, ()))
         return liftcore.apply(model)({"params": {"w": w[0]}}, (x,), (2 * x,))[1]
 
-    mesh = Mesh(np.array(jax.devices()[:2]), ("devices",))
+    mesh = make_mesh((2,), "devices")
     spec = PartitionSpec("devices")
     run = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(spec, spec), out_specs=spec))
     assert run(jnp.array([2.0, 5.0]), jnp.arange(1.0, 5.0)).tolist() == [4.0, 8.0, 30.0, 40.0]

@@ -14,6 +14,8 @@ import pytest
 import liftcore
 from liftcore import Scope
 
+pytestmark = pytest.mark.cpu("the operations that are counted are those of its programs")
+
 X = jnp.arange(1.0, 4.0) / 10
 PARAMS = {"w": jnp.eye(3) + 0.1, "b": jnp.ones(3)}
 STACKED = {"w": jnp.stack([PARAMS["w"]] * 4), "b": jnp.ones((4, 3))}

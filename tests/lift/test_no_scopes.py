@@ -10,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import checkify
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import liftcore
 from tests.lift.quick import key
+from tests.machine import devices, make_mesh
 
 X = jnp.linspace(0.1, 1.2, 6).reshape(2, 3)
-MESH = jax.make_mesh((2,), ("shards",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
 
 
 class Row(NamedTuple):
@@ -117,8 +116,10 @@ ROWS = {
         lambda x: jax.vmap(f, in_axes=1)(x),
     ),
     "map": same(liftcore.map),
-    "pmap": same(liftcore.pmap),
-    "shard_map": same(lambda fn: liftcore.shard_map(fn, mesh=MESH, in_specs=P("shards"), out_specs=P("shards"))),
+    "pmap": same(lambda fn: liftcore.pmap(fn, devices=devices(2))),
+    "shard_map": same(
+        lambda fn: liftcore.shard_map(fn, mesh=make_mesh((2,), "shards"), in_specs=P("shards"), out_specs=P("shards"))
+    ),
     "scan": Row(
         lambda s, x: liftcore.scan(step)(s, 0.0, x.ravel()), lambda x: jax.lax.scan(plain_step, 0.0, x.ravel())
     ),

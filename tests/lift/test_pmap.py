@@ -18,6 +18,9 @@ from liftcore.lift.pmap import pmap
 from liftcore.lift.vmap import vmap
 from tests.lift.nests import NESTS, Counted, block, everything
 from tests.lift.quick import assert_same, compiled, key, uniform
+from tests.machine import devices
+
+pytestmark = pytest.mark.devices(8)
 
 KEY = jax.random.key(0)
 
@@ -83,12 +86,12 @@ def test_it_runs_on_the_devices_given() -> None:
     def fn(scope: Scope, x: Any, y: Any, *, z: Any) -> Any:
         return x + y.sum() + z, y
 
-    devices = jax.devices()[2:5]
-    lifted = liftcore.apply(pmap(fn, in_axes=(0, None), out_axes=(0, None), devices=devices, axis_size=3))
+    on = devices(5)[2:]
+    lifted = liftcore.apply(pmap(fn, in_axes=(0, None), out_axes=(0, None), devices=on, axis_size=3))
     sums, whole = lifted({}, jnp.arange(3.0), jnp.ones(2), z=jnp.arange(3.0))
     assert sums.tolist() == [2.0, 4.0, 6.0]
     assert whole.tolist() == [1.0, 1.0]
-    assert {shard.device for shard in sums.addressable_shards} == set(devices)
+    assert {shard.device for shard in sums.addressable_shards} == set(on)
 
 
 @pytest.mark.parametrize(("in_axes", "out_axes"), [(0, 0), (-1, -1), ((1,), 1), ([-2], 1)])

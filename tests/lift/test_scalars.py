@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import liftcore
 from liftcore.errors import CarryTypeError, LiftArgumentError
+from tests.machine import make_mesh
 
 X = jnp.array([0.1, 0.2, 0.3])
 JITTED = pytest.mark.parametrize("jitted", [False, True])
@@ -77,7 +78,7 @@ LOOPS: dict[str, Any] = {
 @pytest.mark.parametrize("name", LOOPS)
 @pytest.mark.parametrize("mutable", [False, True])
 def test_a_carry_that_comes_back_with_another_sharding_says_which(name: str, mutable: bool) -> None:
-    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:2])
+    mesh = make_mesh((2,), "d", kind=AxisType.Explicit)
     with jax.set_mesh(mesh):
         x = jax.device_put(jnp.ones((4, 2)), NamedSharding(mesh, P("d", None)))
         model = LOOPS[name](lambda c: jax.sharding.reshard(c, P(None, None)))

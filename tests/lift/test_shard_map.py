@@ -19,9 +19,10 @@ from liftcore.filters import All, PathContains
 from liftcore.lift.shard_map import shard_map
 from tests.lift.nests import NESTS, Counted, everything
 from tests.lift.quick import assert_same, compiled, key, uniform
+from tests.machine import make_mesh
 
 KEY = jax.random.key(0)
-MESH = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+MESH = make_mesh((4, 2), "x", "y")
 X = jnp.linspace(0.0, 1.0, 8)
 
 
@@ -201,7 +202,7 @@ def test_the_mesh_may_come_from_the_context() -> None:
 
 
 def test_a_mesh_with_explicit_axes() -> None:
-    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    mesh = make_mesh((4, 2), "x", "y", kind=AxisType.Explicit)
     lifted = shard_map(elementwise, in_specs=P("x"), out_specs=P("x"), variable_specs={...: P("x")}, split_rngs=False)
     with jax.set_mesh(mesh):
         x = jax.device_put(X, NamedSharding(mesh, P("x")))

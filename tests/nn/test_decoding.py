@@ -17,6 +17,7 @@ from liftcore import nn
 from liftcore.errors import LiftArgumentError
 from tests.layers.bits import quick
 from tests.layers.row import array
+from tests.machine import make_mesh
 
 INPUTS = array(2, 6, 3, 4)
 LENGTHS = np.array([4, 1])
@@ -128,8 +129,7 @@ def test_a_chunk_beyond_the_room_is_what_steps_are() -> None:
 @pytest.mark.parametrize("ragged", [True, False])
 @pytest.mark.parametrize("spec", [P("data"), P(None, "model"), P("data", None, None, "model")])
 def test_a_cache_on_a_mesh_of_explicit_axes_follows_its_inputs(spec: Any, ragged: bool) -> None:
-    devices, kinds = jax.devices()[:4], (AxisType.Explicit,) * 2
-    with jax.set_mesh(jax.make_mesh((2, 2), ("data", "model"), kinds, devices=devices)):
+    with jax.set_mesh(make_mesh((2, 2), "data", "model", kind=AxisType.Explicit)):
         variables = empty(jax.device_put(INPUTS, spec), ragged=ragged)
         types = jax.tree.map(jax.typeof, variables)
         for start, stop in ((0, 4), (4, 6)):

@@ -10,10 +10,12 @@ import pytest
 from liftcore import nn
 from liftcore.errors import LiftArgumentError
 from tests.layers.row import array
+from tests.machine import tolerance
 
 PRODUCTS = [nn.fp8_dot_general, nn.fp8_simulated_dot_general]
 DIMENSIONS = (((1,), (0,)), ((), ()))
 X, K = 10 * array(3, 4), array(4, 5)
+CLOSE = dict.fromkeys(("rtol", "atol"), tolerance(jnp.float8_e4m3fn, 1e-5))
 
 
 def meta(scale: float, *history: float) -> nn.Fp8Meta:
@@ -34,7 +36,7 @@ def multiply(product: Any, x: Any, k: Any, *metas: Any) -> Any:
 def test_operands_are_rounded_with_the_scale_of_the_steps_before(product: Any) -> None:
     metas = meta(1.0, 7.0, 28.0), meta(0.5, 0.0, 0.0), meta(1.0, 0.0)
     expected = rounded(X, 28 / 448) @ rounded(K, 0.5)  # nothing seen yet: the scale stays
-    np.testing.assert_allclose(multiply(product, X, K, *metas), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(multiply(product, X, K, *metas), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -44,8 +46,8 @@ def test_gradients_are_rounded_and_those_of_scales_are_the_next_scales(product: 
     _, pullback = jax.vjp(lambda *args: multiply(product, *args), X, K, *metas)
     by_x, by_k, *following = pullback(jnp.asarray(g))
     g = rounded(g, 3 / 57344, jnp.float8_e5m2)
-    np.testing.assert_allclose(by_x, g @ rounded(K, 0.5).T, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(by_k, rounded(X, 28 / 448).T @ g, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(by_x, g @ rounded(K, 0.5).T, **CLOSE)
+    np.testing.assert_allclose(by_k, rounded(X, 28 / 448).T @ g, **CLOSE)
     scales, histories = zip(*following, strict=True)
     np.testing.assert_allclose(np.concatenate(scales), [28 / 448, 0.5, 3 / 57344], rtol=1e-6)
     for history, expected in zip(
@@ -108,7 +110,7 @@ def test_einsum_gives_each_operand_its_own_scale(equation: str, x: Any, k: Any) 
     y = nn.fp8_einsum(equation, x, jnp.asarray(k), **metas)
     summed = x.sum(0) if equation.startswith("aij") else x
     expected = np.einsum(equation.replace("a", ""), rounded(summed, 1.0), rounded(k, 0.1))
-    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(y, expected, **CLOSE)
 
 
 def test_einsum_refuses_what_is_no_product_of_two() -> None:

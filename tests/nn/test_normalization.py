@@ -14,6 +14,7 @@ from liftcore import nn
 from liftcore.errors import LiftArgumentError, ModifyScopeVariableError, ScopeParamShapeError
 from tests.layers.bits import quick
 from tests.layers.row import array
+from tests.machine import devices
 
 X = array(6, 3)
 STATE = {"mean": array(3), "var": np.array([1.0, 4.0, 9.0], np.float32)}
@@ -118,7 +119,7 @@ def test_moments_are_shared_by_the_elements_of_a_group() -> None:
     x = array(4, 2, 3)
     options = {"axis_name": "elements", "axis_index_groups": [[0, 3], [1, 2]], "use_running_average": False}
     train = liftcore.apply(partial(plain_batch_norm, momentum=0.0, **options), mutable=["batch_stats"])
-    over = jax.pmap(lambda x: train({"batch_stats": STATE}, x), axis_name="elements", devices=jax.devices()[:4])
+    over = jax.pmap(lambda x: train({"batch_stats": STATE}, x), axis_name="elements", devices=devices(4))
     y, mutated = over(x)
     for pair in ([0, 3], [1, 2]):
         batch = x[pair]

@@ -15,6 +15,7 @@ from liftcore import nn
 from liftcore.errors import LiftArgumentError
 from tests.layers.bits import assert_same_bits
 from tests.layers.row import array
+from tests.machine import make_mesh
 
 LAYERS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, ...]]] = {
     "dense": (lambda scope, x: nn.dense(scope, x, 5), nn.affine, (2, 3, 4)),
@@ -120,7 +121,7 @@ def test_what_does_not_fit_is_refused(call: Callable[..., Any], message: str) ->
 
 
 def test_explicit_axes_shard_what_comes_out() -> None:
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    mesh = make_mesh((2,), "data", kind=jax.sharding.AxisType.Explicit)
     rows = jax.sharding.PartitionSpec("data")
     with jax.set_mesh(mesh):
         x, kernel = jax.device_put(jnp.ones((2, 4)), rows), jnp.ones((4, 4))

@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding
@@ -13,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 import nnx_like as nnx
 from liftcore.errors import LiftArgumentError, UnmatchedFilterError
 from nnx_like.crossing.groups import Groups
+from tests.machine import make_mesh
 
 
 class Counter(nnx.Module):
@@ -23,7 +23,7 @@ class Counter(nnx.Module):
 
 @pytest.fixture
 def mesh():
-    return Mesh(np.array(jax.devices()[:3]), ("a",))
+    return make_mesh((3,), "a")
 
 
 # --- scan

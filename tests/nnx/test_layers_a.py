@@ -13,6 +13,7 @@ import pytest
 
 import nnx_like as nnx
 from liftcore.errors import LiftArgumentError
+from tests.machine import make_mesh
 
 X = jnp.arange(6.0).reshape(2, 3)
 IMAGE = jnp.ones((1, 4, 4, 2))
@@ -190,7 +191,7 @@ def test_lora_passes_keyword_arguments_to_the_module_that_it_wraps() -> None:
 
 
 def test_explicit_axes_shard_what_comes_out() -> None:
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    mesh = make_mesh((2,), "data", kind=jax.sharding.AxisType.Explicit)
     rows = jax.sharding.PartitionSpec("data")
     embed = nnx.Embed(4, 4, rngs=rngs())
     calls: dict[str, Callable[[Any], Any]] = {

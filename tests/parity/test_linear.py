@@ -14,6 +14,7 @@ import pytest
 import linen_like
 from tests.layers.bits import assert_same_bits, quick
 from tests.layers.row import Row, array, everything, modular
+from tests.machine import devices
 
 linen = pytest.importorskip("flax.linen")
 
@@ -134,7 +135,7 @@ def test_norm_over_groups_of_devices_is_that_of_linen(name: str) -> None:
     def both(x: Any) -> Any:
         return [side.apply(variables, x, **call, mutable=["batch_stats"]) for side in sides]
 
-    ours, theirs = jax.pmap(both, axis_name="elements", devices=jax.devices()[:4])(x)
+    ours, theirs = jax.pmap(both, axis_name="elements", devices=devices(4))(x)
     assert_same_bits(ours, theirs)
 
 

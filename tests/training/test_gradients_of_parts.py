@@ -15,6 +15,7 @@ import linen_like as nn
 from liftcore.errors import AxisSizeError, CarryTypeError, LiftArgumentError, ScopeParamShapeError
 from liftcore.filters import PathContains
 from liftcore.training import DynamicScale, TrainState, accumulate_gradients, per_example_gradients
+from tests.machine import make_mesh
 
 X = jax.random.normal(jax.random.key(1), (8, 3))
 RNGS = {"dropout": jax.random.key(2)}
@@ -280,7 +281,7 @@ def test_both_serve_modules_too() -> None:
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_batches_and_parameters_may_be_spread_over_devices(kind: str) -> None:
     P = jax.sharding.PartitionSpec
-    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(getattr(jax.sharding.AxisType, kind),) * 2)
+    mesh = make_mesh((4, 2), "data", "model", kind=getattr(jax.sharding.AxisType, kind))
 
     def fn(scope: Any, x: Any) -> Any:
         return jnp.mean((x @ scope.param("w", jax.nn.initializers.ones, (3, 4))) ** 2)
@@ -372,7 +373,7 @@ def test_what_cannot_be_parted_is_an_error(name: str) -> None:
 
 def test_microbatches_of_a_shard_are_summed_up_there() -> None:
     P = jax.sharding.PartitionSpec
-    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = make_mesh((4,), "data")
 
     def of_shards(x: Any) -> Any:
         run = accumulate_gradients(plain_loss, 2, in_axes=(0, None))

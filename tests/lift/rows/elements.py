@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import liftcore
 from tests.lift.plain import PART, Body, Rule
 from tests.lift.rows.row import DEVICES, Row
+from tests.machine import devices, make_mesh
 
 
 def _spread(x: Any, size: int) -> Any:
@@ -53,6 +52,7 @@ def stacked(rule: Rule, lift: Callable[..., Any], needs: frozenset[str] = frozen
     """A mapping of another kind, where each element has an `x` of its own."""
 
     def lifted(body: Body) -> Body:
+        devices(rule.size if needs & DEVICES else 1)
         over = lift(body, variable_axes=rule.axes, split_rngs=rule.split, **options)
         return lambda scope, x: over(scope, _spread(x, rule.size)).mean(0)
 
@@ -61,13 +61,12 @@ def stacked(rule: Rule, lift: Callable[..., Any], needs: frozenset[str] = frozen
 
 def over_shards(rule: Rule) -> Row:
     """A mapping over parts: what is not shared is put together along the axis 0 that it has in each."""
-    mesh = jax.make_mesh((rule.size,), ("shards",), axis_types=(AxisType.Auto,), devices=jax.devices()[: rule.size])
     specs = {name: P("shards") if kind == PART else P() for name, kind in rule.axes.items()}
 
     def lifted(body: Body) -> Body:
         over = liftcore.shard_map(
             lambda scope, part: body(scope, part[0])[None],
-            mesh=mesh,
+            mesh=make_mesh((rule.size,), "shards"),
             in_specs=P("shards"),
             out_specs=P("shards"),
             variable_specs=specs,
