@@ -44,7 +44,7 @@ INSTEAD = {
     "Softmax": "Use softmax, a function",
     "LeakyReLU": "Use leaky_relu, a function",
     "Identity": "Use a function: lambda x: x",
-    "Flatten": "Use x.reshape(len(x), -1)",
+    "Flatten": "Use x.reshape(x.shape[0], -1)",
     "ModuleList": "Assign a list of modules to an attribute in setup",
     "ModuleDict": "Assign a dict of modules to an attribute in setup",
     "Parameter": "In a method, use self.param(name, init_fn, shape)",
