@@ -218,12 +218,25 @@ def test_a_second_writer_is_an_error_until_the_first_is_done(tmp_path):
 
 def test_bytes_are_on_the_disk_before_names_and_names_before_anything_is_removed(tmp_path, monkeypatch):
     checkpoints, calls = Checkpoints(tmp_path, keep=1), []
-    checkpoints.save(1, small(1))
-    for name in ("write", "fsync", "replace", "unlink"):
+    checkpoints.save(1, small(1), {"loss": 1.0})
+
+    def recorded(name: str) -> Callable[..., Any]:
         real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *args, real=real, name=name: (calls.append(name), real(*args))[1])
+
+        def call(*args: Any) -> Any:
+            if name != "unlink" or os.path.lexists(args[0]):
+                calls.append(f"unlink {Path(args[0]).suffix}" if name == "unlink" else name)
+            return real(*args)
+
+        return call
+
+    for name in ("write", "fsync", "replace", "unlink"):
+        monkeypatch.setattr(os, name, recorded(name))
+    checkpoints.save(1, small(1))
+    assert [name for name in calls if name != "write"] == ["fsync", "unlink .json", "replace", "fsync"]
+    calls.clear()
     checkpoints.save(2, small(2))
-    assert [name for name in calls if name != "write"] == ["fsync", "replace", "fsync", "unlink"]
+    assert [name for name in calls if name != "write"] == ["fsync", "replace", "fsync", "unlink .msgpack"]
     assert calls.index("fsync") == calls.count("write") >= 4
 
 
