@@ -85,7 +85,7 @@ def filter_jit(
     if donate not in _DONATE:
         what = f"expected one of {_DONATE}, given {donate!r}."
         raise LiftArgumentError("filter_jit, donate", what, 'Write `donate="all"`.')
-    check_options("filter_jit", options, _OPTIONS)
+    check_options("filter_jit", options, ("donate", *_OPTIONS))
     older = given_options("filter_jit", {}, default=default, fn=fn, args=args, kwargs=kwargs, out=out)
     return filtered(filter_jit, _call, fun, {"donate": donate, **older, **options}, JittedFunction)
 

@@ -51,8 +51,11 @@ def check_options(where: str, options: Mapping[str, Any], known: Collection[str]
     """
     for name in options:
         if name not in known:
-            fix = INSTEAD.get(name, f"Its options are {', '.join(known)}.")
-            raise LiftArgumentError(where, f"`{name}` is not an option.", fix)
+            import difflib  # imported here: needed only for an error message
+
+            near = difflib.get_close_matches(name, known, 1)
+            fix = f"Write `{near[0]}=…`." if near else f"Its options are {', '.join(known)}."
+            raise LiftArgumentError(where, f"`{name}` is not an option.", INSTEAD.get(name, fix))
 
 
 # --- older options ----------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ PYTORCH = {
     "Softmax": "Use softmax, a function",
     "LeakyReLU": "Use leaky_relu, a function",
     "Identity": "Use a function: lambda x: x",
-    "Flatten": "Use x.reshape(len(x), -1)",
+    "Flatten": "Use x.reshape(x.shape[0], -1)",
     "CrossEntropyLoss": f"{_LOSS}optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()",
     "MSELoss": f"{_LOSS}optax.squared_error(predictions, targets).mean()",
     "BCEWithLogitsLoss": f"{_LOSS}optax.sigmoid_binary_cross_entropy(logits, labels).mean()",

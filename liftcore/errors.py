@@ -510,7 +510,7 @@ def check_keywords(cls: Any, given: Iterable[str]) -> None:
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     for name in given:
         if name not in names:
-            available = f"(available: {', '.join(names)})"
+            available = f"(available: {', '.join(names)})" if names else "(it takes none)"
             what = f"{cls.__name__}.__init__() got an unexpected keyword argument {name!r} {available}."
             near = difflib.get_close_matches(name, names, 1)
             raise TypeError(f"{what} Write `{near[0]}=…`." if near else what)

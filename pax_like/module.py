@@ -68,6 +68,8 @@ class Module(Structured):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Create a module without attributes."""
+        if (args or kwargs) and cls.__init__ is object.__init__:
+            raise TypeError(f"{cls.__name__}() takes no arguments")
         check_keywords(cls, kwargs)
         made = super().__new__(cls)
         structure.unflatten(made, _NEW, ())

@@ -47,16 +47,18 @@ _LONGEST = 255
 # --- creating and replacing -------------------------------------------------------------------------------------------
 
 
-def replace_file(path: Path, parts: Iterable[Any]) -> None:
+def replace_file(path: Path, parts: Iterable[Any], before: Callable[[], object] | None = None) -> None:
     """Write a file, so that it has the old bytes or all of the new ones, even if the machine stops in between.
 
     1. The bytes go to a new temporary file in the same folder, and are flushed to the disk.
-    2. The temporary file gets the permissions of the old file, and takes its name in one step.
+    2. The temporary file gets the permissions of the old file, `before` is called, and the temporary file takes the
+       name of the old one in one step.
     3. The folder, and with it the new name, is flushed to the disk.
 
     Args:
         path: the file. Missing folders are created.
         parts: the buffers to write, in order.
+        before: called when the new bytes are on the disk and the old file is still in its place.
 
     Raises:
         CheckpointInUseError: if another writer is writing the file.
@@ -72,11 +74,18 @@ def replace_file(path: Path, parts: Iterable[Any]) -> None:
     with _errors_about(path, temporary):
         # The owner may write to it, even if the old file is read-only and this one is left over.
         lock = _created(temporary, f'file "{path}"', 0o666 if mode is None else mode | stat.S_IRUSR | stat.S_IWUSR)
-        _replace(path, temporary, lock, parts, mode)
+        _replace(path, temporary, lock, parts, mode, before)
         sync_folder(path.parent)
 
 
-def _replace(path: Path, temporary: Path, lock: FileLock, parts: Iterable[Any], mode: int | None) -> None:
+def _replace(
+    path: Path,
+    temporary: Path,
+    lock: FileLock,
+    parts: Iterable[Any],
+    mode: int | None,
+    before: Callable[[], object] | None,
+) -> None:
     try:
         for part in parts:
             _write(lock.fd, part)
@@ -88,6 +97,8 @@ def _replace(path: Path, temporary: Path, lock: FileLock, parts: Iterable[Any], 
             raise _in_use(f'file "{path}"', "another writer")
         if fcntl is None:
             lock.release()  # Windows cannot rename an open file
+        if before is not None:
+            before()
         os.replace(temporary, path)
     except BaseException:
         if lock.is_at(temporary):

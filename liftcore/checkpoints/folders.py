@@ -129,11 +129,11 @@ class Checkpoints:
         path = self.folder / _name(number)
         with about(path):
             parts = parts_of(to_state_dict(tree))
-        replace_file(path, parts)  # unlike `save_file`, it follows no link
+        # Unlike `save_file`, it follows no link. The metrics of what was saved as this step before go first: if the
+        # process ends in between, a tree may have no metrics, but never those of another tree.
+        replace_file(path, parts, before=lambda: self._forget_metrics(number))
         if numbers:
             replace_file(self.folder / _metrics_name(number), [json.dumps(numbers).encode()])
-        else:
-            self._forget_metrics(number)  # of what was saved as this step before
         self._remove(number, numbers)
 
     def _remove(self, number: int, numbers: Mapping[str, float]) -> None:

@@ -45,6 +45,10 @@ def shard_map(
     shards. Otherwise, its parts are joined along the axes that the spec partitions. Sown values get a new axis 0, with
     one entry for each shard.
 
+    JAX adds up the gradients of a value that all shards share, such as a shared variable. To get the gradient of the
+    mean over the shards, differentiate `jax.lax.pmean(loss, axis_name)`. A `pmean` of the gradients changes nothing,
+    except with `check_vma=False`: then each shard has the gradient of its own loss.
+
     Example:
         >>> import jax, liftcore
         >>> import jax.numpy as jnp

@@ -116,7 +116,11 @@ class Declaring:
         self.check_writable(collection, name, value, "written")
 
     def check_writable(self, collection: str, name: str, value: Any, done: str) -> None:
-        """Check that the collection, or the variable, is mutable."""
+        """Check that the collection, or the variable, is mutable, and that both can be parts of a path."""
+        if not isinstance(name, str) or not name:
+            raise problems.no_name(cast("Scope", self), name, collection, done == "written")
+        if not isinstance(collection, str) or not collection or "/" in collection:
+            raise problems.no_collection(cast("Scope", self), name, collection, done == "written")
         decided, path = self.tree.writable(collection), (collection, *self.path, name)
         if not decided and not (decided is None and self.tree.mutable(path, value)):
             inside = self.tree.without_output(path, value)

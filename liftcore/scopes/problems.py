@@ -120,7 +120,7 @@ def _owner(collection: str | None) -> str:
     return "a scope (or submodule)" if collection is None else f'a variable of "{collection}"'
 
 
-def no_name(scope: Scope, name: Any, collection: str | None) -> LiftError:
+def no_name(scope: Scope, name: Any, collection: str | None, written: bool = False) -> LiftError:
     """The error for a name that is not a string, or cannot be one part of a path."""
     if isinstance(name, str):
         return errors.LiftArgumentError(
@@ -135,8 +135,7 @@ def no_name(scope: Scope, name: Any, collection: str | None) -> LiftError:
     if collection is None:
         fix = f'Write `name="{name}"`.'
     else:
-        call = "param(name" if collection == "params" else "variable(collection, name"
-        fix = f"Write `{words().scope}.{call}, init_fn)`."
+        fix = f"Write `{_call(collection, written)}`."
     return errors.LiftArgumentError(
         f"{_owner(collection)} at {scope.path_text}",
         f"expected a string as its name, given {shown(name)}.",
@@ -147,14 +146,23 @@ def no_name(scope: Scope, name: Any, collection: str | None) -> LiftError:
     )
 
 
-def no_collection(scope: Scope, name: str, collection: Any) -> LiftError:
+def no_collection(scope: Scope, name: str, collection: Any, written: bool = False) -> LiftError:
     """The error for a value that cannot be the name of a collection."""
     return errors.LiftArgumentError(
         f'the collection of "{name}" at {scope.path_text}',
         f"expected a name that is one part of a path, given {shown(collection)}.",
-        f'Write `{words().scope}.variable(collection, name, init_fn)`, with a collection such as "state".',
+        f'Write `{_call("state", written)}`, with a collection such as "state".',
         given=shown(collection),
     )
+
+
+def _call(collection: str, written: bool) -> str:
+    """Return the call that writes or declares a variable of a collection."""
+    if written:
+        call = "put_variable(collection, name, value)"
+    else:
+        call = "param(name, init_fn)" if collection == "params" else "variable(collection, name, init_fn)"
+    return f"{words().scope}.{call}"
 
 
 def no_initializer(scope: Scope, collection: str, name: str, init_fn: Any) -> LiftError:

@@ -313,7 +313,8 @@ class Scope(Declaring, Sharing):
         Raises:
             ModifyScopeVariableError: if the collection is immutable.
             UnliftedCollectionError: if no output group of a surrounding lift takes the variable.
-            LiftArgumentError: if the value is a dict and a surrounding lift takes parts of it in different groups.
+            LiftArgumentError: if a name cannot be part of a path, or if the value is a dict and a surrounding lift
+                takes parts of it in different groups.
             JaxTransformError: under a raw JAX transformation.
             ScopeVariableNotFoundError: if the variable does not exist and the scope was bound with `creates=False`.
         """

@@ -35,6 +35,8 @@ def _found(scope: Scope, place: Path, values: Mapping[str, Any]) -> Iterator[tup
     for name, value in values.items():
         declared = collection in scope._reserved.get(name, ())
         if isinstance(value, Mapping) and isinstance(held.get(name, value), Mapping) and not declared:
+            if not isinstance(name, str) or not name or "/" in name:
+                raise problems.no_name(scope, name, None if isinstance(name, str) else collection, written=True)
             yield from _found(scope.below((name,)), (*place, name), value)
         else:
             yield (*place, name), value

@@ -80,7 +80,8 @@ class DynamicScale(PyTreeNode):
             fun: a function that returns a number or, with `has_aux`, a pair of a number and anything else.
             argnums: the number of the argument to differentiate with respect to, or several numbers.
             has_aux: whether `fun` returns a pair, of which only the first is differentiated.
-            axis_name: a mapped axis over which the gradients are averaged before they are checked.
+            axis_name: a mapped axis over which the gradients are averaged before they are checked. In a `shard_map`,
+                the gradients of shared parameters are sums already: average the loss instead.
 
         Returns:
             A function with the arguments of `fun` that returns a `DynamicScaleResult`.

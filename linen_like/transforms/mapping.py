@@ -198,6 +198,10 @@ def shard_map(
 ) -> Target:
     """`liftcore.shard_map` for a module class, a method or a function of a module.
 
+    JAX adds up the gradients of a value that all shards share, such as a shared variable. To get the gradient of the
+    mean over the shards, differentiate `jax.lax.pmean(loss, axis_name)`. A `pmean` of the gradients changes nothing,
+    except with `check_vma=False`: then each shard has the gradient of its own loss.
+
     Example:
         >>> import jax, linen_like as nn
         >>> from jax.sharding import PartitionSpec as P

@@ -295,6 +295,10 @@ def shard_map(
 ) -> Any:
     """`jax.shard_map` for functions of objects: each device sees its shard of the variables of objects.
 
+    JAX adds up the gradients of a value that all shards share, such as a shared variable. To get the gradient of the
+    mean over the shards, differentiate `jax.lax.pmean(loss, axis_name)`. A `pmean` of the gradients changes nothing,
+    except with `check_vma=False`: then each shard has the gradient of its own loss.
+
     Example:
         >>> import jax, numpy as np
         >>> import jax.numpy as jnp

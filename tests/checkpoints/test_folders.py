@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -15,7 +16,7 @@ import jax
 import numpy as np
 import pytest
 
-from liftcore.checkpoints import Checkpoints, folders
+from liftcore.checkpoints import Checkpoints
 from liftcore.errors import CheckpointInUseError, LiftArgumentError, SerializationError
 from tests.checkpoints.writers import check, tree_of
 
@@ -217,14 +218,25 @@ def test_a_second_writer_is_an_error_until_the_first_is_done(tmp_path):
 
 def test_bytes_are_on_the_disk_before_names_and_names_before_anything_is_removed(tmp_path, monkeypatch):
     checkpoints, calls = Checkpoints(tmp_path, keep=1), []
-    checkpoints.save(1, small(1))
-    for name in ("write", "fsync", "replace", "unlink"):
+    checkpoints.save(1, small(1), {"loss": 1.0})
+
+    def recorded(name: str) -> Callable[..., Any]:
         real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *args, real=real, name=name: (calls.append(name), real(*args))[1])
+
+        def call(*args: Any) -> Any:
+            if name != "unlink" or os.path.lexists(args[0]):
+                calls.append(f"unlink {Path(args[0]).suffix}" if name == "unlink" else name)
+            return real(*args)
+
+        return call
+
+    for name in ("write", "fsync", "replace", "unlink"):
+        monkeypatch.setattr(os, name, recorded(name))
+    checkpoints.save(1, small(1))
+    assert [name for name in calls if name != "write"] == ["fsync", "unlink .json", "replace", "fsync"]
+    calls.clear()
     checkpoints.save(2, small(2))
-    assert [name for name in calls if name not in ("write", "unlink")] == ["fsync", "replace", "fsync"]
-    first = calls.index("unlink")
-    assert set(calls[first:]) == {"unlink"}
+    assert [name for name in calls if name != "write"] == ["fsync", "replace", "fsync", "unlink .msgpack"]
     assert calls.index("fsync") == calls.count("write") >= 4
 
 
@@ -354,16 +366,39 @@ def test_a_step_with_damaged_metrics_is_kept(tmp_path: Path, text: str) -> None:
 
 def test_a_step_that_cannot_be_saved_again_stays_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with Checkpoints(tmp_path, keep=1, best=1) as checkpoints:
         checkpoints.save(1, {"w": 1}, metrics={"loss": 1.0})
         with monkeypatch.context() as patch:
-            patch.setattr(folders, "replace_file", full)
+            patch.setattr(os, "fsync", full)
             with pytest.raises(OSError, match="No space"):
                 checkpoints.save(1, {"w": 2}, metrics={"loss": 0.5})
         checkpoints.save(2, {"w": 2}, metrics={"loss": 9.0})
         assert checkpoints.steps() == [1, 2]
+        assert checkpoints.restore({"w": 0}, checkpoints.best_step()) == {"w": 1}
+
+
+@pytest.mark.parametrize(("moves", "kept"), [(0, 1), (1, 2), (2, 2)])
+def test_a_step_never_has_the_metrics_of_another_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int, kept: int
+) -> None:
+    replace, left = os.replace, moves
+
+    def until_killed(source: Path, target: Path) -> None:
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        replace(source, target)
+
+    with Checkpoints(tmp_path, best=1) as checkpoints:
+        checkpoints.save(1, {"w": 1}, metrics={"loss": 1.0})
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            patch.setattr(os, "replace", until_killed)
+            checkpoints.save(1, {"w": 2}, metrics={"loss": 0.5})
+    assert Checkpoints(tmp_path).restore({"w": 0}) == {"w": kept}
+    assert Checkpoints(tmp_path).best_step() == (1 if moves == 2 else None)
 
 
 def test_a_metric_too_large_for_a_float_is_an_error(tmp_path: Path) -> None:

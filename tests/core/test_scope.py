@@ -369,11 +369,16 @@ def test_a_name_is_one_part_of_a_path(name: str) -> None:
     asks: dict[str, Callable[[Scope], Any]] = {
         "a scope (or submodule) at /": lambda scope: scope.push(name),
         'the collection of "w" at /': lambda scope: scope.variable(name, "w", lambda: 0),
+        'the collection of "n" at /': lambda scope: scope.put_variable(name, "n", 0),
+        'the collection of "m" at /': lambda scope: scope.put_variables({name: {"m": 0}}),
+        "a scope (or submodule) at /a": lambda scope: scope.put_variables({"state": {"a": {name: {"n": 0}}}}),
     }
     if not name:  # Linen's own layers have variables such as `dense/kernel/scale`
         asks |= {
             'a variable of "params" at /': lambda scope: scope.param(name, jax.nn.initializers.ones, ()),
             'a variable of "state" at /': lambda scope: scope.variable("state", name, lambda: 0),
+            'a variable of "cache" at /': lambda scope: scope.put_variable("cache", name, 0),
+            'a variable of "cache" at /a': lambda scope: scope.put_variables({"cache": {"b": 0, "a": {name: 0}}}),
             'a variable of "intermediates" at /': lambda scope: scope.sow("intermediates", name, 0),
         }
     for where, ask in asks.items():

@@ -304,6 +304,8 @@ def test_an_ensemble_whose_members_hold_static_activations_learns_as_its_members
         ("filter_jit", "in_shardings", "filter_shard"),
         ("filter_jit", "out_shardings", "filter_shard"),
         ("filter_jit", "abstracted_axes", "inline, keep_unused"),
+        ("filter_jit", "donat", "Write `donate=…`."),
+        ("filter_grad", "holomorfic", "Write `holomorphic=…`."),
         ("filter_grad", "argnums", "as the first argument"),
         ("filter_value_and_grad", "argnums", "as the first argument"),
         ("filter_jacfwd", "argnums", "as the first argument"),
@@ -311,7 +313,7 @@ def test_an_ensemble_whose_members_hold_static_activations_learns_as_its_members
         ("filter_hessian", "argnums", "as the first argument"),
     ],
 )
-def test_an_option_that_counts_arguments_is_refused(name: str, option: str, fix: str) -> None:
+def test_an_option_that_does_not_exist_is_refused(name: str, option: str, fix: str) -> None:
     with pytest.raises(LiftArgumentError, match=f"^{name}: `{option}` is not an option") as caught:
         getattr(eqx, name)(jnp.sum, **{option: 1})
     assert fix in str(caught.value)

@@ -332,7 +332,9 @@ def test_nnx_and_equinox_take_models_apart_for_a_transformation_of_jax() -> None
 FIGURES = {
     "trace `apply`, 24 blocks": "trace of apply, transformer of 24 blocks",
     "`apply` without `jit`, 50 layers": "apply without jit, MLP of 50 layers",
-    "calling a compiled function that reads 1 of 300 variables": "call that reads one of 300 variables in 150 objects",
+    "calling a compiled function that reads 1 of a model's 300 variables": (
+        "call that reads one of 300 variables in 150 objects"
+    ),
 }
 """Rows with times, and the rows of the performance log that they are from."""
 

@@ -153,6 +153,16 @@ def test_subclasses_are_pytrees_by_being_defined() -> None:
 # -- kinds -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_module_without_an_initializer_takes_no_arguments() -> None:
+    class Empty(pax.Module):
+        size: int = 3
+
+    assert Empty().size == 3
+    for args, named in (((4,), {}), ((), {"size": 4}), ((), {"sise": 4})):
+        with pytest.raises(TypeError, match=r"Empty\(\) takes no arguments"):
+            Empty(*args, **named)
+
+
 def test_an_assigned_module_keeps_the_kind_of_its_name() -> None:
     module = Counter()
     module.bias = Counter(3)
