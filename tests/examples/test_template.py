@@ -157,3 +157,32 @@ def test_a_script_stays_short(name: str) -> None:
     lines = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 150
     assert max(map(len, lines)) <= 96, "so wide is the column of the page"
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def code(name: str) -> str:
+    """The lines of a script, without its docstring and the last two lines."""
+    text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    return text.partition('"""\n')[2].partition("\nif __name__")[0]
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"^```python[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def test_the_page_shows_the_whole_script_and_what_differs_with_objects() -> None:
+    page = (ROOT / "docs" / "template.md").read_text(encoding="utf-8")
+    first, _, second = page.partition("## With objects")
+    assert lines("".join(block for block in blocks(first) if block in code("template"))) == lines(code("template"))
+    script, shown = lines(code("template_objects")), {*lines(code("template"))}
+    for block in blocks(second):
+        found = [line in script for line in lines(block)]
+        assert all(found) or not any(found), block
+        shown.update(lines(block))
+    assert [line for line in script if line not in shown and '"--out"' not in line] == []
