@@ -1,7 +1,6 @@
 """Train a network on handwritten digits: a script to copy for a model and data of your own.
 
-It takes half a minute on two CPU cores. It writes the last and the best checkpoint, curves for
-TensorBoard, and the trained network as a program. docs/template.md explains it part by part.
+It takes half a minute on two CPU cores. docs/template.md explains it part by part.
 """
 
 import argparse
@@ -27,18 +26,18 @@ try:
 except ImportError as error:
     sys.exit(f"{error}: pip install flatbuffers grain optax scikit-learn tensorboardX tqdm")
 
-BATCH, LEARNING_RATE, INTERVAL = 64, 3e-3, 60
+BATCH, LEARNING_RATE, INTERVAL, READ = 64, 3e-3, 60, grain.ReadOptions(2, 4)
 
 
-def load_data(seed: int) -> list[grain.MapDataset]:
-    """Return the training batches by step, and the batches of the validation and test sets."""
+def load_data(seed: int) -> list:
+    """Return the training batch of each step, and the batches for validation and the test."""
     digits = load_digits()
     examples = list(zip(digits.images[..., None].astype("f4") / 16, digits.target, strict=True))
     np.random.default_rng(0).shuffle(examples)
     parts = examples[:1200], examples[1200:1500], examples[1500:]
     train, valid, test = map(grain.MapDataset.source, parts)
-    train = train.seed(seed).shuffle().random_map(shifted).batch(BATCH, drop_remainder=True)
-    return [train.repeat(), valid.batch(BATCH), test.batch(BATCH)]
+    train = train.seed(seed).shuffle().random_map(shifted).repeat().batch(BATCH)
+    return [train, *(part.batch(BATCH).to_iter_dataset(READ) for part in (valid, test))]
 
 
 def shifted(example: tuple, rng: np.random.Generator) -> tuple:
@@ -124,7 +123,8 @@ def main() -> None:
                 sys.exit(f"{args.out} contains a run: pass --resume to continue it")
             state, stopping = folder.restore((state, stopping))
         start = int(state.step)
-        bar = tqdm(batches[start : args.steps], "compile and train", args.steps, initial=start)
+        data = batches[start : args.steps].to_iter_dataset(READ)
+        bar = tqdm(data, "compile and train", args.steps, initial=start)
         for step, batch in enumerate(bar, start + 1):
             if stopping.should_stop:
                 break

@@ -1,7 +1,6 @@
 """Train an object on handwritten digits: a script to copy for a model and data of your own.
 
-It does what `template.py` does, with objects of `nnx_like` that change in place. The end of
-docs/template.md explains the differences.
+It does what `template.py` does, with objects of `nnx_like`. docs/template.md explains both.
 """
 
 import argparse
@@ -26,18 +25,18 @@ try:
 except ImportError as error:
     sys.exit(f"{error}: pip install flatbuffers grain optax scikit-learn tensorboardX tqdm")
 
-BATCH, LEARNING_RATE, INTERVAL = 64, 3e-3, 60
+BATCH, LEARNING_RATE, INTERVAL, READ = 64, 3e-3, 60, grain.ReadOptions(2, 4)
 
 
-def load_data(seed: int) -> list[grain.MapDataset]:
-    """Return the training batches by step, and the batches of the validation and test sets."""
+def load_data(seed: int) -> list:
+    """Return the training batch of each step, and the batches for validation and the test."""
     digits = load_digits()
     examples = list(zip(digits.images[..., None].astype("f4") / 16, digits.target, strict=True))
     np.random.default_rng(0).shuffle(examples)
     parts = examples[:1200], examples[1200:1500], examples[1500:]
     train, valid, test = map(grain.MapDataset.source, parts)
-    train = train.seed(seed).shuffle().random_map(shifted).batch(BATCH, drop_remainder=True)
-    return [train.repeat(), valid.batch(BATCH), test.batch(BATCH)]
+    train = train.seed(seed).shuffle().random_map(shifted).repeat().batch(BATCH)
+    return [train, *(part.batch(BATCH).to_iter_dataset(READ) for part in (valid, test))]
 
 
 def shifted(example: tuple, rng: np.random.Generator) -> tuple:
@@ -123,7 +122,8 @@ def main() -> None:
             state, stopping = folder.restore((nnx.state(run), stopping))
             nnx.update(run, state)
         start = int(run.optimizer.step)
-        bar = tqdm(batches[start : args.steps], "compile and train", args.steps, initial=start)
+        data = batches[start : args.steps].to_iter_dataset(READ)
+        bar = tqdm(data, "compile and train", args.steps, initial=start)
         for step, batch in enumerate(bar, start + 1):
             if stopping.should_stop:
                 break

@@ -124,11 +124,13 @@ def test_a_run_without_improvement_stops_and_stays_stopped(
 
 
 def test_the_data_of_a_step_depend_on_the_seed_and_the_step_only(script: Any) -> None:
-    train, valid, test = script.load_data(seed=3)
+    batches, valid, test = script.load_data(seed=3)
     again, other = script.load_data(seed=3)[0], script.load_data(seed=4)[0]
-    assert all(np.array_equal(one, two) for one, two in zip(train[40], again[40], strict=True))
-    assert not np.array_equal(train[40][0], other[40][0])
-    assert not np.array_equal(train[0][1], train[18][1])  # the next epoch
+    assert all(np.array_equal(one, two) for one, two in zip(batches[40], again[40], strict=True))
+    assert not np.array_equal(batches[40][1], other[40][1])
+    epochs = [np.concatenate([batches[step][1] for step in range(first, first + 75)]) for first in (0, 75)]
+    assert not np.array_equal(*epochs), "each epoch has its own order"
+    assert np.array_equal(*map(np.bincount, epochs)), "75 batches are 4 epochs"
     assert [sum(len(labels) for _, labels in part) for part in (valid, test)] == [300, 297]
 
 
