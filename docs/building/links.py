@@ -1,7 +1,7 @@
 """Makes links that work on a forge and in the site: a hook of MkDocs.
 
 A page may link to a file of the repository, `[the test](../tests/core/test_pack.py)`. A forge opens it. The site holds
-no such files, so the link leads to the repository where `repo_url` of mkdocs.yml says where that is, and becomes plain
+no such files, so the link leads to the repository where `url` of setup.cfg says where that is, and becomes plain
 code otherwise. A code span that is the whole name of something public, or a call of it, such as `liftcore.vmap` or
 `nn.Dense(8)`, leads to its entry in the API reference.
 """

@@ -76,7 +76,8 @@ class TrainState(PyTreeNode):
     params: Any
     tx: Any = field(pytree_node=False)
     opt_state: Any
-    trainable: Filter = field(pytree_node=False, default="params", kw_only=True)
+    _: dataclasses.KW_ONLY  # also to a type checker, so that a subclass may add fields without defaults
+    trainable: Filter = field(pytree_node=False, default="params")
     model_state: Any = optional(spread=True)
     rngs: Any = optional()
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from docs.building import address
 from docs.building.api_pages import api_pages, entries
 from docs.building.blocks import without_marks
 from docs.building.links import link_names, outside_code, repository_links
@@ -21,6 +24,23 @@ from docs.building.links import link_names, outside_code, repository_links
 )
 def test_links_to_files_of_the_repository(link: str, base: str | None, expected: str) -> None:
     assert repository_links(f"See {link}.", base, "pack.md") == f"See {expected}."
+
+
+@pytest.mark.parametrize(
+    ("setup", "url", "name"),
+    [
+        ("[metadata]\nname = x\n", None, None),
+        ("[metadata]\nurl =\n", None, None),
+        ("[metadata]\nurl = https://forge.org/group/x/\n", "https://forge.org/group/x", "group/x"),
+    ],
+)
+def test_the_site_takes_the_address_of_the_repository_from_the_package(
+    setup: str, url: str | None, name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "setup.cfg").write_text(setup)
+    monkeypatch.setattr(address, "SETUP", tmp_path / "setup.cfg")
+    config = address.on_config(SimpleNamespace(repo_url=None, repo_name=None))
+    assert (config.repo_url, config.repo_name) == (url, name)
 
 
 def test_a_link_to_no_file_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from docs.building.address import address
+
 ROOT = Path(__file__).parents[2]
 TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
@@ -59,6 +61,14 @@ def test_the_citation_and_the_package_agree() -> None:
     assert citation["cff-version"] == "1.2.0"
     assert metadata["version"].removesuffix(".dev0") == str(citation["version"])
     assert [citation["title"], citation["license"]] == [metadata["name"], metadata["license"]]
+
+
+def test_the_address_of_the_repository_is_one_setting() -> None:
+    known = address((ROOT / "setup.cfg").read_text(encoding="utf-8"))
+    tried = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Try it")[2]
+    assert f"`git clone {known or '<address>'}`" in tried
+    assert read(ROOT / "CITATION.cff").get("repository-code") == known
+    assert "repo_url" not in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
 
 def test_the_source_distribution_carries_the_files_that_tests_read() -> None:

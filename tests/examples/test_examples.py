@@ -29,6 +29,8 @@ HELP = {
     "neural_ode": "seed of parameters and batches (0)",
     "sentence_embeddings": "how many modules to show (5)",
     "sharded_training": "training steps (100)",
+    "template": "training steps (600)",
+    "template_objects": "training steps (600)",
 }
 """A text from the help of each example."""
 
