@@ -154,5 +154,8 @@ def _answer(answer: Any, leaf: Any) -> bool:
             "filter_spec",
             f"expected bools, or functions from a leaf to a bool, given {shown(found)}.",
             "Write `eqx.filter(tree, eqx.is_array)`.",
+            option="filter_spec",
+            expected="bools, or functions from a leaf to a bool",
+            given=shown(found),
         )
     return bool(found)

@@ -52,7 +52,8 @@ def check_options(where: str, options: Mapping[str, Any], known: Collection[str]
     for name in options:
         if name not in known:
             fix = INSTEAD.get(name, f"Its options are {', '.join(known)}.")
-            raise LiftArgumentError(where, f"`{name}` is not an option.", fix)
+            what = f"`{name}` is not an option."
+            raise LiftArgumentError(where, what, fix, option=name, available=None if name in INSTEAD else tuple(known))
 
 
 # --- older options ----------------------------------------------------------------------------------------------------
@@ -86,11 +87,17 @@ def given_options(where: str, newer: Mapping[str, Any], **older: Any) -> dict[st
     other = {name: value for name, value in newer.items() if value is not UNSET}
     if given and other:
         one, two = next(iter(other)), next(iter(given))
-        raise LiftArgumentError(where, f"{one} and {two} are two forms of the same option.", f"Leave out {two}.")
+        what = f"{one} and {two} are two forms of the same option."
+        raise LiftArgumentError(where, what, f"Leave out {two}.", option=two)
     for name, kind in (("args", tuple), ("kwargs", dict)):
         if not isinstance(given.get(name, kind()), kind):
             raise LiftArgumentError(
-                f"{where}, {name}", f"expected a {kind.__name__}, given {shown(given[name])}.", _EXAMPLES[name]
+                f"{where}, {name}",
+                f"expected a {kind.__name__}, given {shown(given[name])}.",
+                _EXAMPLES[name],
+                option=name,
+                expected=f"a {kind.__name__}",
+                given=shown(given[name]),
             )
     return given or other
 

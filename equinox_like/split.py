@@ -330,10 +330,10 @@ def split_result(where: str, result: Any, out: Any = None) -> tuple[list[Any], R
     check_no_scopes(where, parts.scopes)
     for keys, error in parts.unshared:
         if isinstance(error.value, jax.core.Tracer):
-            raise LiftArgumentError(
-                f"out of {where}",
+            what = (
                 f"result{jax.tree_util.keystr(keys)}{error.place} is marked as static, but depends on traced values: "
-                f"{shown(error.value)}.",
-                "Write True for it.",
+                f"{shown(error.value)}."
             )
+            fix = "Write True for it."
+            raise LiftArgumentError(f"out of {where}", what, fix, option="out", given=shown(error.value))
     return parts.arrays, parts.rest

@@ -551,11 +551,10 @@ def merge_param(name: str, a: T | None, b: T | None) -> T:
     if (a is None) == (b is None):
         running = context.modules[-1]
         given = "neither to the constructor nor" if a is None else "to the constructor and"
-        raise LiftArgumentError(
-            f'"{name}"' if running is None else f'"{name}" of {binding.place(running)}',
-            f"it was given {given} at the call.",
-            f"Give it in one place: `{name}=…` to the constructor, or at the call.",
-        )
+        where = f'"{name}"' if running is None else f'"{name}" of {binding.place(running)}'
+        what = f"it was given {given} at the call."
+        fix = f"Give it in one place: `{name}=…` to the constructor, or at the call."
+        raise LiftArgumentError(where, what, fix, option=name)
     return a if a is not None else b  # type: ignore[return-value]
 
 
@@ -581,4 +580,5 @@ def _no_attribute(module: Module, name: str) -> ModuleAttributeError:
         fix = "If `setup` sets it, use it within `init` or `apply`, or on `module.bind(variables)`."
     else:
         fix = f"Set it in `setup`: `self.{name} = …`."
-    return ModuleAttributeError(where, f"it does not exist (available: {', '.join(shown)}).", fix)
+    what = f"it does not exist (available: {', '.join(shown)})."
+    return ModuleAttributeError(where, what, fix, available=tuple(shown))

@@ -270,6 +270,8 @@ def _check_free(where: str, fn: Any) -> None:
             where,
             f"expected a function whose first argument is the module, given one that is bound to a {kind}.",
             f"Write `lift(…, {kind}.{getattr(fn, '__name__', '__call__')})(module, …)`.",
+            expected="a function whose first argument is the module",
+            given=f"one that is bound to a {kind}",
         )
 
 

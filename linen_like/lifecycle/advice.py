@@ -50,13 +50,9 @@ def check_arrays(
     for name, value in (*zip(annotations, args, strict=False), *kwargs.items()):
         if annotations.get(name) in _ARRAYS and (value is None or isinstance(value, str | bytes | Mapping | Set)):
             key = next(iter(value), "x") if isinstance(value, Mapping) else None
-            raise LiftArgumentError(
-                where,
-                f"expected an array as `{name}`, given {shown(value)}.",
-                f"Pass the array in it: `{name}[{key!r}]`." if key is not None else "Pass an array of numbers.",
-                given=shown(value),
-                expected="an array",
-            ) from error
+            what = f"expected an array as `{name}`, given {shown(value)}."
+            fix = f"Pass the array in it: `{name}[{key!r}]`." if key is not None else "Pass an array of numbers."
+            raise LiftArgumentError(where, what, fix, given=shown(value), expected="an array", option=name) from error
 
 
 _ARRAYS = ("Array", "ArrayLike")

@@ -131,6 +131,9 @@ def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Cal
             f"method of {place(module)}",
             f"expected the name of a method or a function whose first argument is the module, given {shown(found)}.",
             'Pass a name, `method="encode"`, or a function, `method=lambda module, x: module.encode(x)`.',
+            option="method",
+            expected="the name of a method or a function whose first argument is the module",
+            given=shown(found),
         )
     return _advised(found, type(module)) if getattr(found, "is_module_method", False) else found
 
@@ -176,12 +179,17 @@ def on_scope(
             "nn.init or nn.apply",
             f"expected a function of a module, then the module, given {shown(fn)} and {shown(module)}.",
             "Write `nn.apply(lambda module, x: module(x), module)`.",
+            expected="a function of a module, then the module",
+            given=f"{shown(fn)} and {shown(module)}",
         )
     if not callable(capture_intermediates) and not isinstance(capture_intermediates, bool):
         raise LiftArgumentError(
             "capture_intermediates",
             f"expected a bool, or a function of a module and a method's name, given {shown(capture_intermediates)}.",
             'Write `capture_intermediates=lambda module, method: method == "__call__"`.',
+            option="capture_intermediates",
+            expected="a bool, or a function of a module and a method's name",
+            given=shown(capture_intermediates),
         )
     if not capture_intermediates:
         capture: CaptureFilter | None = None

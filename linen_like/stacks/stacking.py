@@ -148,11 +148,9 @@ def _before(layers: str) -> Path:
 
 def _template(where: str, layers: str) -> None:
     if layers.count("{}") != 1:
-        raise LiftArgumentError(
-            where,
-            f'expected a path with one `{{}}` for the number of the layer, given "{layers}".',
-            'Write it like "encoder/Block_{}".',
-        )
+        what = f'expected a path with one `{{}}` for the number of the layer, given "{layers}".'
+        fix = 'Write it like "encoder/Block_{}".'
+        raise LiftArgumentError(where, what, fix, expected="a path with one `{}`", given=layers)
 
 
 def _numbers(tree: Any, layers: str) -> list[int]:
@@ -189,9 +187,8 @@ def _insert(where: str, tree: dict[str, Any], path: Path, value: Any) -> None:
     for name in path[1:-1]:
         inner = inner.setdefault(name, {}) if isinstance(inner, dict) else None
     if not isinstance(inner, dict) or path[-1] in inner:
-        raise LiftArgumentError(
-            where, f'"{"/".join(path)}" is already taken.', "Choose a free name, or remove that entry first."
-        )
+        what = f'"{"/".join(path)}" is already taken.'
+        raise LiftArgumentError(where, what, "Choose a free name, or remove that entry first.", variable="/".join(path))
     inner[path[-1]] = value
 
 
@@ -239,23 +236,23 @@ def _length(where: str, stacks: Mapping[str, Any], axis: int) -> int:
     for path, leaf in _arrays(stacks):
         shape = np.shape(leaf)
         if not -len(shape) <= axis < len(shape):
-            raise LiftArgumentError(
-                where,
-                f'"{path}" has shape {shape}, so it has no axis {axis} of layers.',
-                f'If all layers share it, pass `shared="{path.split("/")[0]}"`.',
-            )
+            what = f'"{path}" has shape {shape}, so it has no axis {axis} of layers.'
+            fix = f'If all layers share it, pass `shared="{path.split("/")[0]}"`.'
+            raise LiftArgumentError(where, what, fix, variable=path, option="shared", given=shape)
         sizes[path] = shape[axis]
     if not sizes:
         raise LiftArgumentError(
             where,
             "nothing there is stacked, so the number of layers is unknown.",
             "Leave variables that have an axis of layers out of `shared`.",
+            option="shared",
         )
     if len(set(sizes.values())) > 1:
         raise LiftArgumentError(
             where,
             f"the sizes of axis {axis} differ ({', '.join(f'{path}: {size}' for path, size in sizes.items())}).",
             "Pass the axis of layers, `axis=…`, and a filter of the variables that all layers share, `shared=…`.",
+            option="axis",
         )
     return next(iter(sizes.values()))
 
@@ -303,12 +300,12 @@ def _check_shared(where: str, layers: str, each: Sequence[PyTree]) -> None:
     for number, tree in enumerate(each):
         for path, leaf in _arrays(tree):
             if np.asarray(leaf).tobytes() != np.asarray(first[path]).tobytes():
-                raise LiftArgumentError(
-                    where,
+                what = (
                     f'"{path}" is shared by all layers, but in "{layers.replace("{}", str(number))}" it differs from '
-                    "the one in layer 0.",
-                    "Leave it out of `shared`, so that it is stacked.",
+                    "the one in layer 0."
                 )
+                fix = "Leave it out of `shared`, so that it is stacked."
+                raise LiftArgumentError(where, what, fix, variable=path, option="shared")
 
 
 def _type(leaf: Any) -> str:

@@ -97,11 +97,9 @@ class Placed(Walk):
     def _place(self, value: Any, path: tuple[Any, ...], group: str) -> tuple[str, Names]:
         names = tuple(map(str, path)) or ("value",)
         if (group, *names) in self.found:
-            raise LiftArgumentError(
-                path_text(path),
-                f'two variables of "{group}" have this path once its keys are converted to strings.',
-                "Use dict keys that differ as strings.",
-            )
+            what = f'two variables of "{group}" have this path once its keys are converted to strings.'
+            fix = "Use dict keys that differ as strings."
+            raise LiftArgumentError(path_text(path), what, fix, variable=path_text(path), collection=group)
         self.found[group, *names] = value
         return group, names
 
@@ -133,11 +131,11 @@ def hold(node: Any, names: Iterable[str], variable: Variable[Any]) -> None:
     held = _get(node, name)
     if isinstance(held, Variable):
         if type(held) is not type(variable):
-            raise LiftArgumentError(
-                ".".join([*above, name]),
-                f"a {type(held).__name__} and a {type(variable).__name__} have this path; an object can hold only one.",
-                "Rename one of them, or put it into a scope of its own.",
+            what = (
+                f"a {type(held).__name__} and a {type(variable).__name__} have this path; an object can hold only one."
             )
+            fix = "Rename one of them, or put it into a scope of its own."
+            raise LiftArgumentError(".".join([*above, name]), what, fix, variable=".".join([*above, name]))
         held.set_raw_value(variable.get_raw_value())
     elif isinstance(node, Pytree):
         setattr(node, name, variable)

@@ -394,11 +394,9 @@ class MultiHeadAttention(Module):
             query, key, value, mask = self._cache().append(query, key, value, mask, lengths=lengths)
             is_causal = False  # the mask of the cache hides later positions
         elif lengths is not None:
-            raise LiftArgumentError(
-                "MultiHeadAttention",
-                "`lengths` was given, but the layer does not decode.",
-                "Pass `decode=True`, or hide padding with a mask.",
-            )
+            what = "`lengths` was given, but the layer does not decode."
+            fix = "Pass `decode=True`, or hide padding with a mask."
+            raise LiftArgumentError("MultiHeadAttention", what, fix, option="lengths")
         dropout_rng = self._dropout_rng(deterministic, rngs)
         y = self.attention_fn(
             query,
@@ -455,10 +453,11 @@ class MultiHeadAttention(Module):
         if batch_size is None and max_length is None:
             return
         if batch_size is None or max_length is None:
+            where = "MultiHeadAttention.set_view"
+            what = f"batch_size is {batch_size} and max_length is {max_length}; a cache needs both."
+            fix = "Pass both of them, or call `init_cache` of the layer."
             raise LiftArgumentError(
-                "MultiHeadAttention.set_view",
-                f"batch_size is {batch_size} and max_length is {max_length}; a cache needs both.",
-                "Pass both of them, or call `init_cache` of the layer.",
+                where, what, fix, option="batch_size" if batch_size is None else "max_length", given="None"
             )
         batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
         self.init_cache((*batch, max_length, self.in_features), jnp.float32 if self.dtype is None else self.dtype)
@@ -481,19 +480,15 @@ class MultiHeadAttention(Module):
             return None
         stream = self.rngs if rngs is None else rngs
         if stream is None:
-            raise LiftArgumentError(
-                "MultiHeadAttention",
-                f"dropout_rate is {self.dropout_rate}, but the layer has no dropout stream (it has keep_rngs=False).",
-                "Pass `rngs=nnx.Rngs(dropout=0)` to the call.",
-            )
+            what = f"dropout_rate is {self.dropout_rate}, but the layer has no dropout stream (it has keep_rngs=False)."
+            fix = "Pass `rngs=nnx.Rngs(dropout=0)` to the call."
+            raise LiftArgumentError("MultiHeadAttention", what, fix, option="rngs")
         return (stream.dropout if isinstance(stream, Rngs) else stream)()
 
     def _cache(self) -> nn.DecodeCache:
         key, value, index = self.cached_key, self.cached_value, self.cache_index
         if key is None or value is None or index is None:
-            raise LiftArgumentError(
-                "MultiHeadAttention",
-                "`decode` is True, but the layer has no cache.",
-                "Call `init_cache(input_shape)` first, with the shape of the longest inputs.",
-            )
+            what = "`decode` is True, but the layer has no cache."
+            fix = "Call `init_cache(input_shape)` first, with the shape of the longest inputs."
+            raise LiftArgumentError("MultiHeadAttention", what, fix, option="decode")
         return nn.DecodeCache(key, value, index, "MultiHeadAttention", "`init_cache` with a shape", casts=True)

@@ -231,11 +231,8 @@ class _Cell(RNNCellBase):
         """
         stream = carry_stream(self.rngs if rngs is None else rngs)
         if stream is None:
-            raise LiftArgumentError(
-                type(self).__name__,
-                "there is no stream to draw a key for the first carry from.",
-                "Pass `rngs=nnx.Rngs(0)`.",
-            )
+            what = "there is no stream to draw a key for the first carry from."
+            raise LiftArgumentError(type(self).__name__, what, "Pass `rngs=nnx.Rngs(0)`.", option="rngs")
         shape, init = self._state_shape(input_shape), carry_init or self.carry_init or initializers.zeros
         states = tuple(init(stream(), shape, self.param_dtype) for _ in range(self._states))
         return states if self._states > 1 else states[0]
@@ -247,11 +244,10 @@ class _Cell(RNNCellBase):
 
     def _state_shape(self, input_shape: Shape) -> tuple[int, ...]:
         if not len(input_shape):
-            raise LiftArgumentError(
-                type(self).__name__,
-                "expected the inputs of one step, of shape (*batch, in_features), given a scalar.",
-                "Add a feature dimension: `inputs[..., None]`.",
-            )
+            where = type(self).__name__
+            what = "expected the inputs of one step, of shape (*batch, in_features), given a scalar."
+            fix = "Add a feature dimension: `inputs[..., None]`."
+            raise LiftArgumentError(where, what, fix, expected="shape (*batch, in_features)", given="a scalar")
         return (*input_shape[:-1], self.hidden_features)
 
     def _check(self, carry: PyTree, inputs: ArrayLike) -> None:

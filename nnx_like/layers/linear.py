@@ -229,22 +229,25 @@ class LinearGeneral(Module):
 
 def _check(in_features: tuple[int, ...], axis: tuple[int, ...], batch: tuple[int, ...]) -> None:
     if len(in_features) != len(axis):
-        raise LiftArgumentError(
-            "LinearGeneral",
-            f"in_features and axis must have the same length, given {in_features} and {axis}.",
-            "Give one size for each axis to sum over.",
-        )
+        what = f"in_features and axis must have the same length, given {in_features} and {axis}."
+        fix = "Give one size for each axis to sum over."
+        raise LiftArgumentError("LinearGeneral", what, fix, option="axis", given=axis)
     if batch != tuple(range(len(batch))):
         raise LiftArgumentError(
             "LinearGeneral",
             f"batch_axis names axes {batch}; they must be consecutive leading dimensions, starting from 0.",
             f"Move them to the front of the inputs, and name them {tuple(range(len(batch)))}.",
+            option="batch_axis",
+            expected=tuple(range(len(batch))),
+            given=batch,
         )
     if len({*axis, *batch}) < len(axis) + len(batch):
         raise LiftArgumentError(
             "LinearGeneral",
             f"axis is {axis}, and batch_axis names {batch}: one axis of the inputs is given twice.",
             "Give each axis of the inputs once.",
+            option="axis",
+            given=axis,
         )
 
 

@@ -75,12 +75,13 @@ class _Norm(Module):
         """Check that the inputs have as many features as the parameters, if there are any."""
         found = math.prod(x.shape[axis] for axis in feature_axes)
         if found != self.num_features and any(one is not None for one in params):
-            raise LiftArgumentError(
-                type(self).__name__,
+            where = type(self).__name__
+            what = (
                 f"num_features is {self.num_features}, but the inputs, of shape {x.shape}, have {found} features along "
-                f"axes {feature_axes}.",
-                f"Make the layer with `num_features={found}`, or check the inputs.",
+                f"axes {feature_axes}."
             )
+            fix = f"Make the layer with `num_features={found}`, or check the inputs."
+            raise LiftArgumentError(where, what, fix, option="num_features", expected=self.num_features, given=found)
 
 
 class BatchNorm(_Norm):

@@ -108,11 +108,9 @@ def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:
         LiftArgumentError: if they do not.
     """
     if given[-1:] != (expected,):
-        raise LiftArgumentError(
-            layer,
-            f"the layer expects {expected} features, given inputs of shape {given}.",
-            f"Create it with that number of features, or pass inputs of shape (..., {expected}).",
-        )
+        what = f"the layer expects {expected} features, given inputs of shape {given}."
+        fix = f"Create it with that number of features, or pass inputs of shape (..., {expected})."
+        raise LiftArgumentError(layer, what, fix, expected=f"{expected} features", given=given)
 
 
 # --- the dtype that a layer computes in -------------------------------------------------------------------------------

@@ -134,11 +134,9 @@ class Module(Pytree):
     def _variable(self, kind: type[Variable[Any]], name: str) -> Variable[Any]:
         held = getattr(self, name)
         if type(held) is not kind:
-            raise StructureError(
-                f"{type(self).__name__}.{name}",
-                f"expected a variable of type {kind.__name__}; the attribute is of type {type(held).__name__}.",
-                "Choose another name.",
-            )
+            where = f"{type(self).__name__}.{name}"
+            what = f"expected a variable of type {kind.__name__}; the attribute is of type {type(held).__name__}."
+            raise StructureError(where, what, "Choose another name.", expected=kind.__name__, given=type(held).__name__)
         return held
 
     def set_attributes(
@@ -338,11 +336,9 @@ def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **k
 
     made: Node = _changed(node, only, ask)
     if raise_if_not_found and not used.issuperset(kwargs):
-        raise StructureError(
-            "view",
-            f"no `set_view` of a matching module takes {sorted(set(kwargs) - used)}.",
-            "See `view_info` for the arguments that they take, or pass `raise_if_not_found=False`.",
-        )
+        what = f"no `set_view` of a matching module takes {sorted(set(kwargs) - used)}."
+        fix = "See `view_info` for the arguments that they take, or pass `raise_if_not_found=False`."
+        raise StructureError("view", what, fix, option=min(set(kwargs) - used))
     return made
 
 

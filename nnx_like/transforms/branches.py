@@ -153,11 +153,9 @@ def _check_agrees(where: str, name: str, types: str, inside: Inside, change: Cha
     traced.append((name, types, inside, change))
     first, expected, _, other = traced[0]
     if types != expected:
-        raise LiftArgumentError(
-            where,
-            f"the branches must return the same structure and types; {first} returns {expected}, and {name} {types}.",
-            "Return the same structure, shapes and dtypes from all branches, with the same or similar objects.",
-        )
+        what = f"the branches must return the same structure and types; {first} returns {expected}, and {name} {types}."
+        fix = "Return the same structure, shapes and dtypes from all branches, with the same or similar objects."
+        raise LiftArgumentError(where, what, fix, expected=expected, given=types)
     if change == other:
         return
     before = _definitions(inside, Change(None, ()))

@@ -478,6 +478,7 @@ def _values_in(where: str, ref: Ref, given: Any, what: str) -> Iterator[tuple[st
             where,
             f"the {what} have unknown paths, {', '.join(unknown)}; {ref!r} has no such variables.",
             "Use the paths of its variables; for a shared variable, the first path.",
+            variable=unknown[0],
         )
     for path, definition in known.items():
         value = pairs.get(path)
@@ -497,5 +498,9 @@ def _pairs_in(where: str, ref: Ref, given: Any, what: str) -> dict[Any, Any]:
     if isinstance(given, Pytree):
         return dict(flatten(given)[1])
     raise LiftArgumentError(
-        where, f"the {what} of {ref!r} are of type {type(given).__name__}.", "Give a `State`, or None for zeros."
+        where,
+        f"the {what} of {ref!r} are of type {type(given).__name__}.",
+        "Give a `State`, or None for zeros.",
+        expected="a `State`",
+        given=type(given).__name__,
     )

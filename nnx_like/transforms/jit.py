@@ -319,11 +319,10 @@ def _shardings(jitted: JitFunction, count: int) -> tuple[Any, ...]:
         return (given,) * count
     dynamic = [number for number in range(count) if number not in numbers]
     if len(dynamic) != len(given):
-        raise LiftArgumentError(
-            jitted._groups.where,
-            f"`in_shardings` is for {len(given)} arguments, but {len(dynamic)} arguments are not static.",
-            "Give one sharding for each argument.",
-        )
+        where = jitted._groups.where
+        what = f"`in_shardings` is for {len(given)} arguments, but {len(dynamic)} arguments are not static."
+        fix = "Give one sharding for each argument."
+        raise LiftArgumentError(where, what, fix, option="in_shardings", expected=len(dynamic), given=len(given))
     found = dict(zip(dynamic, given, strict=True))
     return tuple([found.get(number) for number in range(count)])
 

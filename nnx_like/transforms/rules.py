@@ -151,9 +151,9 @@ class RuledFunction:
     def _numbers(self, given: Iterable[int], count: int) -> tuple[int, ...]:
         wrong = [number for number in given if not -count <= number < count]
         if wrong:
-            raise LiftArgumentError(
-                f"{self.where}, nondiff_argnums", f"no argument {wrong[0]}; it takes {count}.", "Count from 0."
-            )
+            where = f"{self.where}, nondiff_argnums"
+            what = f"no argument {wrong[0]}; it takes {count}."
+            raise LiftArgumentError(where, what, "Count from 0.", option="nondiff_argnums", given=wrong[0])
         return tuple(sorted({number % count for number in given}))
 
 
@@ -181,11 +181,8 @@ def _positional(
     given = len(found.args) + (len(found.arguments) if found.kwargs else 0)
     only = [name for name in found.kwargs if _is_by_name(fun, name)]
     if only:
-        raise LiftArgumentError(
-            where,
-            f"{', '.join(only)} is keyword-only, but a rule gets all arguments by position.",
-            "Make it positional in the signature of the function.",
-        )
+        what = f"{', '.join(only)} is keyword-only, but a rule gets all arguments by position."
+        raise LiftArgumentError(where, what, "Make it positional in the signature of the function.", option=only[0])
     found.apply_defaults()
     full = found.args
     for place in range(min(given, len(full)), len(full)):
@@ -342,9 +339,8 @@ class CustomJvp(RuledFunction):
                 the result, or None where that is zero.
         """
         if self._held:
-            raise LiftArgumentError(
-                f"defjvps of {self.where}", "`nondiff_argnums` names arguments.", "Use `defjvp` instead."
-            )
+            what = "`nondiff_argnums` names arguments."
+            raise LiftArgumentError(f"defjvps of {self.where}", what, "Use `defjvp` instead.", option="nondiff_argnums")
 
         def rule(primals: Any, tangents: Any) -> Any:
             result = self(*primals)
@@ -508,6 +504,8 @@ class CustomVjp(RuledFunction):
                 where,
                 f"expected a tuple of {count}, one for each differentiated argument, given {what}.",
                 "Write `return (model_cotangent, …)`; None means zero.",
+                expected=f"a tuple of {count}",
+                given=str(what),
             )
         rest = iter(given)
         full = [None if number in numbers else next(rest) for number in range(len(residuals.args))]
@@ -522,11 +520,9 @@ class CustomVjp(RuledFunction):
 
     def _check_chosen(self, where: str, others: Mapping[Any, Any]) -> None:
         if others:
-            raise LiftArgumentError(
-                where,
-                f"there are cotangents for {', '.join(others)}, which no `DiffState` in `nondiff_argnums` selects.",
-                "Leave them out: `del model_cotangent['name']`.",
-            )
+            what = f"there are cotangents for {', '.join(others)}, which no `DiffState` in `nondiff_argnums` selects."
+            fix = "Leave them out: `del model_cotangent['name']`."
+            raise LiftArgumentError(where, what, fix, option="nondiff_argnums")
 
 
 def _check_shapes(where: str, variables: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> None:
@@ -534,9 +530,9 @@ def _check_shapes(where: str, variables: Mapping[Any, Any], kinds: Mapping[Any, 
         expected = jax.tree.map(lambda kind: kind.shape, kinds[DIFFERENTIATED.name, key])
         shape = jax.tree.map(jnp.shape, value)
         if shape != expected:
-            raise LiftArgumentError(
-                where, f"the cotangent for {key} has shape {shape}, not {expected}.", "Give it the variable's shape."
-            )
+            what = f"the cotangent for {key} has shape {shape}, not {expected}."
+            fix = "Give it the variable's shape."
+            raise LiftArgumentError(where, what, fix, variable=key, expected=str(expected), given=shape)
 
 
 def _kinds(values: Mapping[str, Mapping[Any, Any]]) -> Still:
