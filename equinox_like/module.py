@@ -293,8 +293,8 @@ def _check_wrapper(where: str, value: Any) -> None:
         hidden = [leaf for leaf in jax.tree.leaves(inspect.unwrap(value)) if is_array(leaf)]
         if hidden:
             warnings.warn(
-                f"{where}: the function wraps {shown(hidden[0])}, which is no leaf of the module: it is not trained. "
-                "Store the wrapped module, and transform it where you call it; or write `eqx.filter_vmap(…)`, "
+                f"{where}: the function wraps {shown(hidden[0])} that is not a leaf of the module, so it is not "
+                "trained. Store the wrapped module, and transform it where you call it; or write `eqx.filter_vmap(…)`, "
                 "`eqx.filter_jit(…)`, …, which are pytrees.",
                 stacklevel=4,
             )

@@ -112,7 +112,7 @@ def traced(result: SplitResult, value: Any, is_traced: Callable[[Any], bool] = i
     if before is not None and not before.is_like(result.parts):
         raise LiftArgumentError(
             result.where,
-            "its rule returns other static leaves than the function, or arrays in other places.",
+            "its rule and the function return different static leaves, or arrays in different places.",
             "Return the same structure from both, with arrays in the same places.",
         )
     return arrays

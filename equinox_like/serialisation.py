@@ -109,7 +109,7 @@ def _loaded(path: Any, target: Any) -> Any:
         if error.option is None:
             raise
         fix = f"For these options, use `liftcore.checkpoints.load_file(path, like, …)` instead. {error.fix}"
-        raise SerializationError(error.where, error.what, fix) from error.__cause__
+        raise _with_fix(error, fix) from error.__cause__
 
 
 def _of_shapes(answer: Any) -> Any:
@@ -137,6 +137,13 @@ def _with_suffix(path: Any) -> Any:
 def _opened(path: Any) -> Any:
     # Of what is not a regular file, such as a pipe, `load_file` says so.
     return open(path, "rb") if isinstance(path, Path) and path.is_file() else contextlib.nullcontext(path)
+
+
+def _with_fix(error: SerializationError, fix: str) -> SerializationError:
+    """Change the fix of an error, which keeps its facts."""
+    error.fix = fix
+    error.args = (error.where, error.what, fix)
+    return error
 
 
 def _check_spec(where: str, spec: Any) -> None:
@@ -235,7 +242,7 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
     try:
         made = match_state(target, to_state_dict(structure.unflatten(stored)), where=where)
     except SerializationError as error:  # its fix names options of other functions
-        raise SerializationError(where, error.what, _FIX) from error.__cause__
+        raise _with_fix(error, _FIX) from error.__cause__
     file.seek(end)
     return made
 

@@ -67,11 +67,7 @@ def leafwise(where: str, spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | 
     try:
         jax.tree.map(below, spec, tree, is_leaf=lambda value: value is None)
     except (ValueError, TypeError) as error:
-        raise LiftArgumentError(
-            where,
-            f"expected a pytree prefix of {jax.tree.structure(tree)}, given {jax.tree.structure(spec)}.",
-            "Pass one value for all, or a tuple with one for each argument.",
-        ) from error
+        raise no_prefix(where, spec, tree, "Pass one value for all, or a tuple with one for each argument.") from error
     return answers
 
 
@@ -177,6 +173,13 @@ class SplitResult:
     def join(self, arrays: Iterable[Any]) -> Any:
         """Rebuild the result outside the transformation."""
         return self.parts.join(arrays)
+
+
+def no_prefix(where: str, spec: Any, tree: Any, fix: str) -> LiftArgumentError:
+    """Return the error for a pytree that is not a prefix of another one."""
+    expected, given = (str(jax.tree.structure(one)) for one in (tree, spec))
+    what = f"expected a pytree prefix of {expected}, given {given}."
+    return LiftArgumentError(where, what, fix, expected=expected, given=given)
 
 
 def check_no_scopes(where: str, scopes: Sequence[Scope]) -> None:

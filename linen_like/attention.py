@@ -26,6 +26,7 @@ from liftcore.typing import Array, ArrayLike, Dtype, Key
 
 from .dense import DenseGeneral, default_kernel_init
 from .initializers import Initializer, zeros_init
+from .lifecycle.advice import change_error
 from .lifecycle.calling import compact
 from .lifecycle.fields import options
 from .module import Module, merge_param
@@ -307,7 +308,8 @@ def _called(where: str, fn: Callable[..., Array], *args: Any, **given: Any) -> A
     try:
         return fn(*args, **given)
     except LiftArgumentError as error:
-        raise LiftArgumentError(f"{error.where} of {where}", error.what, error.fix) from None
+        change_error(error, where=f"{error.where} of {where}")
+        raise
 
 
 def _taken(where: str, attention_fn: Callable[..., Array], given: dict[str, Any]) -> dict[str, Any]:

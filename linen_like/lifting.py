@@ -98,7 +98,7 @@ def lift_with(
     for given in targets or (None,):
         _check_target(name, given)
     if methods is not None:
-        what = "it selects methods of a class, given a function."
+        what = "it selects methods of a class, but the target is a function."
         raise LiftArgumentError(f"{name}, methods", what, "Leave it out.", option="methods", given="a function")
     return lift_functions(lift, *targets, name=name)
 

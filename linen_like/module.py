@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import liftcore
 from liftcore import Scope, Variable
-from liftcore.errors import JaxTransformError, LiftArgumentError, boundary, shown
+from liftcore.errors import JaxTransformError, LiftArgumentError, boundary
 from liftcore.typing import Filter, RNGs, Variables
 
 from . import rebuilding, summary
 from .errors import (
     CallUnbindOnUnboundModuleError,
     DefineVariableError,
-    InvalidInstanceModuleError,
     ModuleAttributeError,
 )
 from .lifecycle import binding, calling, entry, fields
@@ -559,12 +558,7 @@ def merge_param(name: str, a: T | None, b: T | None) -> T:
 
 
 def _check_instance(module: Module, called: str) -> None:
-    if not isinstance(module, Module):
-        raise InvalidInstanceModuleError(
-            f"Module.{called}",
-            f"expected an instance of a Module class as the first argument, given {shown(module)}.",
-            f"Make the instance first: `MyModule(…).{called}(…)`.",
-        )
+    binding.check_instance(f"Module.{called}", module, f"Make the instance first: `MyModule(…).{called}(…)`.")
     binding.check_constructed(module)
 
 

@@ -42,6 +42,7 @@ from liftcore.meta import (
 from liftcore.struct import field
 from liftcore.typing import PyTree
 
+from .lifecycle.advice import change_error
 from .lifecycle.binding import place
 from .lifecycle.context import context
 from .lifting import Methods, lift_with
@@ -194,7 +195,8 @@ def with_logical_constraint(
         try:
             return constrain(part, PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in axes)), mesh)
         except LiftArgumentError as error:
-            raise LiftArgumentError(_where(names), error.what, error.fix) from None
+            change_error(error, where=_where(names))
+            raise
 
     return jax.tree.map(lie, logical_axis_resources, x, is_leaf=_is_names)
 

@@ -71,17 +71,14 @@ def reserved(module: Any, name: str) -> KindError:
 
 def unfit(module: Any, name: str, kind: PaxKind, value: Any) -> KindError:
     """Return the error for an attribute that would hold a value that does not fit its kind."""
-    expected = "modules" if kind is PaxKind.MODULE else "arrays"
+    expected = {PaxKind.MODULE: "modules", PaxKind.OTHERS: "no arrays"}.get(kind, "arrays")
     fixes = {
         PaxKind.MODULE: "Put arrays and functions into attributes of their own.",
         PaxKind.OTHERS: f'Write `self.register_parameter("{name}", …)`, or `register_state`.',
     }
-    return KindError(
-        _place(module, name),
-        f"expected {'no arrays' if kind is PaxKind.OTHERS else expected} in an attribute of kind {kind.name}, "
-        f"given {shown(value)}.",
-        fixes.get(kind, "Put other values into an attribute of their own, without a kind."),
-    )
+    what = f"expected {expected} in an attribute of kind {kind.name}, given {shown(value)}."
+    fix = fixes.get(kind, "Put other values into an attribute of their own, without a kind.")
+    return KindError(_place(module, name), what, fix, expected=expected, given=shown(value))
 
 
 def no_kind_given(module: Any, name: str, given: Any) -> KindError:

@@ -25,6 +25,7 @@ from ..errors import (
     AssignSubModuleError,
     CallShareScopeOnUnboundModuleError,
     IncorrectPostInitOverrideError,
+    InvalidInstanceModuleError,
     SetAttributeFrozenModuleError,
     SetAttributeInModuleSetupError,
     UnboundModuleError,
@@ -130,6 +131,18 @@ def bound_scope(module: Base, act: str) -> Scope:
             "Use it within `init` or `apply`, or bind it: `module.bind(variables)`.",
         )
     return module.scope
+
+
+def check_instance(where: str, module: Any, fix: str) -> None:
+    """Check that the first argument is a module.
+
+    Raises:
+        InvalidInstanceModuleError: if it is a class or another value.
+    """
+    if not isinstance(module, Base):
+        what = f"expected an instance of a Module class as the first argument, given {shown(module)}."
+        facts = {"expected": "an instance of a Module class", "given": shown(module)}
+        raise InvalidInstanceModuleError(where, what, fix, **facts)
 
 
 def check_constructed(module: Base) -> None:

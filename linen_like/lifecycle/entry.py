@@ -114,11 +114,10 @@ def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Cal
     if isinstance(method, str):
         found: Any = getattr(module, method, None)
         if found is None:
-            raise ModuleAttributeError(
-                f'method="{method}" of {place(module)}',
-                f"there is no such method (available: {_methods(module)}).",
-                "Name one of these.",
-            )
+            where, known = f'method="{method}" of {place(module)}', _methods(module)
+            what = f"there is no such method (available: {known})."
+            facts = {"option": "method", "given": method, "available": tuple(known)}
+            raise ModuleAttributeError(where, what, "Name one of these.", **facts)
         if isinstance(found, Base):  # a submodule: call the one of the clone
             return lambda module, *args, **kwargs: getattr(module, method)(*args, **kwargs)
     else:

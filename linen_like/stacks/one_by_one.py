@@ -152,11 +152,9 @@ def _check_type(where: str, what: str, before: PyTree, after: PyTree) -> None:
     olds: Any = jax.tree.structure(before)
     news: Any = jax.tree.structure(after)
     if olds != news:
-        raise CarryTypeError(
-            where,
-            f"{what} goes in with structure {olds} and comes out with {news}.",
-            "Return a value with the structure that the layer was given.",
-        )
+        what = f"{what} goes in with structure {olds} and comes out with {news}."
+        fix = "Return a value with the structure that the layer was given."
+        raise CarryTypeError(where, what, fix, expected=str(olds), given=str(news))
     pairs = zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True)
     changed = [
         f"{what}{jax.tree_util.keystr(path)}: {_type(old)} in, {_type(new)} out"

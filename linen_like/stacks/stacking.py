@@ -270,11 +270,10 @@ def _arrays(tree: Variables) -> Iterator[tuple[str, Any]]:
 def _check_complete(where: str, layers: str, numbers: Sequence[int], length: int) -> None:
     missing = [layers.replace("{}", str(number)) for number in range(length) if number not in numbers]
     if missing:
-        raise LiftArgumentError(
-            where,
-            f"layers are missing: {missing} (found: {[layers.replace('{}', str(number)) for number in numbers]}).",
-            "Number the layers from 0. A collection must hold all of them or none.",
-        )
+        found = [layers.replace("{}", str(number)) for number in numbers]
+        what = f"layers are missing: {missing} (found: {found})."
+        fix = "Number the layers from 0. A collection must hold all of them or none."
+        raise LiftArgumentError(where, what, fix, expected=missing[0], available=tuple(found))
 
 
 def _check_equal(where: str, layers: str, each: Sequence[PyTree]) -> None:

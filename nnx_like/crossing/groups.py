@@ -177,11 +177,9 @@ def _leaves(node: Any, path: tuple[Any, ...]) -> Iterable[tuple[tuple[Any, ...],
 
 
 def _unmatched(path: tuple[Any, ...], value: Any, filters: Iterable[Any]) -> UnmatchedFilterError:
-    return UnmatchedFilterError(
-        f"the {type(value).__name__} at {path_text(path)}",
-        f"no filter matches it (filters: {', '.join(map(repr, filters))}).",
-        "Add one for the remaining variables: `...`.",
-    )
+    where = f"the {type(value).__name__} at {path_text(path)}"
+    what = f"no filter matches it (filters: {', '.join(map(repr, filters))})."
+    return UnmatchedFilterError(where, what, "Add one for the remaining variables: `...`.", variable=path_text(path))
 
 
 def is_spec(prefix: Any) -> bool:

@@ -21,7 +21,7 @@ from ..variablelib.kinds import Cache
 from .initializers import lecun_normal, zeros
 from .linear import LinearGeneral
 from .normalization import LayerNorm
-from .parameters import PromoteDtypeFn, promote_dtype
+from .parameters import PromoteDtypeFn, chosen, promote_dtype
 
 __all__ = ["MultiHeadAttention", "dot_product_attention", "dot_product_attention_weights"]
 
@@ -390,7 +390,7 @@ class MultiHeadAttention(Module):
         value = self.value(inputs_v, out_sharding=qkv_sharding)
         if self.query_ln is not None and self.key_ln is not None:
             query, key = self.query_ln(query), self.key_ln(key)
-        if self._chosen("decode", decode):
+        if chosen(self, "decode", decode):
             query, key, value, mask = self._cache().append(query, key, value, mask, lengths=lengths)
             is_causal = False  # the mask of the cache hides later positions
         elif lengths is not None:
@@ -462,21 +462,9 @@ class MultiHeadAttention(Module):
         batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
         self.init_cache((*batch, max_length, self.in_features), jnp.float32 if self.dtype is None else self.dtype)
 
-    def _chosen(self, name: str, given: bool | None) -> bool:
-        """Return an option from the call, or else from the layer."""
-        found = getattr(self, name) if given is None else given
-        if found is None:
-            raise LiftArgumentError(
-                "MultiHeadAttention",
-                f"`{name}` is None both in the layer and in the call.",
-                f"Pass `{name}=False` or `True` to the call or to the layer"
-                + (", or call `train()` or `eval()` of the model." if name == "deterministic" else "."),
-            )
-        return bool(found)
-
     def _dropout_rng(self, deterministic: bool | None, rngs: Rngs | RngStream | None) -> Key | None:
         """Draw the key for dropout; return None if nothing is dropped."""
-        if not self.dropout_rate > 0 or self._chosen("deterministic", deterministic):
+        if not self.dropout_rate > 0 or chosen(self, "deterministic", deterministic):
             return None
         stream = self.rngs if rngs is None else rngs
         if stream is None:

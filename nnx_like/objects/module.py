@@ -171,11 +171,7 @@ class Module(Pytree):
                     setattr(module, name, attributes[name])
                     missing.discard(name)
         if missing and raise_if_not_found:
-            raise StructureError(
-                f"{type(self).__name__}.set_attributes",
-                f"no module that the filters match has the attributes {sorted(missing)}.",
-                "Leave them out, or pass `raise_if_not_found=False`.",
-            )
+            raise _no_attributes(f"{type(self).__name__}.set_attributes", missing)
 
     def train(self, **attributes: Any) -> None:
         """Set all modules to training: `deterministic=False` and `use_running_average=False`.
@@ -288,12 +284,14 @@ def with_attributes(node: Node, /, *, only: Any = ..., raise_if_not_found: bool 
 
     made: Node = _changed(node, only, assign)
     if raise_if_not_found and not found.issuperset(attributes):
-        raise StructureError(
-            "with_attributes",
-            f"no module that the filter matches has the attributes {sorted(set(attributes) - found)}.",
-            "Leave them out, or pass `raise_if_not_found=False`.",
-        )
+        raise _no_attributes("with_attributes", set(attributes) - found)
     return made
+
+
+def _no_attributes(where: str, missing: set[str]) -> StructureError:
+    what = f"no module that the filters match has the attributes {sorted(missing)}."
+    fix = "Leave them out, or pass `raise_if_not_found=False`."
+    return StructureError(where, what, fix, option="raise_if_not_found")
 
 
 def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **kwargs: Any) -> Node:

@@ -465,12 +465,10 @@ def check_takes(
     is_by_name = asking_further(predicate) is None and not isinstance(predicate, PathIn)
     if is_by_name or not streams or any(matches(predicate, path, stream) for path, stream in streams):
         return
-    paths = ", ".join(".".join(map(str, path)) or "the given one" for path, _ in streams)
-    raise LiftArgumentError(
-        where,
-        f"the filter {predicate!r} matches no stream (there are: {paths}).",
-        f"Write the name of a stream, {streams[0][1].tag!r}, or a part of one of these paths.",
-    )
+    paths = tuple(".".join(map(str, path)) or "the given one" for path, _ in streams)
+    what = f"the filter {predicate!r} matches no stream (available: {', '.join(paths)})."
+    fix = f"Write the name of a stream, {streams[0][1].tag!r}, or a part of one of these paths."
+    raise LiftArgumentError(where, what, fix, given=repr(predicate), available=paths)
 
 
 def _stream(value: Any, name: str) -> RngStream:
@@ -493,7 +491,7 @@ def _keys(value: Any, tag: str) -> jax.Array:
         if value.dtype == jnp.uint32 and value.ndim:
             return jax.random.wrap_key_data(value)
     where = f"the stream {tag!r}"
-    what = f"Invalid rng value: {shown(value)}, expected an int, or a key made by `jax.random.key`."
+    what = f"expected an int, or a key made by `jax.random.key`, given {shown(value)}."
     fix = f"Write `Rngs({tag}=0)` or `Rngs({tag}=jax.random.key(0))`."
     raise LiftArgumentError(
         where, what, fix, stream=tag, expected="an int, or a key made by `jax.random.key`", given=shown(value)

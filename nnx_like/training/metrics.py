@@ -158,11 +158,10 @@ class Average(Metric):
             self._add(values.sum(), values.size)
             return
         if not is_array(values):
-            raise LiftArgumentError(
-                f"{type(self).__name__}.update",
-                f"If mask is provided, values should be a jax array, given {shown(values)}.",
-                "Pass `jnp.asarray(values)`, or no mask.",
-            )
+            where = f"{type(self).__name__}.update"
+            what = f"with a mask, expected an array of values, given {shown(values)}."
+            fix = "Pass `jnp.asarray(values)`, or no mask."
+            raise LiftArgumentError(where, what, fix, option="mask", expected="an array of values", given=shown(values))
         # Half precision cannot count beyond a few hundred, so the mask is converted as well.
         weights = jnp.broadcast_to(to_reduction_dtype(mask), values.shape)  # so that their sum counts each value
         self._add((to_reduction_dtype(values) * weights).sum(), weights.sum())
@@ -227,12 +226,10 @@ class Accuracy(Average):
         threshold = self.threshold
         several = threshold is None
         if logits.ndim != labels.ndim + several:
-            raise LiftArgumentError(
-                "Accuracy.update",
-                f"For {'multi-class' if several else 'binary'} classification, expected logits.ndim==labels.ndim"
-                f"{'+1' if several else ''}, got {logits.ndim} and {labels.ndim}.",
-                "Give one score for each class, or a threshold: `Accuracy(threshold=0.5)`.",
-            )
+            where, expected = "Accuracy.update", f"logits with {labels.ndim + several} axes"
+            what = f"for labels of shape {labels.shape}, expected {expected}, given shape {logits.shape}."
+            fix = "Give one score for each class, or a threshold: `Accuracy(threshold=0.5)`."
+            raise LiftArgumentError(where, what, fix, option="logits", expected=expected, given=logits.shape)
         if labels.dtype not in (jnp.int32, np.int32, np.int64):
             where = "Accuracy.update"
             what = f"labels must be integers, the indices of the classes; given {labels.dtype}."

@@ -189,11 +189,11 @@ class JitFunction:
         for name, arg in [*dynamic, *((name, arg) for name, arg in kwargs.items() if name not in names)]:
             for path, leaf in jax.tree_util.tree_leaves_with_path(arg, is_leaf=is_object):
                 if not is_object(leaf) and not is_array_like(leaf):
-                    raise LiftArgumentError(
-                        self._groups.where,
-                        f"argument {name!r}{jax.tree_util.keystr(path)} is {shown(leaf)}, which JAX cannot trace.",
-                        f"Make it static: `static_argn{'ums' if isinstance(name, int) else 'ames'}={name!r}`.",
-                    ) from None
+                    where, option = self._groups.where, f"static_argn{'ums' if isinstance(name, int) else 'ames'}"
+                    place, given = f"{name!r}{jax.tree_util.keystr(path)}", shown(leaf)
+                    what = f"argument {place} is {given}, which JAX cannot trace."
+                    fix = f"Make it static: `{option}={name!r}`."
+                    raise LiftArgumentError(where, what, fix, option=option, given=given) from None
 
     @boundary
     def lower(self, *args: Any, **kwargs: Any) -> LoweredFunction:
@@ -320,7 +320,7 @@ def _shardings(jitted: JitFunction, count: int) -> tuple[Any, ...]:
     dynamic = [number for number in range(count) if number not in numbers]
     if len(dynamic) != len(given):
         where = jitted._groups.where
-        what = f"`in_shardings` is for {len(given)} arguments, but {len(dynamic)} arguments are not static."
+        what = f"`in_shardings` has {len(given)} entries, but there are {len(dynamic)} arguments that are not static."
         fix = "Give one sharding for each argument."
         raise LiftArgumentError(where, what, fix, option="in_shardings", expected=len(dynamic), given=len(given))
     found = dict(zip(dynamic, given, strict=True))

@@ -50,11 +50,10 @@ def _carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
     if not any(map(is_object, before)) and not any(is_object(leaf) for _, leaf in pairs):
         return value
     if structure != shape:
-        raise CarryTypeError(
-            where,
-            f"the body got the carry {_outline(given)}, and returned {_outline(value)}.",
-            "Return a carry with the structure of the carry that the body got.",
-        )
+        expected, returned = _outline(given), _outline(value)
+        what = f"the body got the carry {expected}, and returned {returned}."
+        fix = "Return a carry with the structure of the carry that the body got."
+        raise CarryTypeError(where, what, fix, expected=expected, given=returned)
     objects = [(old, ref) for old, ref in zip(before, refs, strict=True)]
     leaves = []
     for number, (path, leaf) in enumerate(pairs):
@@ -327,11 +326,10 @@ def _parted(where: str, result: Any, out_axes: Any, place: int | None) -> tuple[
     if place is None:
         return (), result
     if not isinstance(result, (tuple, list)) or len(result) != len(out_axes):
-        what = f"out_axes={out_axes} is for {len(out_axes)} results; the body returned a {type(result).__name__}."
+        given = f"a {type(result).__name__}" + (f" of {len(result)}" if isinstance(result, (tuple, list)) else "")
+        what = f"out_axes={out_axes} is for {len(out_axes)} results; the body returned {given}."
         fix = "Return a tuple with one value for each of `out_axes`."
-        raise LiftArgumentError(
-            where, what, fix, option="out_axes", expected=f"{len(out_axes)} results", given=f"a {type(result).__name__}"
-        )
+        raise LiftArgumentError(where, what, fix, option="out_axes", expected=f"{len(out_axes)} results", given=given)
     return result[place], tuple([one for number, one in enumerate(result) if number != place])
 
 

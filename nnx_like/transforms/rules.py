@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of, shown
 from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups, Ref, Still, is_ref, refs_in
@@ -135,7 +135,7 @@ class RuledFunction:
         does, did = [sorted(_at_home(each[1])) for each in (given, expected)]
         what = f"it writes {does}, but the function writes {did}."
         if does == did:
-            what = "it returns another structure than the function, or changes objects differently."
+            what = "it returns a different structure from the function's, or changes objects differently."
         raise LiftArgumentError(
             f"{name_of(rule)}, the rule of {self.where}", what, "Call the function in the rule, or do the same there."
         )
@@ -152,7 +152,7 @@ class RuledFunction:
         wrong = [number for number in given if not -count <= number < count]
         if wrong:
             where = f"{self.where}, nondiff_argnums"
-            what = f"no argument {wrong[0]}; it takes {count}."
+            what = f"there is no argument {wrong[0]}; the function takes {count}."
             raise LiftArgumentError(where, what, "Count from 0.", option="nondiff_argnums", given=wrong[0])
         return tuple(sorted({number % count for number in given}))
 
@@ -206,12 +206,16 @@ def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str
         expected: what the rule has to return, as in a `return` statement.
     """
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise LiftArgumentError(
-            f"{name_of(rule)}, the rule of {where}",
-            f"expected a pair, given {type(given).__name__}.",
-            f"Write `return {expected}`.",
-        )
+        where = f"{name_of(rule)}, the rule of {where}"
+        what = f"expected a pair, given {shown(given)}."
+        raise LiftArgumentError(where, what, f"Write `return {expected}`.", expected="a pair", given=shown(given))
     return given[0], given[1]
+
+
+def _check_no_symbolic_zeros(where: str, symbolic_zeros: bool) -> None:
+    if symbolic_zeros:
+        what = "`symbolic_zeros=True` is not supported."
+        raise LiftArgumentError(where, what, "Remove it.", option="symbolic_zeros")
 
 
 def _by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
@@ -309,8 +313,7 @@ class CustomJvp(RuledFunction):
             The rule.
         """
         check_function(f"defjvp of {self.where}", jvp)
-        if symbolic_zeros:
-            raise LiftArgumentError(f"defjvp of {self.where}", "`symbolic_zeros=True` is not supported.", "Remove it.")
+        _check_no_symbolic_zeros(f"defjvp of {self.where}", symbolic_zeros)
 
         @named(jvp)
         def rule(scope: liftcore.Scope, primals: Any, tangents: Any, moving: Any) -> Any:
@@ -465,8 +468,7 @@ class CustomVjp(RuledFunction):
         """
         for rule in (fwd, bwd):
             check_function(f"defvjp of {self.where}", rule)
-        if symbolic_zeros:
-            raise LiftArgumentError(f"defvjp of {self.where}", "`symbolic_zeros=True` is not supported.", "Remove it.")
+        _check_no_symbolic_zeros(f"defvjp of {self.where}", symbolic_zeros)
 
         @named(fwd)
         def forward(scope: liftcore.Scope, *args: Any) -> Any:

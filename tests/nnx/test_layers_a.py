@@ -102,7 +102,7 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: nnx.Dropout(1.5, rngs=r)(X), "rate is 1.5"),
         (
             lambda r: nnx.Dropout(0.5, deterministic=None, rngs=r)(X),
-            "`deterministic` was given neither to the constructor nor in the call",
+            "`deterministic` is None both in the layer and in the call",
         ),
         (
             lambda r: nnx.Dropout(0.5)(X),
