@@ -86,7 +86,13 @@ def filter_jit(
         what = f"expected one of {_DONATE}, given {donate!r}."
         fix = 'Write `donate="all"`.'
         raise LiftArgumentError(
-            "filter_jit, donate", what, fix, option="donate", given=repr(donate), available=tuple(_DONATE)
+            "filter_jit, donate",
+            what,
+            fix,
+            option="donate",
+            expected=f"one of {_DONATE}",
+            given=repr(donate),
+            available=_DONATE,
         )
     check_options("filter_jit", options, _OPTIONS)
     older = given_options("filter_jit", {}, default=default, fn=fn, args=args, kwargs=kwargs, out=out)

@@ -444,6 +444,6 @@ class WeightNorm(Module):
         if any(not -len(shape) <= axis < len(shape) for axis in axes):
             where = f'"{name}" in WeightNorm at {self.scope.path_text}'
             what = f"feature_axes is {axes}, but the parameter has shape {shape}."
-            fix = "Pass other `feature_axes`, None for one norm of the parameter, or a `variable_filter` that leaves it out."
+            fix = "Pass other `feature_axes`, None for a single norm, or a `variable_filter` that leaves it out."
             raise LiftArgumentError(where, what, fix, option="feature_axes", given=str(axes))
         return tuple(sorted({axis % len(shape) for axis in axes}))

@@ -297,6 +297,7 @@ def _in_descriptor(module: Base, kind: str, name: str, error: AttributeError) ->
         f'{kind} "{name}" of {place(module)}',
         f"it raised AttributeError: {error}",
         f"Check the attributes that the {kind} reads; those set in `setup` exist only while it is bound.",
+        available=getattr(error, "available", None),
     )
 
 

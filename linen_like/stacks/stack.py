@@ -100,6 +100,7 @@ class Stack(Module):
                 f"expected one of {_MODES}, given {self.mode!r}.",
                 'Write `mode="scan"`.',
                 option="mode",
+                expected=f"one of {_MODES}",
                 given=repr(self.mode),
                 available=_MODES,
             )

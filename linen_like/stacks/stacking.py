@@ -60,9 +60,7 @@ def stack_layers(
     found = {name: _numbers(tree, layers) for name, tree in variables.items()}
     length = 1 + max((max(numbers) for numbers in found.values() if numbers), default=-1)
     if not length:
-        raise LiftArgumentError(
-            where, f"no collection holds such layers ({_names(variables, _before(layers))}).", _SLASHES
-        )
+        raise _nothing(where, "no collection holds such layers", variables, _before(layers))
     first = {name: _at(tree, _path(layers, 0)) for name, tree in variables.items() if found[name]}
     _check_shared_names(where, first, shared, _path(stacked))
     result = {}
@@ -115,9 +113,7 @@ def unstack_layers(
     _template(where, layers)
     holding = [name for name, tree in variables.items() if _at(tree, _path(stacked))]
     if not holding:
-        raise LiftArgumentError(
-            where, f"no collection holds anything at this path ({_names(variables, _path(stacked)[:-1])}).", _SLASHES
-        )
+        raise _nothing(where, "no collection holds anything at this path", variables, _path(stacked)[:-1])
     _check_shared_names(where, {name: _at(variables[name], _path(stacked)) for name in holding}, shared, _path(stacked))
     result = {name: _copied(tree) for name, tree in variables.items()}
     taken = {name: _shared(name, _removed(result[name], _path(stacked)), shared, _path(stacked)) for name in holding}
@@ -196,12 +192,14 @@ def _copied(tree: Any) -> Any:
     return {name: _copied(below) for name, below in tree.items()} if isinstance(tree, Mapping) else tree
 
 
-def _names(variables: Variables, path: Path) -> str:
-    """Return the names below a path, for the text of errors."""
+def _nothing(where: str, what: str, variables: Variables, path: Path) -> LiftArgumentError:
+    """Return the error for modules that no collection holds, with the names below a path."""
     found = {name: _at(tree, path) for name, tree in variables.items()}
     there = "/".join(path) or "the top"
     shown = {name: sorted(map(str, below)) for name, below in found.items() if isinstance(below, Mapping)}
-    return f"available at {there}: {shown}" if shown else f"there is nothing at {there}"
+    names = f"available at {there}: {shown}" if shown else f"there is nothing at {there}"
+    available = tuple(name for below in shown.values() for name in below)
+    return LiftArgumentError(where, f"{what} ({names}).", _SLASHES, available=available or None)
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------

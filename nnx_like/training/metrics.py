@@ -100,9 +100,10 @@ class Metric(Pytree):
     def _value(self, kwargs: dict[str, Any], name: str) -> Any:
         if name not in kwargs:
             where = f"{type(self).__name__}.update"
-            what = f"expected the keyword argument {name!r}, given {', '.join(kwargs) or 'none'}."
+            expected, given = f"the keyword argument {name!r}", ", ".join(kwargs) or "none"
+            what = f"expected {expected}, given {given}."
             fix = f"Write `metric.update({name}=...)`, or set another argument name: `{type(self).__name__}('loss')`."
-            raise MetricArgumentError(where, what, fix, option=name, given=", ".join(kwargs) or "none")
+            raise MetricArgumentError(where, what, fix, option=name, expected=expected, given=given)
         return kwargs[name]
 
 

@@ -207,7 +207,14 @@ class Optimizer(Pytree, Generic[M]):
         if grads is _NOT_GIVEN:
             what = "expected the model and the gradients, given only one argument."
             fix = "Write `optimizer.update(model, grads)`, or use `ModelAndOptimizer`."
-            raise OptimizerArgumentError(f"{type(self).__name__}.update", what, fix, option="grads")
+            raise OptimizerArgumentError(
+                f"{type(self).__name__}.update",
+                what,
+                fix,
+                option="grads",
+                expected="the model and the gradients",
+                given="only one argument",
+            )
         return self._step(model, grads, kwargs)
 
     def _step(self, model: Any, grads: Any, kwargs: dict[str, Any]) -> Any:
