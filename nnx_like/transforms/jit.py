@@ -121,7 +121,7 @@ def _words(kept: str, spec: Any) -> str:
     """Return the words that errors put after "is" for a variable with a sharding; `kept` is for one without."""
     if type(spec) is Donation:
         return str(spec)
-    return kept if spec is None else f"with sharding {spec}"
+    return kept if spec is None else f"sharded as {spec}"
 
 
 class JitFunction:
@@ -147,7 +147,7 @@ class JitFunction:
     ) -> None:
         functools.update_wrapper(self, fun)
         self._fun, self._static, self._donated, self._options = fun, static, donated, options
-        kept = "not donated" if any(donated) else "without a sharding"
+        kept = "not donated" if any(donated) else "given no sharding"
         self._groups = Groups(checked("jit", fun), "sharding", functools.partial(_words, kept))
         check_brings_none("jit(", self._groups.where, fun)
         Groups(self._groups.where, "sharding").encode(in_shardings)  # raises errors in them early

@@ -323,7 +323,7 @@ def shard_map(
         AliasError: when called, if one variable is given with two specs.
     """
     options = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
-    groups = Groups(checked("shard_map", f), "spec")
+    groups = Groups(checked("shard_map", f), "spec", "sharded as {}".format)
     if not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         where = groups.where
         what = f"expected a `jax.sharding.Mesh` for `mesh`, given {shown(mesh)}."
