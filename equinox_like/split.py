@@ -37,6 +37,7 @@ __all__ = [
     "is_prefix",
     "join",
     "leafwise",
+    "no_prefix",
     "split_keyed",
     "split_result",
 ]
@@ -69,6 +70,13 @@ def leafwise(where: str, spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | 
     except (ValueError, TypeError) as error:
         raise no_prefix(where, spec, tree, "Pass one value for all, or a tuple with one for each argument.") from error
     return answers
+
+
+def no_prefix(where: str, spec: Any, tree: Any, fix: str) -> LiftArgumentError:
+    """Return the error for a pytree that is not a prefix of another one."""
+    expected, given = (str(jax.tree.structure(one)) for one in (tree, spec))
+    what = f"expected a pytree prefix of {expected}, given {given}."
+    return LiftArgumentError(where, what, fix, expected=expected, given=given)
 
 
 def is_prefix(spec: Any, tree: Any) -> bool:
@@ -173,13 +181,6 @@ class SplitResult:
     def join(self, arrays: Iterable[Any]) -> Any:
         """Rebuild the result outside the transformation."""
         return self.parts.join(arrays)
-
-
-def no_prefix(where: str, spec: Any, tree: Any, fix: str) -> LiftArgumentError:
-    """Return the error for a pytree that is not a prefix of another one."""
-    expected, given = (str(jax.tree.structure(one)) for one in (tree, spec))
-    what = f"expected a pytree prefix of {expected}, given {given}."
-    return LiftArgumentError(where, what, fix, expected=expected, given=given)
 
 
 def check_no_scopes(where: str, scopes: Sequence[Scope]) -> None:
