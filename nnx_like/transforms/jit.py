@@ -320,7 +320,7 @@ def _shardings(jitted: JitFunction, count: int) -> tuple[Any, ...]:
     dynamic = [number for number in range(count) if number not in numbers]
     if len(dynamic) != len(given):
         where = jitted._groups.where
-        what = f"`in_shardings` has {len(given)} entries, but there are {len(dynamic)} arguments that are not static."
+        what = f"the number of `in_shardings` is {len(given)}, but {len(dynamic)} arguments are not static."
         fix = "Give one sharding for each argument."
         raise LiftArgumentError(where, what, fix, option="in_shardings", expected=len(dynamic), given=len(given))
     found = dict(zip(dynamic, given, strict=True))
