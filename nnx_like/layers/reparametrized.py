@@ -99,11 +99,9 @@ class SpectralNorm(Module):
         """
         if update_stats is None:
             if self.use_running_average is None:
-                raise LiftArgumentError(
-                    "SpectralNorm",
-                    "`use_running_average` is None and `update_stats` was not given; one of them must be set.",
-                    "Call `train()` or `eval()` of the model, or pass `update_stats=train`.",
-                )
+                what = "`use_running_average` is None in the layer, and `update_stats` in the call."
+                fix = "Call `train()` or `eval()` of the model, or pass `update_stats=train`."
+                raise LiftArgumentError("SpectralNorm", what, fix, option="update_stats")
             update_stats = not self.use_running_average
         for path, param in self._matrices():
             u = _beside("SpectralNorm", self.batch_stats, path, "u")
