@@ -60,16 +60,16 @@ def adopt(
         Undescribed: if a leaf that is not an array cannot be compared by value.
     """
     if not isinstance(scope, Scope):
-        raise LiftArgumentError(
-            "adopt",
-            f"expected a scope, given {shown(scope)}.",
-            'In a Linen-style module, pass `self.scope.push("name")`.',
-        )
+        what = f"expected a scope, given {shown(scope)}."
+        fix = 'In a Linen-style module, pass `self.scope.push("name")`.'
+        raise LiftArgumentError("adopt", what, fix, expected="a scope", given=shown(scope))
     if not callable(make):
         raise LiftArgumentError(
             "adopt",
             f"expected a function that returns a pytree, given {shown(make)}.",
             "Write `adopt(scope, lambda key: tree)`; or outside of a model, `liftcore.Blueprint.of(tree)`.",
+            expected="a function that returns a pytree",
+            given=shown(make),
         )
     makes = _of_key(make)
 
@@ -86,13 +86,13 @@ def _blueprint(tree: Any, collection: str | Callable[[Any], str] | None) -> Blue
         return Blueprint.of(tree, collection)
     state: Any = getattr(sys.modules.get("equinox.nn"), "State", ())
     if any(isinstance(node, state) for node in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, state))):
-        raise LiftArgumentError(
-            "adopt",
-            "the pytree holds an `equinox.nn.State`, whose arrays would become parameters.",
+        what = "the pytree holds an `equinox.nn.State`, whose arrays would become parameters."
+        fix = (
             "Adopt the module and the state separately, the state in a scope of its own with "
             '`collection="batch_stats"`. To keep the new state of a call, write '
-            '`Blueprint.of(state, "batch_stats").write(scope, state)`.',
+            '`Blueprint.of(state, "batch_stats").write(scope, state)`.'
         )
+        raise LiftArgumentError("adopt", what, fix, option="collection")
     for node in jax.tree.leaves(tree, is_leaf=is_changed):
         if is_changed(node) and not _KEPT.issuperset(collections_of(node, by_dtype)):
             style: Any = style_of(node)
@@ -100,6 +100,7 @@ def _blueprint(tree: Any, collection: str | Callable[[Any], str] | None) -> Blue
                 "adopt",
                 f"the pytree holds {style.noun}, {type(node).__name__}, whose changes of its states would be lost.",
                 f"Write `{style.in_scope}`, in a scope of its own; or write its states yourself with `collection=`.",
+                option="collection",
             )
     names = dict(zip(map(id, jax.tree.leaves(tree)), collections_of(tree, by_dtype), strict=True))
     return Blueprint.of(tree, lambda leaf: names[id(leaf)] or "constants")

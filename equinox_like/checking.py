@@ -71,10 +71,10 @@ def branched_error_if(x: Any, pred: Any, index: Any, msgs: Sequence[str]) -> Any
     """
     parts = SplitTree(x, _is_numeric)
     if not parts.arrays:
+        what = f"expected a pytree with an array of numbers, given {shown(x)}."
+        fix = "Pass an array that you use later."
         raise LiftArgumentError(
-            "error_if, x",
-            f"expected a pytree with an array of numbers, given {shown(x)}.",
-            "Pass an array that you use later.",
+            "error_if, x", what, fix, option="x", expected="a pytree with an array of numbers", given=shown(x)
         )
 
     def raised(arrays: Any, pred: Any, index: Any) -> Any:

@@ -91,12 +91,12 @@ def check_first(where: str, args: tuple[Any, ...]) -> None:
             "Pass that one by position.",
         )
     if jax.tree_util.all_leaves(args[:1]) and not is_array_like(args[0]):
-        raise LiftArgumentError(
-            where,
-            f"the first argument, {shown(args[0])}, is not a pytree of arrays, so it has no gradient.",
+        what = f"the first argument, {shown(args[0])}, is not a pytree of arrays, so it has no gradient."
+        fix = (
             "Pass what you differentiate first. For a module of linen_like, that is `eqx.Applied(module, variables)`; "
-            "for a scope or a bound module, use `liftcore.grad` or `linen_like.grad`.",
+            "for a scope or a bound module, use `liftcore.grad` or `linen_like.grad`."
         )
+        raise LiftArgumentError(where, what, fix, expected="a pytree of arrays", given=shown(args[0]))
 
 
 def _never(leaf: Any) -> bool:
@@ -288,8 +288,10 @@ def filter_jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequenc
     where = f"filter_jvp({name_of(fn)})"
     primals, tangents = tuple(primals), tuple(tangents)
     if len(primals) != len(tangents):
+        what = f"expected {len(primals)} tangents, given {len(tangents)}."
+        fix = "Pass None for constant arguments."
         raise LiftArgumentError(
-            where, f"expected {len(primals)} tangents, given {len(tangents)}.", "Pass None for constant arguments."
+            where, what, fix, option="tangents", expected=f"{len(primals)} tangents", given=len(tangents)
         )
     each = _one_each(where, tangents, primals)
     answers = iter(each)
@@ -318,6 +320,9 @@ def _one_each(where: str, tangents: tuple[Any, ...], primals: tuple[Any, ...]) -
                 f"tangents of {where}",
                 f"expected a tangent for each number in {shown(primal)}, given {shown(tangent)}.",
                 "Pass a pytree like the primals, with None for constant leaves.",
+                option="tangents",
+                expected=f"a tangent for each number in {shown(primal)}",
+                given=shown(tangent),
             )
         each.extend([tangent] * len(leaves))
 
@@ -330,6 +335,9 @@ def _one_each(where: str, tangents: tuple[Any, ...], primals: tuple[Any, ...]) -
             f"tangents of {where}",
             f"expected the structure {jax.tree.structure(primals)}, given {jax.tree.structure(tangents)}.",
             "Pass a pytree like the primals, with None for constant leaves.",
+            option="tangents",
+            expected=str(jax.tree.structure(primals)),
+            given=str(jax.tree.structure(tangents)),
         ) from error
     return each
 

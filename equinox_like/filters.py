@@ -13,7 +13,7 @@ from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.leaves import is_array, is_array_like, number_type
 
-from .split import is_prefix
+from .split import is_prefix, no_prefix
 
 __all__ = [
     "combine",
@@ -140,11 +140,7 @@ def _map_chosen(fn: Callable[[Any, bool], Any], spec: Any, tree: Any, is_leaf: C
     except (ValueError, TypeError) as error:
         if isinstance(error, LiftArgumentError) or is_prefix(spec, tree):
             raise
-        raise LiftArgumentError(
-            "filter_spec",
-            f"expected a pytree prefix of {jax.tree.structure(tree)}, given {jax.tree.structure(spec)}.",
-            "Write `eqx.filter(tree, eqx.is_array)`.",
-        ) from error
+        raise no_prefix("filter_spec", spec, tree, "Write `eqx.filter(tree, eqx.is_array)`.") from error
 
 
 def _answer(answer: Any, leaf: Any) -> bool:
@@ -154,5 +150,8 @@ def _answer(answer: Any, leaf: Any) -> bool:
             "filter_spec",
             f"expected bools, or functions from a leaf to a bool, given {shown(found)}.",
             "Write `eqx.filter(tree, eqx.is_array)`.",
+            option="filter_spec",
+            expected="bools, or functions from a leaf to a bool",
+            given=shown(found),
         )
     return bool(found)

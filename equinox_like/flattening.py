@@ -86,11 +86,10 @@ def _no_key(module: Any, static: Iterable[str]) -> LiftArgumentError:
         try:
             _rest([module.__dict__[name]])
         except Undescribed as error:
-            return LiftArgumentError(
-                f"{name} of {type(module).__name__}",
-                f"a static field holds {shown(error.value)}, which cannot be compared: it may change unnoticed.",
-                f"{error.fix} Or leave out `static=True`.",
-            )
+            where = f"{name} of {type(module).__name__}"
+            what = f"a static field holds {shown(error.value)}, which cannot be compared: it may change unnoticed."
+            fix = f"{error.fix} Or leave out `static=True`."
+            return LiftArgumentError(where, what, fix, option="static", given=shown(error.value))
     raise AssertionError
 
 

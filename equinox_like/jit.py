@@ -84,7 +84,15 @@ def filter_jit(
     """
     if donate not in _DONATE:
         what = f"expected one of {_DONATE}, given {donate!r}."
-        raise LiftArgumentError("filter_jit, donate", what, 'Write `donate="all"`.')
+        raise LiftArgumentError(
+            "filter_jit, donate",
+            what,
+            'Write `donate="all"`.',
+            option="donate",
+            expected=f"one of {_DONATE}",
+            given=repr(donate),
+            available=_DONATE,
+        )
     check_options("filter_jit", options, ("donate", *_OPTIONS))
     older = given_options("filter_jit", {}, default=default, fn=fn, args=args, kwargs=kwargs, out=out)
     return filtered(filter_jit, _call, fun, {"donate": donate, **older, **options}, JittedFunction)
@@ -272,14 +280,13 @@ def _first(fun: Any, args: tuple[Any, ...], answers: Sequence[bool] | None) -> r
 def _check_hashable(where: str, leaf: str, error: Undescribed) -> None:
     kind, place = type(error.value), f"{leaf}{error.place}"
     if is_array(error.value):
-        raise LiftArgumentError(
-            where,
-            f"{place} is static, but is {shown(error.value)}.",
-            "If you marked it as static, write True for it; otherwise, register the class that holds it as a pytree.",
-        )
+        what = f"{place} is static, but is {shown(error.value)}."
+        fix = "If you marked it as static, write True for it; otherwise, register the class that holds it as a pytree."
+        raise LiftArgumentError(where, what, fix, given=shown(error.value))
     if kind.__hash__ is None:
         raise LiftArgumentError(
             where,
             f"{place} is static, but cannot be hashed: {shown(error.value)}.",
             f"{error.fix} Or register {kind.__name__} as a pytree.",
+            given=shown(error.value),
         )

@@ -107,17 +107,16 @@ def check_strict(cls: Any, bases: Iterable[Any], methods: Iterable[str]) -> None
     """
     for base in bases:
         if not inspect.isabstract(base):
-            raise LiftArgumentError(
-                f"{cls.__name__}, strict",
-                f"its base {base.__name__} is not abstract, so it is final.",
-                "Move what both classes share into an abstract class, or leave out `strict=True`.",
-            )
+            what = f"its base {base.__name__} is not abstract, so it is final."
+            fix = "Move what both classes share into an abstract class, or leave out `strict=True`."
+            raise LiftArgumentError(f"{cls.__name__}, strict", what, fix, option="strict")
         for name in methods:
             if hasattr(base, name) and name not in base.__abstractmethods__:
                 raise LiftArgumentError(
                     f"{name} of {cls.__name__}, strict",
                     f"it overrides a method of {base.__name__} that is not abstract.",
                     "Give it another name, make that one abstract, or leave out `strict=True`.",
+                    option="strict",
                 )
 
 
@@ -147,11 +146,9 @@ def field(*, converter: Callable[[Any], Any] | None = None, static: bool = False
     metadata = dict(options.pop("metadata", None) or {})
     for name, value in (("static", static or None), ("converter", converter)):
         if name in metadata:
-            raise LiftArgumentError(
-                "field, metadata",
-                f"`{name}` is an option of its own.",
-                f"Write `field({name}=…)`, outside of `metadata`.",
-            )
+            what = f"`{name}` is an option of its own."
+            fix = f"Write `field({name}=…)`, outside of `metadata`."
+            raise LiftArgumentError("field, metadata", what, fix, option=name)
         if value is not None:
             metadata[name] = value
     return dataclasses.field(metadata=metadata, **options)
@@ -296,8 +293,8 @@ def _check_wrapper(where: str, value: Any) -> None:
         hidden = [leaf for leaf in jax.tree.leaves(inspect.unwrap(value)) if is_array(leaf)]
         if hidden:
             warnings.warn(
-                f"{where}: the function wraps {shown(hidden[0])}, which is no leaf of the module: it is not trained. "
-                "Store the wrapped module, and transform it where you call it; or write `eqx.filter_vmap(…)`, "
+                f"{where}: the function wraps {shown(hidden[0])} that is not a leaf of the module, so it is not "
+                "trained. Store the wrapped module, and transform it where you call it; or write `eqx.filter_vmap(…)`, "
                 "`eqx.filter_jit(…)`, …, which are pytrees.",
                 stacklevel=4,
             )
@@ -307,7 +304,9 @@ def _check_static(where: str, array: Any) -> None:
     """Warn about an array in a static field; raise an error if it is traced."""
     what, fix = f"a static field holds an array, {shown(array)}", "Leave out `static=True`: arrays are leaves."
     if isinstance(array, jax.core.Tracer):
-        raise LiftArgumentError(where, f"{what}, which is traced and would outlive the trace.", fix)
+        raise LiftArgumentError(
+            where, f"{what}, which is traced and would outlive the trace.", fix, option="static", given=shown(array)
+        )
     warnings.warn(f"{where}: {what}. It is compared in each call, and has no gradient. {fix}", stacklevel=5)
 
 
@@ -363,11 +362,9 @@ class Module(metaclass=ModuleMeta):
                 f"Make a changed copy: `eqx.tree_at(lambda module: module.{name}, module, new)`.",
             )
         if name not in cls.__dataclass_fields__:
-            raise FrozenModuleError(
-                f"{name} of {cls.__name__}",
-                f"there is no such field (available: {[*cls._dynamic, *cls._static]}).",
-                f"Declare it in the class: `{name}: …`.",
-            )
+            what = f"there is no such field (available: {[*cls._dynamic, *cls._static]})."
+            fix = f"Declare it in the class: `{name}: …`."
+            raise FrozenModuleError(f"{name} of {cls.__name__}", what, fix, available=(*cls._dynamic, *cls._static))
         if isinstance(value, BoundMethod) and value.__self__ is self:
             raise LiftArgumentError(
                 f"{name} of {cls.__name__}",

@@ -7,6 +7,7 @@ a call as the user wrote them.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -51,11 +52,15 @@ def check_options(where: str, options: Mapping[str, Any], known: Collection[str]
     """
     for name in options:
         if name not in known:
-            import difflib  # imported here: needed only for an error message
-
             near = difflib.get_close_matches(name, known, 1)
             fix = f"Write `{near[0]}=…`." if near else f"Its options are {', '.join(known)}."
-            raise LiftArgumentError(where, f"`{name}` is not an option.", INSTEAD.get(name, fix))
+            raise LiftArgumentError(
+                where,
+                f"`{name}` is not an option.",
+                INSTEAD.get(name, fix),
+                option=name,
+                available=None if name in INSTEAD or near else tuple(known),
+            )
 
 
 # --- older options ----------------------------------------------------------------------------------------------------
@@ -89,11 +94,17 @@ def given_options(where: str, newer: Mapping[str, Any], **older: Any) -> dict[st
     other = {name: value for name, value in newer.items() if value is not UNSET}
     if given and other:
         one, two = next(iter(other)), next(iter(given))
-        raise LiftArgumentError(where, f"{one} and {two} are two forms of the same option.", f"Leave out {two}.")
+        what = f"{one} and {two} are two forms of the same option."
+        raise LiftArgumentError(where, what, f"Leave out {two}.", option=two)
     for name, kind in (("args", tuple), ("kwargs", dict)):
         if not isinstance(given.get(name, kind()), kind):
             raise LiftArgumentError(
-                f"{where}, {name}", f"expected a {kind.__name__}, given {shown(given[name])}.", _EXAMPLES[name]
+                f"{where}, {name}",
+                f"expected a {kind.__name__}, given {shown(given[name])}.",
+                _EXAMPLES[name],
+                option=name,
+                expected=f"a {kind.__name__}",
+                given=shown(given[name]),
             )
     return given or other
 

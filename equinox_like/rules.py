@@ -55,11 +55,9 @@ def along(where: str, primal: Any, given: Any) -> Any:
     if given is None:
         return SymbolicZero(jax.typeof(primal).to_tangent_aval())
     if not is_array_like(given):
-        raise RuleStructureError(
-            where,
-            f"its rule returned {shown(given)}, expected an array like {shown(primal)}.",
-            "Return such an array, or None for zero.",
-        )
+        what = f"its rule returned {shown(given)}, expected an array like {shown(primal)}."
+        fix = "Return such an array, or None for zero."
+        raise RuleStructureError(where, what, fix, expected=f"an array like {shown(primal)}", given=shown(given))
     return given if is_array(given) else jnp.asarray(given, primal.dtype)
 
 
@@ -82,6 +80,8 @@ def taken(where: str, parts: SplitTree, tree: Any, what: str) -> list[Any]:
             where,
             f"its rule returned {what} of the structure {jax.tree.structure(tree)}, expected {parts.structure}.",
             "Return that structure, with None for a leaf that is zero or is not an array.",
+            expected=str(parts.structure),
+            given=str(jax.tree.structure(tree)),
         ) from error
 
 
@@ -112,7 +112,7 @@ def traced(result: SplitResult, value: Any, is_traced: Callable[[Any], bool] = i
     if before is not None and not before.is_like(result.parts):
         raise LiftArgumentError(
             result.where,
-            "its rule returns other static leaves than the function, or arrays in other places.",
+            "its rule and the function return different static leaves, or arrays in different places.",
             "Return the same structure from both, with arrays in the same places.",
         )
     return arrays

@@ -109,7 +109,7 @@ def _loaded(path: Any, target: Any) -> Any:
         if error.option is None:
             raise
         fix = f"For these options, use `liftcore.checkpoints.load_file(path, like, …)` instead. {error.fix}"
-        raise SerializationError(error.where, error.what, fix) from error.__cause__
+        raise _with_fix(error, fix) from error.__cause__
 
 
 def _of_shapes(answer: Any) -> Any:
@@ -139,15 +139,20 @@ def _opened(path: Any) -> Any:
     return open(path, "rb") if isinstance(path, Path) and path.is_file() else contextlib.nullcontext(path)
 
 
+def _with_fix(error: SerializationError, fix: str) -> SerializationError:
+    """Change the fix of an error, which keeps its facts."""
+    error.fix = fix
+    error.args = (error.where, error.what, fix)
+    return error
+
+
 def _check_spec(where: str, spec: Any) -> None:
     """Raise an error for functions of a file and a leaf, which Equinox accepts here."""
     for fn in jax.tree.leaves(spec):
         if callable(fn) and not _takes(fn, 1) and _takes(fn, 2):
-            raise LiftArgumentError(
-                f"filter_spec of {where}",
-                f"{name_of(fn)} takes a file and a leaf, but leaves are not written one by one here.",
-                "Pass functions from a leaf to a bool (whether to save it), such as `eqx.is_array`.",
-            )
+            what = f"{name_of(fn)} takes a file and a leaf, but leaves are not written one by one here."
+            fix = "Pass functions from a leaf to a bool (whether to save it), such as `eqx.is_array`."
+            raise LiftArgumentError(f"filter_spec of {where}", what, fix, option="filter_spec", given=name_of(fn))
 
 
 def _takes(fn: Callable[..., Any], count: int) -> bool:
@@ -228,14 +233,16 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
             raise SerializationError(where, what, _AS_BYTES) from error
         except (ValueError, EOFError) as error:
             what = f"expected {len(leaves)} leaves, but number {number + 1} cannot be read ({error})."
-            raise SerializationError(where, what, _FIX) from error
+            raise SerializationError(where, what, _FIX, expected=f"{len(leaves)} leaves") from error
     end = file.tell()
     if whole and file.read(1):
-        raise SerializationError(where, f"expected {len(leaves)} leaves, but the file has more.", _FIX)
+        raise SerializationError(
+            where, f"expected {len(leaves)} leaves, but the file has more.", _FIX, expected=f"{len(leaves)} leaves"
+        )
     try:
         made = match_state(target, to_state_dict(structure.unflatten(stored)), where=where)
     except SerializationError as error:  # its fix names options of other functions
-        raise SerializationError(where, error.what, _FIX) from error.__cause__
+        raise _with_fix(error, _FIX) from error.__cause__
     file.seek(end)
     return made
 

@@ -257,12 +257,11 @@ class ConvertedFunction:
         parts = _split(args, kwargs)
         types = tuple(jax.ShapeDtypeStruct(jax.typeof(one).shape, jax.typeof(one).dtype) for one in parts.arrays)
         if parts.rest != converted.rest or types != converted.types:
-            raise LiftArgumentError(
-                f"filter_closure_convert({converted.name})",
-                f"it was converted for {_texts(converted.rest, converted.types)}, but was called with "
-                f"{_texts(parts.rest, types)}.",
-                "Convert it again, for arguments of these types.",
-            )
+            expected, given = _texts(converted.rest, converted.types), _texts(parts.rest, types)
+            where = f"filter_closure_convert({converted.name})"
+            what = f"it was converted for {expected}, but was called with {given}."
+            fix = "Convert it again, for arguments of these types."
+            raise LiftArgumentError(where, what, fix, expected=expected, given=given)
         return converted.result.join(jaxpr_as_fun(ClosedJaxpr(converted.jaxpr, self.consts))(*parts.arrays))
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "is_prefix",
     "join",
     "leafwise",
+    "no_prefix",
     "split_keyed",
     "split_result",
 ]
@@ -67,12 +68,15 @@ def leafwise(where: str, spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | 
     try:
         jax.tree.map(below, spec, tree, is_leaf=lambda value: value is None)
     except (ValueError, TypeError) as error:
-        raise LiftArgumentError(
-            where,
-            f"expected a pytree prefix of {jax.tree.structure(tree)}, given {jax.tree.structure(spec)}.",
-            "Pass one value for all, or a tuple with one for each argument.",
-        ) from error
+        raise no_prefix(where, spec, tree, "Pass one value for all, or a tuple with one for each argument.") from error
     return answers
+
+
+def no_prefix(where: str, spec: Any, tree: Any, fix: str) -> LiftArgumentError:
+    """Return the error for a pytree that is not a prefix of another one."""
+    expected, given = (str(jax.tree.structure(one)) for one in (tree, spec))
+    what = f"expected a pytree prefix of {expected}, given {given}."
+    return LiftArgumentError(where, what, fix, expected=expected, given=given)
 
 
 def is_prefix(spec: Any, tree: Any) -> bool:
@@ -330,10 +334,10 @@ def split_result(where: str, result: Any, out: Any = None) -> tuple[list[Any], R
     check_no_scopes(where, parts.scopes)
     for keys, error in parts.unshared:
         if isinstance(error.value, jax.core.Tracer):
-            raise LiftArgumentError(
-                f"out of {where}",
+            what = (
                 f"result{jax.tree_util.keystr(keys)}{error.place} is marked as static, but depends on traced values: "
-                f"{shown(error.value)}.",
-                "Write True for it.",
+                f"{shown(error.value)}."
             )
+            fix = "Write True for it."
+            raise LiftArgumentError(f"out of {where}", what, fix, option="out", given=shown(error.value))
     return parts.arrays, parts.rest

@@ -124,9 +124,8 @@ def tree_at(
             replacements than nodes.
     """
     if (replace is MISSING) == (replace_fn is MISSING):
-        raise LiftArgumentError(
-            "tree_at", "expected either `replace` or `replace_fn`.", "Write `tree_at(where, tree, new)`."
-        )
+        what = "expected either `replace` or `replace_fn`."
+        raise LiftArgumentError("tree_at", what, "Write `tree_at(where, tree, new)`.", option="replace")
 
     if is_leaf is None:
         check_finite(pytree)
@@ -136,9 +135,10 @@ def tree_at(
     places, structure = jax.tree.flatten(marked, is_leaf=lambda node: id(node) in chosen)
     numbers = [chosen.get(id(place)) for place in places]
     if len(chosen) != sum(number is not None for number in numbers):
-        raise LiftArgumentError("tree_at, where", "it selected a node inside another one.", "Select separate nodes.")
+        fix = "Select separate nodes."
+        raise LiftArgumentError("tree_at, where", "it selected a node inside another one.", fix, option="where")
     if len(chosen) < len(nodes) and replace_fn is MISSING:
-        raise LiftArgumentError("tree_at, where", "it selected a node twice.", "Select each node once.")
+        raise LiftArgumentError("tree_at, where", "it selected a node twice.", "Select each node once.", option="where")
     current = structure.flatten_up_to(pytree)
     if replace is MISSING:
         values = [one if number is None else replace_fn(one) for one, number in zip(current, numbers, strict=True)]
@@ -146,7 +146,12 @@ def tree_at(
     new = list(replace) if several and isinstance(replace, tuple | list) else [replace]
     if len(new) != len(nodes):
         raise LiftArgumentError(
-            "tree_at, replace", f"expected {len(nodes)} values, one for each node, given {len(new)}.", "Pass a tuple."
+            "tree_at, replace",
+            f"expected {len(nodes)} values, one for each node, given {len(new)}.",
+            "Pass a tuple.",
+            option="replace",
+            expected=f"{len(nodes)} values",
+            given=len(new),
         )
     return structure.unflatten(
         [one if number is None else new[number] for one, number in zip(current, numbers, strict=True)]
@@ -190,10 +195,10 @@ def _nodes(where: Callable[[Any], Any], tree: Any) -> tuple[list[Any], bool]:
     wrong = [node for node in nodes if id(node) not in known]
     if wrong:
         _check_not_static(wrong[0], known.values())
+        what = f"expected nodes of the pytree, given {shown(wrong[0])}."
+        fix = "Return a node, or a flat tuple or list of nodes: `lambda tree: (tree.layers[0].w, tree.b)`."
         raise LiftArgumentError(
-            "tree_at, where",
-            f"expected nodes of the pytree, given {shown(wrong[0])}.",
-            "Return a node, or a flat tuple or list of nodes: `lambda tree: (tree.layers[0].w, tree.b)`.",
+            "tree_at, where", what, fix, option="where", expected="nodes of the pytree", given=shown(wrong[0])
         )
     return nodes, several
 
@@ -209,6 +214,8 @@ def _check_not_static(value: Any, nodes: Iterable[Any]) -> None:
                     f"it selected {one.name} of {kind}, a static field, which belongs to the structure of the pytree.",
                     f"Make another {kind}: `dataclasses.replace(module, {one.name}=…)`, if its `__init__` takes the "
                     "fields.",
+                    option="where",
+                    given=one.name,
                 )
 
 
@@ -272,4 +279,4 @@ def _not_a_child(owner: Any) -> LiftArgumentError:
     kind = type(owner).__name__
     what = f"`{_FIELD}` of {kind} is not a leaf of the pytree, so no copy can have another value."
     fix = f"Declare `{_FIELD}: bool = False` in an `eqx.Module`, without `static=True`."
-    return LiftArgumentError("inference_mode", what, fix)
+    return LiftArgumentError("inference_mode", what, fix, option=_FIELD)

@@ -157,9 +157,8 @@ def mapped(
     if any(name in axes for name in OLDER):
         args, kwargs, answers = answered_call(where, axes, ARRAYS, fun, args, dict(kwargs), None)
     elif kwargs:
-        raise LiftArgumentError(
-            where, f"{sorted(kwargs)} was passed by name, which `in_axes` does not cover.", "Pass it by position."
-        )
+        what = f"{sorted(kwargs)} was passed by name, which `in_axes` does not cover."
+        raise LiftArgumentError(where, what, "Pass it by position.", option=min(kwargs))
     else:
         spec = _by_place(where, axes.get("in_axes", ARRAYS), fun, args)
         answers = leafwise("", None, fun) + leafwise(f"in_axes of {where}", spec, args)
@@ -198,10 +197,10 @@ def _by_place(where: str, in_axes: Any, fun: Callable[..., Any], args: tuple[Any
     names = [name for name, _ in zip(inspect.signature(fun).parameters, args, strict=False)]
     unknown = sorted(set(in_axes) - set(inspect.signature(fun).parameters))
     if unknown or len(names) < len(args):
+        what = f"it names {unknown or list(in_axes)}, but the arguments are {names}."
+        fix = "Pass a tuple with one entry for each argument."
         raise LiftArgumentError(
-            f"in_axes of {where}",
-            f"it names {unknown or list(in_axes)}, but the arguments are {names}.",
-            "Pass a tuple with one entry for each argument.",
+            f"in_axes of {where}", what, fix, option="in_axes", given=unknown or list(in_axes), available=tuple(names)
         )
     return tuple([in_axes.get(name, ARRAYS) for name in names])
 
@@ -209,7 +208,8 @@ def _by_place(where: str, in_axes: Any, fun: Callable[..., Any], args: tuple[Any
 def _check_axes(where: str, answers: Sequence[Any]) -> None:
     for one in answers:
         if one is not None and not isinstance(one, int):
-            raise LiftArgumentError(where, f"expected an axis, given {shown(one)}.", "Write an int, or None.")
+            what = f"expected an axis, given {shown(one)}."
+            raise LiftArgumentError(where, what, "Write an int, or None.", expected="an axis", given=shown(one))
 
 
 def _check_places(where: str, arrays: Sequence[Any], axes: Sequence[int | None]) -> None:

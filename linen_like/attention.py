@@ -26,6 +26,7 @@ from liftcore.typing import Array, ArrayLike, Dtype, Key
 
 from .dense import DenseGeneral, default_kernel_init
 from .initializers import Initializer, zeros_init
+from .lifecycle.advice import change_error
 from .lifecycle.calling import compact
 from .lifecycle.fields import options
 from .module import Module, merge_param
@@ -307,7 +308,8 @@ def _called(where: str, fn: Callable[..., Array], *args: Any, **given: Any) -> A
     try:
         return fn(*args, **given)
     except LiftArgumentError as error:
-        raise LiftArgumentError(f"{error.where} of {where}", error.what, error.fix) from None
+        change_error(error, where=f"{error.where} of {where}")
+        raise
 
 
 def _taken(where: str, attention_fn: Callable[..., Array], given: dict[str, Any]) -> dict[str, Any]:
@@ -323,11 +325,9 @@ def _taken(where: str, attention_fn: Callable[..., Array], given: dict[str, Any]
     matters = {name: option for name, option in given.items() if name in _MATTERS} | {"dropout_rate": drops or None}
     for name, option in matters.items():
         if name not in parameters and option is not None and option is not False:
-            raise LiftArgumentError(
-                where,
-                f"attention_fn, {shown(attention_fn)}, has no parameter `{name}`, so this option would be lost.",
-                f"Give it a parameter `{name}`, or leave that option out.",
-            )
+            what = f"attention_fn, {shown(attention_fn)}, has no parameter `{name}`, so this option would be lost."
+            fix = f"Give it a parameter `{name}`, or leave that option out."
+            raise LiftArgumentError(where, what, fix, option=name)
     return {name: option for name, option in given.items() if name in parameters}
 
 
@@ -343,11 +343,8 @@ def _keys_and_values(
     """Return the inputs of keys and values; fills in those that were left out."""
     if inputs_kv is not None:
         if inputs_k is not None or inputs_v is not None:
-            raise LiftArgumentError(
-                where,
-                "`inputs_kv` was given together with `inputs_k` or `inputs_v`, but it means both of them.",
-                "Leave out `inputs_kv`, which is deprecated.",
-            )
+            what = "`inputs_kv` was given together with `inputs_k` or `inputs_v`, but it means both of them."
+            raise LiftArgumentError(where, what, "Leave out `inputs_kv`, which is deprecated.", option="inputs_kv")
         warnings.warn("inputs_kv is deprecated: pass it as `inputs_k`.", DeprecationWarning, stacklevel=4)
         inputs_k = inputs_v = inputs_kv
     return nn.attention_inputs(where, inputs_q, inputs_k, inputs_v)
@@ -355,20 +352,16 @@ def _keys_and_values(
 
 def _check_positions(where: str, rotary: Any, *positions: ArrayLike | None) -> None:
     if rotary is None and any(one is not None for one in positions):
-        raise LiftArgumentError(
-            where,
-            "positions were given, but the layer does not use them.",
-            "To rotate queries and keys by their positions, make it with `rotary=nn.rotary_embedding`.",
-        )
+        what = "positions were given, but the layer does not use them."
+        fix = "To rotate queries and keys by their positions, make it with `rotary=nn.rotary_embedding`."
+        raise LiftArgumentError(where, what, fix, option="rotary")
 
 
 def _check_lengths(where: str, lengths: ArrayLike | None, are_taken: bool) -> None:
     if lengths is not None and not are_taken:
-        raise LiftArgumentError(
-            where,
-            "lengths were given, but the layer has no cache with a position for each example.",
-            "Make it with `decode=True, ragged_cache=True`. If it does not decode, hide padding with a mask.",
-        )
+        what = "lengths were given, but the layer has no cache with a position for each example."
+        fix = "Make it with `decode=True, ragged_cache=True`. If it does not decode, hide padding with a mask."
+        raise LiftArgumentError(where, what, fix, option="lengths")
 
 
 def _heads(where: str, module: MultiHeadDotProductAttention, features: int) -> tuple[int, int, int]:

@@ -47,6 +47,8 @@ class BatchApply:
                 "BatchApply",
                 f"expected a function, and 1 or more dimensions to merge, given {shown(f)} and {num_dims}.",
                 "Write `BatchApply(function, num_dims=2)`.",
+                expected="a function, and 1 or more dimensions to merge",
+                given=f"{shown(f)} and {num_dims}",
             )
         self.f, self.num_dims = f, num_dims
 
@@ -60,11 +62,9 @@ class BatchApply:
 
         def split(leaf: Any) -> Any:
             if jnp.shape(leaf)[:1] != (size,):
-                raise LiftArgumentError(
-                    "BatchApply",
-                    f"expected results of shape ({size}, ...), since {leading} was merged; found {jnp.shape(leaf)}.",
-                    "Return results with the same first dimension, or use `nn.vmap`.",
-                )
+                what = f"expected results of shape ({size}, ...), since {leading} was merged; found {jnp.shape(leaf)}."
+                fix = "Return results with the same first dimension, or use `nn.vmap`."
+                raise LiftArgumentError("BatchApply", what, fix, expected=f"shape ({size}, ...)", given=jnp.shape(leaf))
             return nn.reshape(leaf, (*leading, *leaf.shape[1:]))
 
         args, kwargs = jax.tree.map(merge, (args, kwargs))
@@ -76,10 +76,10 @@ class BatchApply:
         shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(arguments)]
         fitting = [shape for shape in shapes if len(shape) >= n]
         if not fitting:
+            what = f"expected an array of {n} or more dimensions, given shapes {shapes}."
+            fix = f"Pass `num_dims={max(map(len, shapes), default=1)}`, or add leading dimensions to the array."
             raise LiftArgumentError(
-                "BatchApply",
-                f"expected an array of {n} or more dimensions, given shapes {shapes}.",
-                f"Pass `num_dims={max(map(len, shapes), default=1)}`, or add leading dimensions to the array.",
+                "BatchApply", what, fix, option="num_dims", expected=f"an array of {n} or more dimensions", given=shapes
             )
         # With `num_dims=1` nothing is merged, so arrays cannot be paired wrongly.
         if n > 1 and len({shape[:n] for shape in fitting}) > 1:
@@ -87,5 +87,7 @@ class BatchApply:
                 "BatchApply",
                 f"expected arrays of {n} or more dimensions that agree in the first {n}, given shapes {fitting}.",
                 "Close over arrays that must not be merged: `BatchApply(lambda x: f(x, other))(x)`.",
+                expected=f"arrays of {n} or more dimensions",
+                given=fitting,
             )
         return fitting[0][:n]

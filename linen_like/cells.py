@@ -227,7 +227,7 @@ class DenseParams(Module):
         """Return the kernel, and the bias or None, for inputs `(..., in)`."""
         if jnp.ndim(inputs) == 0:
             what, fix = "expected inputs of shape (..., in), given a scalar.", "Add a dimension: `inputs[None]`."
-            raise LiftArgumentError(place(self), what, fix)
+            raise LiftArgumentError(place(self), what, fix, expected="inputs of shape (..., in)", given="a scalar")
         kernel = self.param("kernel", self.kernel_init, (jnp.shape(inputs)[-1], self.features), self.param_dtype)
         return kernel, self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
 
@@ -507,6 +507,8 @@ class ConvLSTMCell(_MemoryCell):
                 f"the convolution changes the spatial sizes, from shape {x.shape} to {y.shape}, but the states of all "
                 "steps must have one shape.",
                 'Leave `strides` out, and pass `padding="SAME"`, or pairs that add up to the kernel\'s size minus one.',
+                expected=x.shape,
+                given=y.shape,
             )
         return y
 
@@ -537,11 +539,9 @@ def _state_shape(cell: _Cell, input_shape: Shape) -> tuple[int, ...]:
     spatial = cell.num_feature_axes - 1
     if len(input_shape) <= spatial:
         layout = f"(*batch, {spatial} spatial sizes, in)" if spatial else "(*batch, in)"
-        raise LiftArgumentError(
-            place(cell),
-            f"expected the inputs of one step, of shape {layout}, given shape {tuple(input_shape)}.",
-            "Add a feature dimension: `inputs[..., None]`.",
-        )
+        what = f"expected the inputs of one step, of shape {layout}, given shape {tuple(input_shape)}."
+        fix = "Add a feature dimension: `inputs[..., None]`."
+        raise LiftArgumentError(place(cell), what, fix, expected=f"shape {layout}", given=f"shape {tuple(input_shape)}")
     return (*input_shape[:-1], cell.features)
 
 

@@ -41,6 +41,9 @@ class Sequential(Module):
                 "Sequential",
                 f"expected a sequence of layers, given {type(self.layers).__name__}.",
                 "Pass a list: `Sequential([first, second])`.",
+                option="layers",
+                expected="a sequence of layers",
+                given=type(self.layers).__name__,
             )
         for index, layer in enumerate(self.layers):
             if isinstance(layer, type) and issubclass(layer, Module):
@@ -49,8 +52,10 @@ class Sequential(Module):
                 fix = "Leave it out, or write a function: `lambda x: …`."
             else:
                 continue
+            where = f"Sequential, layers[{index}]"
+            what = f"expected a module or a function, given {shown(layer)}."
             raise LiftArgumentError(
-                f"Sequential, layers[{index}]", f"expected a module or a function, given {shown(layer)}.", fix
+                where, what, fix, option="layers", expected="a module or a function", given=shown(layer)
             )
         super().__post_init__()
 
@@ -58,11 +63,9 @@ class Sequential(Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the first layer with these arguments, and return the result of the last one."""
         if not self.layers:
-            raise LiftArgumentError(
-                f"Sequential at /{'/'.join(self.path)}",
-                "there are no layers to call.",
-                "Pass at least one: `Sequential([layer])`.",
-            )
+            what = "there are no layers to call."
+            fix = "Pass at least one: `Sequential([layer])`."
+            raise LiftArgumentError(f"Sequential at /{'/'.join(self.path)}", what, fix, option="layers")
         first, *others = self.layers
         outputs = first(*args, **kwargs)
         for layer in others:

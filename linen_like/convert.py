@@ -171,11 +171,18 @@ def _check_collections(module: Any, variables: Any, made: Variables) -> None:
         fix = "Read the bytes of a file: `from_flax(model, Path(path).read_bytes(), x)`."
         if hasattr(variables, "params"):
             fix = 'Pass the parameters of a training state: `{"params": state.params}`, with the other collections.'
-        raise LiftArgumentError(where, what, fix)
+        raise LiftArgumentError(
+            where,
+            what,
+            fix,
+            option="variables",
+            expected="nested dicts or bytes",
+            given=f"a {type(variables).__name__}",
+        )
     if variables.keys().isdisjoint(made) or not all(isinstance(below, Mapping) for below in variables.values()):
         what = f"expected collections, as `init` makes them ({sorted(made)}), given {sorted(variables)}."
         fix = 'Pass `{"params": params}`, with the other collections, and leave out everything else.'
-        raise LiftArgumentError(where, what, fix)
+        raise LiftArgumentError(where, what, fix, option="variables", expected=sorted(made), given=sorted(variables))
 
 
 def _as_made(module: Any, collection: str, given: Variables, made: Variables) -> Variables:
@@ -204,9 +211,23 @@ def _check(module: Any, collection: str, given: Mapping[Path, Any], expected: Ma
     where = {path: f'"{"/".join((collection, *path))}" of {type(module).__name__}' for path in (*given, *expected)}
     for path in sorted(given.keys() ^ expected.keys()):
         lacks = "the model makes it, but the variables lack it."
-        raise LiftArgumentError(where[path], lacks if path in expected else "the model does not make it.", fix)
+        raise LiftArgumentError(
+            where[path],
+            lacks if path in expected else "the model does not make it.",
+            fix,
+            variable="/".join((collection, *path)),
+            collection=collection,
+        )
     for path, value in given.items():
         found, shape = np.shape(value), getattr(expected[path], "shape", None)
         if shape is not None and found != shape:
             what = f"it has shape {found} in the variables, but {shape} in the model."
-            raise LiftArgumentError(where[path], what, fix)
+            raise LiftArgumentError(
+                where[path],
+                what,
+                fix,
+                variable="/".join((collection, *path)),
+                collection=collection,
+                expected=shape,
+                given=found,
+            )

@@ -141,6 +141,7 @@ class ConvLocal(_Conv):
                 "`feature_group_count` and `conv_general_dilated` cannot be used if each place has its own kernel, "
                 "since `lax.conv_general_dilated_local` supports neither.",
                 "Leave them out, or use `Conv`.",
+                option="conv_general_dilated" if self.feature_group_count == 1 else "feature_group_count",
             )
 
 

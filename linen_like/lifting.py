@@ -98,7 +98,8 @@ def lift_with(
     for given in targets or (None,):
         _check_target(name, given)
     if methods is not None:
-        raise LiftArgumentError(f"{name}, methods", "it selects methods of a class, given a function.", "Leave it out.")
+        what = "it selects methods of a class, but the target is a function."
+        raise LiftArgumentError(f"{name}, methods", what, "Leave it out.", option="methods", given="a function")
     return lift_functions(lift, *targets, name=name)
 
 
@@ -110,11 +111,9 @@ def _check_target(name: str, given: Any) -> None:
     if isinstance(given, Module | type) or not callable(given):
         cls = type(given).__name__ if isinstance(given, Module) else "MyModule"
         text = f"an instance of {cls}" if isinstance(given, Module) else shown(given)
-        raise TransformTargetError(
-            name,
-            f"expected a Module class or a function of a module, given {text}.",
-            f"Lift the class: `{name}({cls}, …)(…)`.",
-        )
+        what = f"expected a Module class or a function of a module, given {text}."
+        fix = f"Lift the class: `{name}({cls}, …)(…)`."
+        raise TransformTargetError(name, what, fix, expected="a Module class or a function of a module", given=text)
 
 
 def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compared: bool = False) -> Callable[..., Any]:
@@ -190,11 +189,10 @@ def _methods(name: str, lift: Lift, methods: Methods) -> tuple[tuple[str, Keyed]
     for method, changes in methods.items():
         unknown = sorted(set(changes) - set(options))
         if unknown:
-            raise LiftArgumentError(
-                f'{name}, methods["{method}"]',
-                f"{unknown} is not an option (available: {sorted(options)}).",
-                "Pass options by their names.",
-            )
+            where = f'{name}, methods["{method}"]'
+            what = f"{unknown} is not an option (available: {sorted(options)})."
+            fix = "Pass options by their names."
+            raise LiftArgumentError(where, what, fix, option=unknown[0], available=tuple(sorted(options)))
     return tuple((method, Keyed(_with(lift, changes))) for method, changes in methods.items())
 
 
@@ -220,11 +218,10 @@ def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Mod
     known = sorted(key for key, value in vars(cls).items() if getattr(value, "is_module_method", False))
     missing = [method for method in lifted if not callable(getattr(cls, method, None))]
     if missing:
-        raise LiftArgumentError(
-            f"{name}, methods={lifted}",
-            f"{cls.__name__} has no method {missing} (available: {known}).",
-            f"Choose one of these: `methods={known[:1]}`.",
-        )
+        where = f"{name}, methods={lifted}"
+        what = f"{cls.__name__} has no method {missing} (available: {known})."
+        fix = f"Choose one of these: `methods={known[:1]}`."
+        raise LiftArgumentError(where, what, fix, option="methods", given=missing[0], available=tuple(known))
     class_name = f"{prefix or name.rpartition('.')[2].capitalize()}{cls.__name__}"
     namespace: dict[str, Any] = {
         "__doc__": cls.__doc__,
@@ -406,6 +403,5 @@ def refuse(name: str, **options: Any) -> None:
     """Raise an error if an option of Linen is used that is not supported."""
     for option, value in options.items():
         if value:
-            raise LiftArgumentError(
-                f"nn.{name}", f"{option}={value!r} is not supported; see the arguments of `nn.{name}`.", "Leave it out."
-            )
+            what = f"{option}={value!r} is not supported; see the arguments of `nn.{name}`."
+            raise LiftArgumentError(f"nn.{name}", what, "Leave it out.", option=option, given=repr(value))

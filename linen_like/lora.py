@@ -223,6 +223,9 @@ class _Adding:
             f"{type(self.tuned.base).__name__} has no {', '.join(kinds)} or {last} that `targets` matches, "
             f"{self.tuned.targets!r}: {there}.",
             fix if layers else "Use such layers: the arrays of other layers, or of an adopted pytree, get no updates.",
+            option="targets",
+            given=repr(self.tuned.targets),
+            available=tuple(self.seen),
         )
 
 

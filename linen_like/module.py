@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import liftcore
 from liftcore import Scope, Variable
-from liftcore.errors import JaxTransformError, LiftArgumentError, boundary, shown
+from liftcore.errors import JaxTransformError, LiftArgumentError, boundary
 from liftcore.typing import Filter, RNGs, Variables
 
 from . import rebuilding, summary
 from .errors import (
     CallUnbindOnUnboundModuleError,
     DefineVariableError,
-    InvalidInstanceModuleError,
     ModuleAttributeError,
 )
 from .lifecycle import binding, calling, entry, fields
@@ -551,21 +550,15 @@ def merge_param(name: str, a: T | None, b: T | None) -> T:
     if (a is None) == (b is None):
         running = context.modules[-1]
         given = "neither to the constructor nor" if a is None else "to the constructor and"
-        raise LiftArgumentError(
-            f'"{name}"' if running is None else f'"{name}" of {binding.place(running)}',
-            f"it was given {given} at the call.",
-            f"Give it in one place: `{name}=…` to the constructor, or at the call.",
-        )
+        where = f'"{name}"' if running is None else f'"{name}" of {binding.place(running)}'
+        what = f"it was given {given} at the call."
+        fix = f"Give it in one place: `{name}=…` to the constructor, or at the call."
+        raise LiftArgumentError(where, what, fix, option=name)
     return a if a is not None else b  # type: ignore[return-value]
 
 
 def _check_instance(module: Module, called: str) -> None:
-    if not isinstance(module, Module):
-        raise InvalidInstanceModuleError(
-            f"Module.{called}",
-            f"expected an instance of a Module class as the first argument, given {shown(module)}.",
-            f"Make the instance first: `MyModule(…).{called}(…)`.",
-        )
+    binding.check_instance(f"Module.{called}", module, f"Make the instance first: `MyModule(…).{called}(…)`.")
     binding.check_constructed(module)
 
 
@@ -581,4 +574,5 @@ def _no_attribute(module: Module, name: str) -> ModuleAttributeError:
         fix = "If `setup` sets it, use it within `init` or `apply`, or on `module.bind(variables)`."
     else:
         fix = f"Set it in `setup`: `self.{name} = …`."
-    return ModuleAttributeError(where, f"it does not exist (available: {', '.join(shown)}).", fix)
+    what = f"it does not exist (available: {', '.join(shown)})."
+    return ModuleAttributeError(where, what, fix, available=tuple(shown))

@@ -328,11 +328,10 @@ class SpectralNorm(Module):
         if len(shape) < 2 or self.n_steps < 1:
             return None
         if len(shape) > 2 and self.error_on_non_matrix:
-            raise LiftArgumentError(
-                f'"{name}" in SpectralNorm at {self.scope.path_text}',
-                f"expected a matrix, given shape {shape}.",
-                "Pass `error_on_non_matrix=False` to merge all dimensions but the last.",
-            )
+            where = f'"{name}" in SpectralNorm at {self.scope.path_text}'
+            what = f"expected a matrix, given shape {shape}."
+            fix = "Pass `error_on_non_matrix=False` to merge all dimensions but the last."
+            raise LiftArgumentError(where, what, fix, option="error_on_non_matrix", expected="a matrix", given=shape)
         u = self.variable(self.collection_name, f"{name}/u", self._start, shape[-1])
         sigma = self.variable(self.collection_name, f"{name}/sigma", jnp.ones, (), self.param_dtype)
 
@@ -443,9 +442,8 @@ class WeightNorm(Module):
         given = () if self.feature_axes is None else self.feature_axes
         axes = (given,) if isinstance(given, int | np.integer) else tuple(given)
         if any(not -len(shape) <= axis < len(shape) for axis in axes):
-            raise LiftArgumentError(
-                f'"{name}" in WeightNorm at {self.scope.path_text}',
-                f"feature_axes is {axes}, but the parameter has shape {shape}.",
-                "Pass other `feature_axes`, None for one length of it all, or a `variable_filter` that leaves it out.",
-            )
+            where = f'"{name}" in WeightNorm at {self.scope.path_text}'
+            what = f"feature_axes is {axes}, but the parameter has shape {shape}."
+            fix = "Pass other `feature_axes`, None for a single norm, or a `variable_filter` that leaves it out."
+            raise LiftArgumentError(where, what, fix, option="feature_axes", given=str(axes))
         return tuple(sorted({axis % len(shape) for axis in axes}))

@@ -218,10 +218,11 @@ def get_axis_names(axes_metadata: Mapping[str, Any]) -> FrozenDict[str, Any]:
     named = {}
     for path, value in leaves_of(axes_metadata):
         if not isinstance(value, AxisMetadata):
+            where = f'"{"/".join(path)}" in get_axis_names'
+            what = f"expected AxisMetadata, given {shown(value)}."
+            fix = 'Pass a collection of names, `variables["params_axes"]`.'
             raise LiftArgumentError(
-                f'"{"/".join(path)}" in get_axis_names',
-                f"expected AxisMetadata, given {shown(value)}.",
-                'Pass a collection of names, `variables["params_axes"]`.',
+                where, what, fix, variable="/".join(path), expected="AxisMetadata", given=shown(value)
             )
         spec = None if value.names is None else _map_names(lambda names: PartitionSpec(*names), value.names)
         named[(*path[:-1], path[-1].removesuffix(_SUFFIX))] = spec
@@ -379,10 +380,10 @@ def _collections(names: Mapping[str, Any]) -> tuple[str, ...]:
 def _check_collections(where: str, names: Mapping[str, Any], variable_axes: Mapping[Any, Any]) -> None:
     missing = [collection for collection in names if collection not in variable_axes]
     if missing:
+        what = f"{missing} is not in `variable_axes`, so its variables get no new axis (given: {list(variable_axes)})."
+        fix = f'Give it an axis there, `variable_axes={{"{missing[0]}": 0}}`, or leave it out here.'
         raise LiftArgumentError(
-            where,
-            f"{missing} is not in `variable_axes`, so its variables get no new axis (given: {list(variable_axes)}).",
-            f'Give it an axis there, `variable_axes={{"{missing[0]}": 0}}`, or leave it out here.',
+            where, what, fix, collection=missing[0], option="variable_axes", given=list(variable_axes)
         )
 
 
@@ -421,10 +422,11 @@ def _keep_names(owner: Module, collection: str, name: str, axes: Any, value: PyT
     def filled(names: Any, part: PyTree) -> tuple[str | None, ...]:
         ranks = sorted({jax.numpy.ndim(leaf) for leaf in jax.tree.leaves(part)})
         if not _is_names(names) or len(ranks) > 1 or any(rank < len(names) for rank in ranks):
+            where = f'axes of "{name}" in {place(owner)}'
+            what = f"expected at most {ranks} names or None, one for each axis, given {names}."
+            fix = 'Name each of them: `axes=("embed", None)`.'
             raise LiftArgumentError(
-                f'axes of "{name}" in {place(owner)}',
-                f"expected at most {ranks} names or None, one for each axis, given {names}.",
-                'Name each of them: `axes=("embed", None)`.',
+                where, what, fix, option="axes", expected=f"at most {ranks} names or None", given=str(names)
             )
         return (*names, *[None] * (max(ranks, default=0) - len(names)))
 

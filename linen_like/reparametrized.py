@@ -49,11 +49,10 @@ def call_with(
         kwargs: the keyword arguments of the layer.
     """
     if not isinstance(layer, Module):
-        raise LiftArgumentError(
-            f"{type(module).__name__} at {module.scope.path_text}",
-            f"expected a module as layer_instance, given {shown(layer)}.",
-            f"Make the layer first: `{type(module).__name__}(nn.Dense(3))`.",
-        )
+        where = f"{type(module).__name__} at {module.scope.path_text}"
+        what = f"expected a module as layer_instance, given {shown(layer)}."
+        fix = f"Make the layer first: `{type(module).__name__}(nn.Dense(3))`."
+        raise LiftArgumentError(where, what, fix, option="layer_instance", expected="a module", given=shown(layer))
 
     def call(layer: Any) -> Any:
         return layer(*args, **kwargs)

@@ -42,6 +42,7 @@ from liftcore.meta import (
 from liftcore.struct import field
 from liftcore.typing import PyTree
 
+from .lifecycle.advice import change_error
 from .lifecycle.binding import place
 from .lifecycle.context import context
 from .lifting import Methods, lift_with
@@ -108,11 +109,9 @@ def _assigned(names: Names, rules: LogicalRules | None) -> list[Any]:
     texts = [name for name in names if isinstance(name, str)]
     twice = sorted({name for name in texts if texts.count(name) > 1})
     if twice:
-        raise LiftArgumentError(
-            _where(names),
-            f"{twice} occurs twice, but an axis of the mesh can split only one axis of an array.",
-            "Give the axes different names; use None for axes that are not split.",
-        )
+        what = f"{twice} occurs twice, but an axis of the mesh can split only one axis of an array."
+        fix = "Give the axes different names; use None for axes that are not split."
+        raise LiftArgumentError(_where(names), what, fix, given=twice[0])
     found = follow_rules(names, get_logical_axis_rules() if rules is None else rules)
     return [found.get(number, _UNASSIGNED) for number in range(len(names))]
 
@@ -188,17 +187,16 @@ def with_logical_constraint(
             lost = [name for name, axis in zip(names, axes, strict=True) if axis is _UNASSIGNED]
             known = [name for name, _ in rules]
             asked = "" if lost[0] in known else meant(lost[0], known)
-            raise LiftArgumentError(
-                _where(names),
-                f"no rule could be followed for {lost} (rules: {list(rules)}).{asked}",
-                f'Add one, such as `("{lost[0]}", None)` for an axis that is not split.',
-            )
+            what = f"no rule could be followed for {lost} (rules: {list(rules)}).{asked}"
+            fix = f'Add one, such as `("{lost[0]}", None)` for an axis that is not split.'
+            raise LiftArgumentError(_where(names), what, fix, given=lost[0], available=tuple(dict.fromkeys(known)))
         if axes is None or (_UNASSIGNED in axes and fallback is RulesFallback.NO_CONSTRAINT):
             return part
         try:
             return constrain(part, PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in axes)), mesh)
         except LiftArgumentError as error:
-            raise LiftArgumentError(_where(names), error.what, error.fix) from None
+            change_error(error, where=_where(names))
+            raise
 
     return jax.tree.map(lie, logical_axis_resources, x, is_leaf=_is_names)
 
@@ -366,9 +364,8 @@ def init_sharded(target: Module | Callable[..., Any], mesh: Mesh, rules: Logical
     init_fn = target.init if isinstance(target, Module) else target
     if not callable(init_fn):
         what = f"expected a module or a function, given {shown(target)}."
-        raise LiftArgumentError(
-            "nn.init_sharded", what, "Pass the module itself: `nn.init_sharded(model, mesh, rules)`."
-        )
+        fix = "Pass the module itself: `nn.init_sharded(model, mesh, rules)`."
+        raise LiftArgumentError("nn.init_sharded", what, fix, expected="a module or a function", given=shown(target))
     followed = get_logical_axis_rules() if rules is None else rules
 
     def under_rules(*args: Any, **kwargs: Any) -> Any:

@@ -290,7 +290,7 @@ def to_predicate(filter: Filter) -> Predicate:
     if filter is ... or filter is None or isinstance(filter, bool) or callable(filter):
         return core.to_predicate(filter)
     what = f"{filter!r} of type {type(filter).__name__} is not a filter."
-    raise InvalidFilterError("filter", what, f"Give {_ACCEPTED}.")
+    raise InvalidFilterError("filter", what, f"Give {_ACCEPTED}.", expected=_ACCEPTED, given=repr(filter))
 
 
 def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
@@ -317,7 +317,7 @@ def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
             if late is not ...:
                 what = f"{core.short_form(to_predicate(late))} comes after ..., which matches everything."
                 given = ", ".join(core.short_form(to_predicate(one)) for one in filters)
-                raise LiftArgumentError(f"filters ({given})", what, "Move ... to the end.")
+                raise LiftArgumentError(f"filters ({given})", what, "Move ... to the end.", given=given)
     return tuple(map(to_predicate, filters))
 
 
@@ -377,4 +377,5 @@ def _unmatched(
     more = f" and {len(missed) - 5} more" if len(missed) > 5 else ""
     given = ", ".join(map(core.short_form, predicates)) or "none"
     what = f"no filter matches {shown}{more} (filters given: {given})."
-    return UnmatchedFilterError(where, what, "Add a filter that does, or `...` as the last filter to take the rest.")
+    fix = "Add a filter that does, or `...` as the last filter to take the rest."
+    return UnmatchedFilterError(where, what, fix, variable=".".join(map(str, missed[0][0])))

@@ -84,11 +84,10 @@ def _fill(module: Module, variables: Any) -> Iterator[Path]:
                 group.register_module(each, Group())
             group = getattr(group, each)
         if not isinstance(group, Group | Layer) or name in group.name_to_kind:
-            raise LiftArgumentError(
-                f"{'.'.join(path[1:])} of {type(module).__name__}",
-                f'a variable of "{collection}" has the same name as another one.',
-                "Rename one of them, or put them into different scopes.",
-            )
+            where = f"{'.'.join(path[1:])} of {type(module).__name__}"
+            what = f'a variable of "{collection}" has the same name as another one.'
+            fix = "Rename one of them, or put them into different scopes."
+            raise LiftArgumentError(where, what, fix, variable=".".join(path[1:]), collection=collection)
         group.register_subtree(name, value, PaxKind.PARAMETER if collection == "params" else PaxKind.STATE)
         yield path
 

@@ -107,11 +107,9 @@ def check_first(where: str, args: tuple[Any, ...]) -> None:
         args: its arguments.
     """
     if not args or not is_module(args[0]):
-        raise LiftArgumentError(
-            where,
-            f"expected a module as its first argument, given {shown(args[0]) if args else 'none'}.",
-            "Call it as `fn(module, …)`.",
-        )
+        given = shown(args[0]) if args else "none"
+        what = f"expected a module as its first argument, given {given}."
+        raise LiftArgumentError(where, what, "Call it as `fn(module, …)`.", expected="a module", given=given)
 
 
 def _of_module(where: str, fn: Callable[..., Any]) -> tuple[Any, Callable[..., Any]]:
@@ -270,6 +268,8 @@ def _check_free(where: str, fn: Any) -> None:
             where,
             f"expected a function whose first argument is the module, given one that is bound to a {kind}.",
             f"Write `lift(…, {kind}.{getattr(fn, '__name__', '__call__')})(module, …)`.",
+            expected="a function whose first argument is the module",
+            given=f"one that is bound to a {kind}",
         )
 
 

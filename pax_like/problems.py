@@ -46,25 +46,22 @@ def changed_elsewhere(module: Any, name: str) -> JaxTransformError:
 def no_kind(module: Any, name: str, value: Any) -> KindError:
     """Return the error for an attribute that has no kind, but holds an array or a module."""
     if not is_owner(value):
-        return KindError(
-            _place(module, name),
-            f"it holds {shown(value)}, but has no kind.",
-            f'Write `self.register_parameter("{name}", …)`, or `register_state`.',
-        )
+        what = f"it holds {shown(value)}, but has no kind."
+        fix = f'Write `self.register_parameter("{name}", …)`, or `register_state`.'
+        return KindError(_place(module, name), what, fix, given=shown(value))
     return KindError(
         _place(module, name),
         f"it holds a module, {type(value).__name__}, that was added after the assignment.",
         f'Write `self.register_modules("{name}", …)` before you fill it, or fill it before you assign it.',
+        given=type(value).__name__,
     )
 
 
 def other_kind(module: Any, name: str, kind: PaxKind, given: PaxKind) -> KindError:
     """Return the error for an attribute that would change its kind."""
-    return KindError(
-        _place(module, name),
-        f"it was registered as {kind.name}, and cannot become {given.name}: a kind never changes.",
-        "Use another name; to exclude parameters from gradients, write `module = module.freeze()`.",
-    )
+    what = f"it was registered as {kind.name}, and cannot become {given.name}: a kind never changes."
+    fix = "Use another name; to exclude parameters from gradients, write `module = module.freeze()`."
+    return KindError(_place(module, name), what, fix, expected=kind.name, given=given.name)
 
 
 def reserved(module: Any, name: str) -> KindError:
@@ -74,36 +71,31 @@ def reserved(module: Any, name: str) -> KindError:
 
 def unfit(module: Any, name: str, kind: PaxKind, value: Any) -> KindError:
     """Return the error for an attribute that would hold a value that does not fit its kind."""
-    expected = "modules" if kind is PaxKind.MODULE else "arrays"
+    expected = {PaxKind.MODULE: "modules", PaxKind.OTHERS: "no arrays"}.get(kind, "arrays")
     fixes = {
         PaxKind.MODULE: "Put arrays and functions into attributes of their own.",
         PaxKind.OTHERS: f'Write `self.register_parameter("{name}", …)`, or `register_state`.',
     }
-    return KindError(
-        _place(module, name),
-        f"expected {'no arrays' if kind is PaxKind.OTHERS else expected} in an attribute of kind {kind.name}, "
-        f"given {shown(value)}.",
-        fixes.get(kind, "Put other values into an attribute of their own, without a kind."),
-    )
+    what = f"expected {expected} in an attribute of kind {kind.name}, given {shown(value)}."
+    fix = fixes.get(kind, "Put other values into an attribute of their own, without a kind.")
+    return KindError(_place(module, name), what, fix, expected=expected, given=shown(value))
 
 
 def no_kind_given(module: Any, name: str, given: Any) -> KindError:
     """Return the error for a kind that is not a `PaxKind`."""
+    where = _place(module, name)
+    what = f"expected a kind, given {shown(given)}."
+    fix = f"Write one of {[str(one) for one in PaxKind]}."
     return KindError(
-        _place(module, name),
-        f"expected a kind, given {shown(given)}.",
-        f"Write one of {[str(one) for one in PaxKind]}.",
+        where, what, fix, expected="a kind", given=shown(given), available=tuple(str(one) for one in PaxKind)
     )
 
 
 def no_key(module: Any, others: Mapping[str, Any], error: Undescribed) -> LiftArgumentError:
     """Return the error for an attribute in the tree definition that cannot be compared by value."""
     name = next((name for name, value in others.items() if not _has_key(value)), "an attribute")
-    return LiftArgumentError(
-        _place(module, name),
-        f"it is a part of the tree definition, but {shown(error.value)} may change in place and cannot be compared.",
-        error.fix,
-    )
+    what = f"it is a part of the tree definition, but {shown(error.value)} may change in place and cannot be compared."
+    return LiftArgumentError(_place(module, name), what, error.fix, given=shown(error.value))
 
 
 def shared(tree: Any, one: Any) -> SharedModuleError:

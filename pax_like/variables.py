@@ -82,11 +82,9 @@ def _places(rest: Rest, inexact: tuple[bool, ...]) -> Places:
     paths = [(COLLECTIONS[leaf.kind], *leaf.names) for leaf in leaves]
     twice = [path for path, count in Counter(paths).items() if count > 1]
     if twice:
-        raise LiftArgumentError(
-            f"{'.'.join(twice[0][1:])} of {type(module).__name__}",
-            "two leaves have this path.",
-            "Use dict keys that differ as text.",
-        )
+        where = f"{'.'.join(twice[0][1:])} of {type(module).__name__}"
+        what = "two leaves have this path."
+        raise LiftArgumentError(where, what, "Use dict keys that differ as text.", variable=".".join(twice[0][1:]))
     trainable = [path for path, leaf in zip(paths, leaves, strict=True) if leaf.is_trainable]
     return Places(Blueprint(rest, tuple(paths), _is_leaf), frozenset(trainable))
 

@@ -87,11 +87,10 @@ def updated(module: Any, other: Any) -> Any:
     try:
         theirs = structure.flatten_up_to(other)
     except (ValueError, TypeError) as error:
-        raise LiftArgumentError(
-            f"{type(module).__name__}.update",
-            f"expected a module of the same structure, given one that differs: {error}",
-            "Pass the result of `parameters` with other arrays; `train`, `eval` and `freeze` change the structure.",
-        ) from error
+        where, expected, given = f"{type(module).__name__}.update", "a module of the same structure", "one that differs"
+        what = f"expected {expected}, given {given}: {error}"
+        fix = "Pass the result of `parameters` with other arrays; `train`, `eval` and `freeze` change the structure."
+        raise LiftArgumentError(where, what, fix, expected=expected, given=given) from error
     leaves = [old if new is None else new for old, new in zip(mine, theirs, strict=True)]
     return jax.tree.unflatten(structure, leaves)
 

@@ -11,7 +11,7 @@ from liftcore.errors import LiftArgumentError, LiftError, Words, shown, wording
 
 from .context import context
 
-__all__ = ["add_to_fix", "check_arrays", "note_mistake"]
+__all__ = ["add_to_fix", "change_error", "check_arrays", "note_mistake"]
 
 _AT_ONCE = (
     "associative_scan", "cond", "eval_shape", "fori_loop", "grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize",
@@ -50,13 +50,9 @@ def check_arrays(
     for name, value in (*zip(annotations, args, strict=False), *kwargs.items()):
         if annotations.get(name) in _ARRAYS and (value is None or isinstance(value, str | bytes | Mapping | Set)):
             key = next(iter(value), "x") if isinstance(value, Mapping) else None
-            raise LiftArgumentError(
-                where,
-                f"expected an array as `{name}`, given {shown(value)}.",
-                f"Pass the array in it: `{name}[{key!r}]`." if key is not None else "Pass an array of numbers.",
-                given=shown(value),
-                expected="an array",
-            ) from error
+            what = f"expected an array as `{name}`, given {shown(value)}."
+            fix = f"Pass the array in it: `{name}[{key!r}]`." if key is not None else "Pass an array of numbers."
+            raise LiftArgumentError(where, what, fix, given=shown(value), expected="an array", option=name) from error
 
 
 _ARRAYS = ("Array", "ArrayLike")
@@ -110,5 +106,15 @@ def add_to_fix(error: LiftError, advice: str) -> None:
         advice: the sentence, which begins with a space; it may be empty.
     """
     if advice not in error.fix:
-        error.fix += advice
-        error.args = (error.where, error.what, error.fix)
+        change_error(error, fix=error.fix + advice)
+
+
+def change_error(error: LiftError, **parts: str) -> None:
+    """Change the `where` or the `fix` of an error, which keeps its facts.
+
+    Args:
+        error: the error.
+        **parts: the new texts.
+    """
+    vars(error).update(parts)
+    error.args = (error.where, error.what, error.fix)

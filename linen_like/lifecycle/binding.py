@@ -25,6 +25,7 @@ from ..errors import (
     AssignSubModuleError,
     CallShareScopeOnUnboundModuleError,
     IncorrectPostInitOverrideError,
+    InvalidInstanceModuleError,
     SetAttributeFrozenModuleError,
     SetAttributeInModuleSetupError,
     UnboundModuleError,
@@ -132,6 +133,18 @@ def bound_scope(module: Base, act: str) -> Scope:
     return module.scope
 
 
+def check_instance(where: str, module: Any, fix: str) -> None:
+    """Check that the first argument is a module.
+
+    Raises:
+        InvalidInstanceModuleError: if it is a class or another value.
+    """
+    if not isinstance(module, Base):
+        what = f"expected an instance of a Module class as the first argument, given {shown(module)}."
+        facts = {"expected": "an instance of a Module class", "given": shown(module)}
+        raise InvalidInstanceModuleError(where, what, fix, **facts)
+
+
 def check_constructed(module: Base) -> None:
     """Raise an error if a module's own constructor does not call the one of `Module`, or takes other arguments."""
     name = type(module).__name__
@@ -168,10 +181,11 @@ def attach(module: Base) -> None:
         scope = parent
         state.adopted = {}
     else:
+        where = f"parent of {cls.__name__}"
+        what = f"expected a module, a scope or None, given {shown(parent)}."
+        fix = "Leave it out: by default it is the module whose method is running."
         raise LiftArgumentError(
-            f"parent of {cls.__name__}",
-            f"expected a module, a scope or None, given {shown(parent)}.",
-            "Leave it out: by default it is the module whose method is running.",
+            where, what, fix, option="parent", expected="a module, a scope or None", given=shown(parent)
         )
     if scope is None:
         return
@@ -230,10 +244,11 @@ def adopt(owner: Base, name: str, value: Any) -> None:
         return module
 
     if isinstance(value, set | frozenset) and any(isinstance(member, Base) for member in value):
+        where = f'attribute "{name}" of {place(owner)}'
+        what = "expected a module, or a list, tuple or dict of modules, given a set."
+        fix = "Use a list: its order gives the names."
         raise LiftArgumentError(
-            f'attribute "{name}" of {place(owner)}',
-            "expected a module, or a list, tuple or dict of modules, given a set.",
-            "Use a list: its order gives the names.",
+            where, what, fix, expected="a module, or a list, tuple or dict of modules", given="a set"
         )
     value = named_modules(value, take, name)
     # Only now: a module in the value that is also inside another module there must be named by the value. And before
@@ -255,6 +270,7 @@ def _object(owner: Base, name: str, held: Any) -> Any:
             f"it holds {style.noun}, {type(held).__name__}, of which a module keeps a copy: changes would be lost.",
             f"Pass a function that makes it, `{name}=lambda {style.given}: …`, and write "
             f'`{style.adopt}(self.scope.push("{name}"), self.{name})(x)` in a method.',
+            given=f"{style.noun}, {type(held).__name__}",
         )
     return jax.tree.map(lambda leaf: leaf, held)
 
@@ -402,11 +418,9 @@ def share_scope(module: Base, other: Any, /) -> None:
     """
     for one in (module, other):
         if not isinstance(one, Base):
-            raise LiftArgumentError(
-                "nn.share_scope",
-                f"expected two modules, given {shown(one)}.",
-                "Pass `self` and a module that it holds: `nn.share_scope(self, self.base)`.",
-            )
+            what = f"expected two modules, given {shown(one)}."
+            fix = "Pass `self` and a module that it holds: `nn.share_scope(self, self.base)`."
+            raise LiftArgumentError("nn.share_scope", what, fix, expected="two modules", given=shown(one))
         if one.scope is None:
             raise CallShareScopeOnUnboundModuleError(
                 f"share_scope of {place(module)} and {place(other)}",

@@ -103,10 +103,10 @@ def compact_name_scope(fun: F) -> F:
 def _check_method(fun: Any) -> None:
     """Check that a value is a method whose body has run when its call returns."""
     if isinstance(fun, property | type) or not callable(fun):
+        given = "a property" if isinstance(fun, property) else shown(fun)
+        fix = "Put the decorator on the method itself; a property may call a compact method."
         raise LiftArgumentError(
-            "nn.compact",
-            f"expected a method, given {'a property' if isinstance(fun, property) else shown(fun)}.",
-            "Put the decorator on the method itself; a property may call a compact method.",
+            "nn.compact", f"expected a method, given {given}.", fix, expected="a method", given=given
         )
     if inspect.isgeneratorfunction(fun) or inspect.iscoroutinefunction(fun) or inspect.isasyncgenfunction(fun):
         raise LiftArgumentError(
@@ -297,6 +297,7 @@ def _in_descriptor(module: Base, kind: str, name: str, error: AttributeError) ->
         f'{kind} "{name}" of {place(module)}',
         f"it raised AttributeError: {error}",
         f"Check the attributes that the {kind} reads; those set in `setup` exist only while it is bound.",
+        available=getattr(error, "available", None),
     )
 
 

@@ -114,11 +114,10 @@ def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Cal
     if isinstance(method, str):
         found: Any = getattr(module, method, None)
         if found is None:
-            raise ModuleAttributeError(
-                f'method="{method}" of {place(module)}',
-                f"there is no such method (available: {_methods(module)}).",
-                "Name one of these.",
-            )
+            where, known = f'method="{method}" of {place(module)}', _methods(module)
+            what = f"there is no such method (available: {known})."
+            facts = {"option": "method", "given": method, "available": tuple(known)}
+            raise ModuleAttributeError(where, what, "Name one of these.", **facts)
         if isinstance(found, Base):  # a submodule: call the one of the clone
             return lambda module, *args, **kwargs: getattr(module, method)(*args, **kwargs)
     else:
@@ -131,6 +130,9 @@ def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Cal
             f"method of {place(module)}",
             f"expected the name of a method or a function whose first argument is the module, given {shown(found)}.",
             'Pass a name, `method="encode"`, or a function, `method=lambda module, x: module.encode(x)`.',
+            option="method",
+            expected="the name of a method or a function whose first argument is the module",
+            given=shown(found),
         )
     return _advised(found, type(module)) if getattr(found, "is_module_method", False) else found
 
@@ -176,12 +178,17 @@ def on_scope(
             "nn.init or nn.apply",
             f"expected a function of a module, then the module, given {shown(fn)} and {shown(module)}.",
             "Write `nn.apply(lambda module, x: module(x), module)`.",
+            expected="a function of a module, then the module",
+            given=f"{shown(fn)} and {shown(module)}",
         )
     if not callable(capture_intermediates) and not isinstance(capture_intermediates, bool):
         raise LiftArgumentError(
             "capture_intermediates",
             f"expected a bool, or a function of a module and a method's name, given {shown(capture_intermediates)}.",
             'Write `capture_intermediates=lambda module, method: method == "__call__"`.',
+            option="capture_intermediates",
+            expected="a bool, or a function of a module and a method's name",
+            given=shown(capture_intermediates),
         )
     if not capture_intermediates:
         capture: CaptureFilter | None = None

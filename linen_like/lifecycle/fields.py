@@ -210,11 +210,10 @@ def check_annotations(cls: type[Base]) -> None:
     if "name" not in annotations:
         return
     if annotations["name"] not in _NAME_TYPES:
-        raise ReservedModuleAttributeError(
-            f"class {cls.__name__}",
-            f'it declares a field "name" of type {annotations["name"]!r}, but every module has `name: str | None`.',
-            "Leave the declaration out, or rename the field: `label: …`.",
-        )
+        where = f"class {cls.__name__}"
+        what = f'it declares a field "name" of type {annotations["name"]!r}, but every module has `name: str | None`.'
+        fix = "Leave the declaration out, or rename the field: `label: …`."
+        raise ReservedModuleAttributeError(where, what, fix, expected="str | None", given=repr(annotations["name"]))
     default = cls.__dict__.get("name")
     if not isinstance(default, dataclasses.Field):
         cls.name = dataclasses.field(default=default, kw_only=True)

@@ -291,7 +291,8 @@ def _first_module(where: str, subject: Any, functions: Sequence[Any]) -> Any:
         if any(callable(leaf) and not isinstance(leaf, Base) for leaf in modules):
             fix += ", after the functions: `nn.cond(pred, true_fn, false_fn, self, x)`, "
             fix += "`nn.while_loop(cond, body, self, x)`"
-        raise LiftArgumentError(where, f"expected a module as the first argument, given {wrong}.", f"{fix}.")
+        what = f"expected a module as the first argument, given {wrong}."
+        raise LiftArgumentError(where, what, f"{fix}.", expected="a module", given=wrong)
     for fn in functions:
         cls = fn if isinstance(fn, type) else type(fn)
         if issubclass(cls, Base):
@@ -301,6 +302,8 @@ def _first_module(where: str, subject: Any, functions: Sequence[Any]) -> Any:
                 f"expected a function of the module, given {given}.",
                 "Write a function of the module that is lifted: `lambda mdl, …: mdl.layer(x)`, or make it inside: "
                 f"`lambda mdl, …: {cls.__name__}(…)(x)`.",
+                expected="a function of the module",
+                given=given,
             )
     for module in modules:
         bound_scope(module, where)

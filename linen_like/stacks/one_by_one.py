@@ -117,11 +117,9 @@ def _together(where: str, layers: Sequence[Any], params: Mapping[Any, Any]) -> t
     for changes in shared:
         names = sorted("/".join(path) for part in changes for tree in part for path, _ in leaves_of(tree))
         if names:
-            raise LoopInvarianceError(
-                where,
-                f"{names} is shared by all layers (variable_broadcast), but a layer makes or writes it.",
-                f'Carry it from one layer to the next: `variable_carry="{names[0].split("/")[0]}"`.',
-            )
+            what = f"{names} is shared by all layers (variable_broadcast), but a layer makes or writes it."
+            fix = f'Carry it from one layer to the next: `variable_carry="{names[0].split("/")[0]}"`.'
+            raise LoopInvarianceError(where, what, fix, variable=names[0], option="variable_broadcast")
     whole = [tuple(merge(*trees) for trees in zip(*part, strict=True)) for part in zip(*carried, strict=True)]
     return shared[0], Changes(*whole), add_axis(_stacked(where, stacked), 0, params), _stacked(where, captured)
 
@@ -142,10 +140,10 @@ def _check_sizes(where: str, stacked: PyTree, length: int) -> None:
         for path, value in leaves_of(tree):
             for leaf in jax.tree.leaves(value):
                 if np.shape(leaf)[:1] != (length,):
+                    what = f'"{"/".join(path)}" has shape {np.shape(leaf)}, but there are {length} layers along axis 0.'
+                    fix = "Pass variables of that number of layers, or set `length` to their number of layers."
                     raise AxisSizeError(
-                        where,
-                        f'"{"/".join(path)}" has shape {np.shape(leaf)}, but there are {length} layers along axis 0.',
-                        "Pass variables of that number of layers, or set `length` to their number of layers.",
+                        where, what, fix, variable="/".join(path), expected=f"{length} layers", given=np.shape(leaf)
                     )
 
 
@@ -154,11 +152,9 @@ def _check_type(where: str, what: str, before: PyTree, after: PyTree) -> None:
     olds: Any = jax.tree.structure(before)
     news: Any = jax.tree.structure(after)
     if olds != news:
-        raise CarryTypeError(
-            where,
-            f"{what} goes in with structure {olds} and comes out with {news}.",
-            "Return a value with the structure that the layer was given.",
-        )
+        what = f"{what} goes in with structure {olds} and comes out with {news}."
+        fix = "Return a value with the structure that the layer was given."
+        raise CarryTypeError(where, what, fix, expected=str(olds), given=str(news))
     pairs = zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True)
     changed = [
         f"{what}{jax.tree_util.keystr(path)}: {_type(old)} in, {_type(new)} out"

@@ -90,18 +90,28 @@ class Stack(Module):
 
     def __post_init__(self) -> None:
         if not isinstance(self.block, Base):
-            raise LiftArgumentError(
-                "block of Stack", f"expected a module, given {shown(self.block)}.", "Write `Stack(Block(…), length)`."
-            )
+            where = "block of Stack"
+            what = f"expected a module, given {shown(self.block)}."
+            fix = "Write `Stack(Block(…), length)`."
+            raise LiftArgumentError(where, what, fix, option="block", expected="a module", given=shown(self.block))
         if self.mode not in _MODES:
             raise LiftArgumentError(
-                "mode of Stack", f"expected one of {_MODES}, given {self.mode!r}.", 'Write `mode="scan"`.'
+                "mode of Stack",
+                f"expected one of {_MODES}, given {self.mode!r}.",
+                'Write `mode="scan"`.',
+                option="mode",
+                expected=f"one of {_MODES}",
+                given=repr(self.mode),
+                available=_MODES,
             )
         if not isinstance(self.length, Integral) or self.length < 1:
             raise LiftArgumentError(
                 "length of Stack",
                 f"expected the number of layers, an int of at least 1, given {self.length!r}.",
                 "Write `Stack(Block(…), 4)`.",
+                option="length",
+                expected="an int of at least 1",
+                given=repr(self.length),
             )
         super().__post_init__()
 
@@ -208,6 +218,9 @@ def _layered(where: str, per_layer: Any, length: int) -> dict[str, PyTree]:
             f"per_layer of {where}",
             f"expected a mapping from names of arguments to arrays, given {type(per_layer).__name__}.",
             f'Write `per_layer={{"scale": jnp.ones({length})}}`.',
+            option="per_layer",
+            expected="a mapping from names of arguments to arrays",
+            given=type(per_layer).__name__,
         )
     layered: dict[str, PyTree] = jax.tree.map(jnp.asarray, dict(per_layer))
     for path, leaf in jax.tree.leaves_with_path(layered):
@@ -216,6 +229,9 @@ def _layered(where: str, per_layer: Any, length: int) -> dict[str, PyTree]:
                 f"per_layer{jax.tree_util.keystr(path)} of {where}",
                 f"it has shape {leaf.shape}, but there are {length} layers along axis 0.",
                 "Pass an array with one entry for each layer; pass values that all layers share as an argument.",
+                option="per_layer",
+                expected=f"{length} layers",
+                given=leaf.shape,
             )
     return layered
 

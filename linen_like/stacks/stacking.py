@@ -60,9 +60,7 @@ def stack_layers(
     found = {name: _numbers(tree, layers) for name, tree in variables.items()}
     length = 1 + max((max(numbers) for numbers in found.values() if numbers), default=-1)
     if not length:
-        raise LiftArgumentError(
-            where, f"no collection holds such layers ({_names(variables, _before(layers))}).", _SLASHES
-        )
+        raise _nothing(where, "no collection holds such layers", variables, _before(layers))
     first = {name: _at(tree, _path(layers, 0)) for name, tree in variables.items() if found[name]}
     _check_shared_names(where, first, shared, _path(stacked))
     result = {}
@@ -115,9 +113,7 @@ def unstack_layers(
     _template(where, layers)
     holding = [name for name, tree in variables.items() if _at(tree, _path(stacked))]
     if not holding:
-        raise LiftArgumentError(
-            where, f"no collection holds anything at this path ({_names(variables, _path(stacked)[:-1])}).", _SLASHES
-        )
+        raise _nothing(where, "no collection holds anything at this path", variables, _path(stacked)[:-1])
     _check_shared_names(where, {name: _at(variables[name], _path(stacked)) for name in holding}, shared, _path(stacked))
     result = {name: _copied(tree) for name, tree in variables.items()}
     taken = {name: _shared(name, _removed(result[name], _path(stacked)), shared, _path(stacked)) for name in holding}
@@ -148,11 +144,9 @@ def _before(layers: str) -> Path:
 
 def _template(where: str, layers: str) -> None:
     if layers.count("{}") != 1:
-        raise LiftArgumentError(
-            where,
-            f'expected a path with one `{{}}` for the number of the layer, given "{layers}".',
-            'Write it like "encoder/Block_{}".',
-        )
+        what = f'expected a path with one `{{}}` for the number of the layer, given "{layers}".'
+        fix = 'Write it like "encoder/Block_{}".'
+        raise LiftArgumentError(where, what, fix, expected="a path with one `{}`", given=layers)
 
 
 def _numbers(tree: Any, layers: str) -> list[int]:
@@ -189,9 +183,8 @@ def _insert(where: str, tree: dict[str, Any], path: Path, value: Any) -> None:
     for name in path[1:-1]:
         inner = inner.setdefault(name, {}) if isinstance(inner, dict) else None
     if not isinstance(inner, dict) or path[-1] in inner:
-        raise LiftArgumentError(
-            where, f'"{"/".join(path)}" is already taken.', "Choose a free name, or remove that entry first."
-        )
+        what = f'"{"/".join(path)}" is already taken.'
+        raise LiftArgumentError(where, what, "Choose a free name, or remove that entry first.", variable="/".join(path))
     inner[path[-1]] = value
 
 
@@ -199,12 +192,14 @@ def _copied(tree: Any) -> Any:
     return {name: _copied(below) for name, below in tree.items()} if isinstance(tree, Mapping) else tree
 
 
-def _names(variables: Variables, path: Path) -> str:
-    """Return the names below a path, for the text of errors."""
+def _nothing(where: str, what: str, variables: Variables, path: Path) -> LiftArgumentError:
+    """Return the error for modules that no collection holds, with the names below a path."""
     found = {name: _at(tree, path) for name, tree in variables.items()}
     there = "/".join(path) or "the top"
     shown = {name: sorted(map(str, below)) for name, below in found.items() if isinstance(below, Mapping)}
-    return f"available at {there}: {shown}" if shown else f"there is nothing at {there}"
+    names = f"available at {there}: {shown}" if shown else f"there is nothing at {there}"
+    available = tuple(name for below in shown.values() for name in below)
+    return LiftArgumentError(where, f"{what} ({names}).", _SLASHES, available=available or None)
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
@@ -239,23 +234,23 @@ def _length(where: str, stacks: Mapping[str, Any], axis: int) -> int:
     for path, leaf in _arrays(stacks):
         shape = np.shape(leaf)
         if not -len(shape) <= axis < len(shape):
-            raise LiftArgumentError(
-                where,
-                f'"{path}" has shape {shape}, so it has no axis {axis} of layers.',
-                f'If all layers share it, pass `shared="{path.split("/")[0]}"`.',
-            )
+            what = f'"{path}" has shape {shape}, so it has no axis {axis} of layers.'
+            fix = f'If all layers share it, pass `shared="{path.split("/")[0]}"`.'
+            raise LiftArgumentError(where, what, fix, variable=path, option="shared", given=shape)
         sizes[path] = shape[axis]
     if not sizes:
         raise LiftArgumentError(
             where,
             "nothing there is stacked, so the number of layers is unknown.",
             "Leave variables that have an axis of layers out of `shared`.",
+            option="shared",
         )
     if len(set(sizes.values())) > 1:
         raise LiftArgumentError(
             where,
             f"the sizes of axis {axis} differ ({', '.join(f'{path}: {size}' for path, size in sizes.items())}).",
             "Pass the axis of layers, `axis=…`, and a filter of the variables that all layers share, `shared=…`.",
+            option="axis",
         )
     return next(iter(sizes.values()))
 
@@ -273,11 +268,10 @@ def _arrays(tree: Variables) -> Iterator[tuple[str, Any]]:
 def _check_complete(where: str, layers: str, numbers: Sequence[int], length: int) -> None:
     missing = [layers.replace("{}", str(number)) for number in range(length) if number not in numbers]
     if missing:
-        raise LiftArgumentError(
-            where,
-            f"layers are missing: {missing} (found: {[layers.replace('{}', str(number)) for number in numbers]}).",
-            "Number the layers from 0. A collection must hold all of them or none.",
-        )
+        found = [layers.replace("{}", str(number)) for number in numbers]
+        what = f"layers are missing: {missing} (found: {found})."
+        fix = "Number the layers from 0. A collection must hold all of them or none."
+        raise LiftArgumentError(where, what, fix, expected=missing[0], available=tuple(found))
 
 
 def _check_equal(where: str, layers: str, each: Sequence[PyTree]) -> None:
@@ -303,12 +297,12 @@ def _check_shared(where: str, layers: str, each: Sequence[PyTree]) -> None:
     for number, tree in enumerate(each):
         for path, leaf in _arrays(tree):
             if np.asarray(leaf).tobytes() != np.asarray(first[path]).tobytes():
-                raise LiftArgumentError(
-                    where,
+                what = (
                     f'"{path}" is shared by all layers, but in "{layers.replace("{}", str(number))}" it differs from '
-                    "the one in layer 0.",
-                    "Leave it out of `shared`, so that it is stacked.",
+                    "the one in layer 0."
                 )
+                fix = "Leave it out of `shared`, so that it is stacked."
+                raise LiftArgumentError(where, what, fix, variable=path, option="shared")
 
 
 def _type(leaf: Any) -> str:

@@ -13,7 +13,7 @@ from liftcore.errors import boundary
 from liftcore.leaves import Size
 from liftcore.typing import Filter, RNGs
 
-from ..errors import InvalidInstanceModuleError
+from ..lifecycle.binding import check_instance
 from ..lifecycle.entry import NO_INTERMEDIATES, resolve_method
 from ..lifecycle.fields import Base
 from .recording import Row, record, rows_of
@@ -148,13 +148,7 @@ def summarize(
     Returns:
         `summarized(*args, **kwargs)`, with the arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
     """
-    if not isinstance(module, Base):
-        given = module.__name__ if isinstance(module, type) else type(module).__name__
-        raise InvalidInstanceModuleError(
-            "a summary of a module",
-            f"expected an instance of a Module class, given {given}.",
-            "Make the instance first: `nn.tabulate(MyModule(…), key)(…)`.",
-        )
+    check_instance("a summary of a module", module, "Make the instance first: `nn.tabulate(MyModule(…), key)(…)`.")
     fn = resolve_method(module, method)
     wanted = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
     costs = tuple(name for name, wants in wanted.items() if wants)

@@ -91,11 +91,9 @@ def switch(
     """
     functions = list(branches) if isinstance(branches, Iterable) else []
     if not functions:
-        raise LiftArgumentError(
-            "nn.switch",
-            f"expected at least one function, given {shown(branches)}.",
-            "Pass a list: `nn.switch(index, [f, g], mdl)`.",
-        )
+        what = f"expected at least one function, given {shown(branches)}."
+        fix = "Pass a list: `nn.switch(index, [f, g], mdl)`."
+        raise LiftArgumentError("nn.switch", what, fix, expected="at least one function", given=shown(branches))
 
     def lift(*calls: Callable[..., Any]) -> Callable[..., Any]:
         return liftcore.switch(calls, variables=variables, rngs=rngs)

@@ -318,11 +318,9 @@ def by_argument(
 ) -> Any:
     """Compute a derivative with respect to the arguments at some positions; see `value_and_grad`."""
     if argnums is None and wrt is None and not primals:
-        raise LiftArgumentError(
-            where,
-            "there are no primals to differentiate with respect to.",
-            'For a derivative with respect to variables, choose them: `wrt="params"`.',
-        )
+        what = "there are no primals to differentiate with respect to."
+        fix = 'For a derivative with respect to variables, choose them: `wrt="params"`.'
+        raise LiftArgumentError(where, what, fix, option="wrt")
     if argnums is None:
         argnums = tuple(range(1, 1 + len(primals))) if wrt is None else 0
     if 0 not in ((argnums,) if isinstance(argnums, int) else argnums):

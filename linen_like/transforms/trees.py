@@ -63,12 +63,12 @@ class Trees(NamedTuple):
         given = inputs.scopes[: inputs.given]
         outside = [scope.path_text for scope in given if not lies_below(scope, known)]
         if outside:
-            raise LiftArgumentError(
-                where,
+            what = (
                 f"it takes the variables of the modules at {[scope.path_text for scope in known]}, but not of those "
-                f"at {outside}, which the call also uses.",
-                "Pass a tuple of modules instead of one; in `nn.vjp`, you can also pass `multi_scope=True`.",
+                f"at {outside}, which the call also uses."
             )
+            fix = "Pass a tuple of modules instead of one; in `nn.vjp`, you can also pass `multi_scope=True`."
+            raise LiftArgumentError(where, what, fix, option="multi_scope")
         return cls(where, len(inputs.scopes), jax.tree.structure(arranged), tuple(numbers))
 
     def out(self, result: PyTree) -> PyTree:
@@ -94,6 +94,8 @@ class Trees(NamedTuple):
                 f"expected trees of variables in the structure of the modules, {self.treedef}, given "
                 f"{jax.tree.structure(given)}.",
                 'Pass `{"params": {…}}` for each module, or None for zeros.',
+                expected=str(self.treedef),
+                given=str(jax.tree.structure(given)),
             ) from error
         for number, tree in zip(self.numbers, trees, strict=True):
             if found[number] is None:

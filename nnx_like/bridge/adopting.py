@@ -23,7 +23,7 @@ from ..variablelib.kinds import Perturbation
 from ..variablelib.variable import Variable
 from .reaching import Reach, Steps, initializing
 from .streams import drawn, made_with
-from .variables import RANDOM, Names, Placed, Random, hold, kept_value, to_linen_var, to_nnx_var
+from .variables import Names, Placed, Random, hold, kept_value, to_linen_var, to_nnx_var
 
 __all__ = ["Adopted", "InScope", "Making", "Plan", "adopt", "object_in_scope", "plan_in", "run"]
 
@@ -78,7 +78,7 @@ class Plan:
     Attributes:
         definition: its definition; the keys in it are names in collections.
         places: the places of its variables.
-        random: the state of its RNG streams, by path.
+        random: the state of its RNG streams, by place.
         boxing: see `Making`.
         strict: see `Making`.
         make: makes the intermediates that a new object has, or None; no collection stores them.
@@ -142,12 +142,8 @@ def run(scope: Scope, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...],
         kwargs: the keyword arguments.
     """
     given = dict(_values(scope, plan))
-    random = drawn(scope, dict(plan.random))
-
-    def read(group: str, names: Names) -> Any:
-        return random[names] if group == RANDOM else given[group, *names]
-
-    made = Builder(read).build(plan.definition)
+    values = given | drawn(scope, dict(plan.random))
+    made = Builder(lambda group, names: values[group, *names]).build(plan.definition)
     for place, value in _others(scope, given):
         variable = to_nnx_var(place[0], value)
         hold(made, place[1:], variable)

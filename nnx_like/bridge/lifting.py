@@ -98,7 +98,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     each = list(_each(where, fns))
     for fn in each:
         check_brings_none("lift(…, ", checked("lift", fn), fn)
-    groups = Groups(where, "collection")
+    groups = Groups(where, "collection", "in collection {}".format)
     bodies = [
         [_body(groups, fn) for fn in one] if isinstance(one, (list, tuple)) else _body(groups, one) for one in fns
     ]

@@ -96,11 +96,10 @@ class ToLinen(nn.Module):
         check_maker("ToLinen", self.nnx_class, "rngs", "nnx.bridge.to_linen(lambda rngs: module)")
         if not isinstance(self.args, Sequence) or not isinstance(self.kwargs, Mapping):
             name = getattr(self.nnx_class, "__name__", "nnx_class")
-            raise LiftArgumentError(
-                f"ToLinen({name})",
-                f"`args` must be a tuple and `kwargs` a dict, given {shown(self.args)} and {shown(self.kwargs)}.",
-                f"Write `ToLinen({name}, args=(2, 2))`, or `to_linen({name}, 2, 2)`.",
-            )
+            where = f"ToLinen({name})"
+            what = f"`args` must be a tuple and `kwargs` a dict, given {shown(self.args)} and {shown(self.kwargs)}."
+            fix = f"Write `ToLinen({name}, args=(2, 2))`, or `to_linen({name}, 2, 2)`."
+            raise LiftArgumentError(where, what, fix, option="kwargs" if isinstance(self.args, Sequence) else "args")
 
     def __getattr__(self, name: str) -> Any:
         try:

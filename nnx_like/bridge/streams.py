@@ -61,13 +61,11 @@ class NoKey:
     def shape(self) -> NoReturn:
         """Raise the error: a draw needs the shape of the key."""
         if self.unlifted:
-            raise UnliftedStreamError(*self.unlifted)
+            raise UnliftedStreamError(*self.unlifted, stream=self.tag)
         serves = " (it is used for every name without a stream)" if self.tag == _DEFAULT else ""
-        raise InvalidRngError(
-            f"the stream {self.tag!r} of an object in a scope",
-            f"a key was drawn, but no such stream was passed in{serves}.",
-            'Pass it by name, as in `apply(variables, x, rngs={"dropout": key})`; a lift takes it in `split_rngs`.',
-        )
+        what = f"a key was drawn, but no such stream was passed in{serves}."
+        fix = 'Pass it by name, as in `apply(variables, x, rngs={"dropout": key})`; a lift takes it in `split_rngs`.'
+        raise InvalidRngError(f"the stream {self.tag!r} of an object in a scope", what, fix, stream=self.tag)
 
 
 def made_with(make: Callable[..., Any], scope: Scope, names: Sequence[str], key: Any = None) -> Any:

@@ -24,7 +24,6 @@ from ..variablelib.metadata import StaticMetadata
 from ..variablelib.variable import Variable
 
 __all__ = [
-    "RANDOM",
     "NNXMeta",
     "Names",
     "Placed",
@@ -39,9 +38,6 @@ __all__ = [
 
 # --- places in a tree of variables ------------------------------------------------------------------------------------
 
-
-RANDOM = ""
-"""The group of the state of RNG streams. No collection holds it: keys come from the streams of the scope."""
 
 Names = tuple[str, ...]
 """A place in a tree of variables: `(collection, *names)`."""
@@ -67,7 +63,7 @@ class Placed(Walk):
     Attributes:
         definition: the definition; its keys are places without their collections.
         found: the variables and arrays by place.
-        random: the state of RNG streams, by path.
+        random: the state of RNG streams by place. No collection holds it: keys come from the streams of the scope.
     """
 
     __slots__ = ("definition", "found", "random")
@@ -76,7 +72,7 @@ class Placed(Walk):
         super().__init__()
         self.found: dict[Names, Any] = {}
         self.random: dict[Names, Random] = {}
-        self.definition: Definition = self.define(node, (), _group)
+        self.definition: Definition = self.define(node, (), lambda path, value: collection_of(value))
 
     def _variable_parts(self, value: Variable[Any], path: tuple[Any, ...]) -> tuple[Any, Any]:
         parts, form = super()._variable_parts(value, path)
@@ -87,7 +83,9 @@ class Placed(Walk):
         names = tuple(map(str, path))
         if isinstance(value, RngState):
             shape = tuple(parts.shape) if is_array(parts) else ()
-            self.random[names] = Random(value.get_metadata("tag", "default"), shape, isinstance(value, RngCount))
+            self.random[group, *names] = Random(
+                value.get_metadata("tag", "default"), shape, isinstance(value, RngCount)
+            )
             return group, names
         return self._place(value, path, group)
 
@@ -97,17 +95,11 @@ class Placed(Walk):
     def _place(self, value: Any, path: tuple[Any, ...], group: str) -> tuple[str, Names]:
         names = tuple(map(str, path)) or ("value",)
         if (group, *names) in self.found:
-            raise LiftArgumentError(
-                path_text(path),
-                f'two variables of "{group}" have this path once its keys are converted to strings.',
-                "Use dict keys that differ as strings.",
-            )
+            what = f'two variables of "{group}" have this path once its keys are converted to strings.'
+            fix = "Use dict keys that differ as strings."
+            raise LiftArgumentError(path_text(path), what, fix, variable=path_text(path), collection=group)
         self.found[group, *names] = value
         return group, names
-
-
-def _group(path: tuple[Any, ...], value: Any) -> str:
-    return RANDOM if isinstance(value, RngState) else collection_of(value)
 
 
 # --- variables below an object ----------------------------------------------------------------------------------------
@@ -133,11 +125,11 @@ def hold(node: Any, names: Iterable[str], variable: Variable[Any]) -> None:
     held = _get(node, name)
     if isinstance(held, Variable):
         if type(held) is not type(variable):
-            raise LiftArgumentError(
-                ".".join([*above, name]),
-                f"a {type(held).__name__} and a {type(variable).__name__} have this path; an object can hold only one.",
-                "Rename one of them, or put it into a scope of its own.",
+            what = (
+                f"a {type(held).__name__} and a {type(variable).__name__} have this path; an object can hold only one."
             )
+            fix = "Rename one of them, or put it into a scope of its own."
+            raise LiftArgumentError(".".join([*above, name]), what, fix, variable=".".join([*above, name]))
         held.set_raw_value(variable.get_raw_value())
     elif isinstance(node, Pytree):
         setattr(node, name, variable)

@@ -177,11 +177,9 @@ def _leaves(node: Any, path: tuple[Any, ...]) -> Iterable[tuple[tuple[Any, ...],
 
 
 def _unmatched(path: tuple[Any, ...], value: Any, filters: Iterable[Any]) -> UnmatchedFilterError:
-    return UnmatchedFilterError(
-        f"the {type(value).__name__} at {path_text(path)}",
-        f"no filter matches it (filters: {', '.join(map(repr, filters))}).",
-        "Add one for the remaining variables: `...`.",
-    )
+    where = f"the {type(value).__name__} at {path_text(path)}"
+    what = f"no filter matches it (filters: {', '.join(map(repr, filters))})."
+    return UnmatchedFilterError(where, what, "Add one for the remaining variables: `...`.", variable=path_text(path))
 
 
 def is_spec(prefix: Any) -> bool:
@@ -347,11 +345,9 @@ class Groups:
         one, other = self.by_name[before], self.by_name[now]
         # A copy by `nnx.clone` shares the arrays, so both copies would be donated.
         copy = "jax.tree.map(jnp.copy, …)" if Donation in (type(one.spec), type(other.spec)) else "nnx.clone"
-        return AliasError(
-            f"the {type(value).__name__} at {place}",
-            f"it is also {first}, which is {one.words}; here it is {other.words}.",
-            f"Treat both places the same way, or pass a copy in one of them: `{copy}`.",
-        )
+        what = f"it is also {first}, which is {one.words}; here it is {other.words}."
+        fix = f"Treat both places the same way, or pass a copy in one of them: `{copy}`."
+        return AliasError(f"the {type(value).__name__} at {place}", what, fix, expected=one.words, given=other.words)
 
 
 def in_axis_words(axis: Any) -> str:
@@ -392,11 +388,8 @@ def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> t
     try:
         parts = structure.flatten_up_to(tree)
     except ValueError:
-        raise LiftArgumentError(
-            groups.where,
-            f"`{what}`{_misfit(prefix, tree)}.",
-            "Give one for each of these, or one for all of them.",
-        ) from None
+        fix = "Give one for each of these, or one for all of them."
+        raise LiftArgumentError(groups.where, f"`{what}`{_misfit(prefix, tree)}.", fix, option=what) from None
     return list(zip(names_of(structure, name), found, parts, strict=True)), structure
 
 

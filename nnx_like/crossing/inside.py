@@ -368,11 +368,10 @@ class _InnerWalk(Walk):
     def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
         found = self.inside.builder.slots.get(id(value), _NEW)
         if found is _NEW and value._trace != self.trace:
-            raise TraceContextError(
-                f"the {type(value).__name__} at {path_text(path, self.base)}",
-                "it was created outside the transformation, and the result contains it.",
-                "Pass the object that holds it as an argument of the transformed function, not by closure.",
-            )
+            where = f"the {type(value).__name__} at {path_text(path, self.base)}"
+            what = "it was created outside the transformation, and the result contains it."
+            fix = "Pass the object that holds it as an argument of the transformed function, not by closure."
+            raise TraceContextError(where, what, fix, variable=path_text(path, self.base))
         if found is _NEW or found[0] is None:
             return self._new(group, parts)
         if found[0] != group:
@@ -381,6 +380,9 @@ class _InnerWalk(Walk):
                 f"the {type(value).__name__} at {path_text(path, self.base)}",
                 f"it enters as {known} {groups[found[0]].words}, and cannot leave {groups[group].words}.",
                 "Return a copy, `nnx.clone`, or treat it the same way as an input and as an output.",
+                variable=path_text(path, self.base),
+                expected=groups[found[0]].words,
+                given=groups[group].words,
             )
         self.leaves.append((*found, value, parts, form, path))
         return found
@@ -452,6 +454,7 @@ def check_no_filters(groups: Groups, tree: Any, what: str) -> None:
             groups.where,
             f"`{what}` has filters of variables for a {type(tree).__name__} of objects; they apply to one object.",
             f"Give `{what}` the same structure, with one for each object.",
+            option=what,
         )
     if leaves:
         given = "an array" if is_array(leaves[0]) else f"a {type(leaves[0]).__name__}"
@@ -459,4 +462,7 @@ def check_no_filters(groups: Groups, tree: Any, what: str) -> None:
             groups.where,
             f"`{what}` has filters of variables here, but expects an object for them; given {given}.",
             f"Give one {groups.label} for it.",
+            option=what,
+            expected="an object",
+            given=given,
         )

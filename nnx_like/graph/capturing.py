@@ -96,11 +96,9 @@ def _capturing(root: Any, kinds: tuple[Kind, ...], init: Any) -> Iterator[None]:
     modules = dict(iter_modules(root))
     for path in given:
         if path not in modules:
-            raise StructureError(
-                f"capture(init={type(init).__name__})",
-                f"it has values for {path}, but there is no module at this path.",
-                "Pass a state that was captured from the same model.",
-            )
+            what = f"it has values for {path}, but there is no module at this path."
+            fix = "Pass a state that was captured from the same model."
+            raise StructureError(f"capture(init={type(init).__name__})", what, fix, option="init")
     before = [(module, vars(module).get(CAPTURES)) for module in modules.values()]
     try:
         for path, module in modules.items():

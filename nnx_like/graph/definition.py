@@ -244,11 +244,10 @@ def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
     except Undescribed as error:
         if is_array(error.value) or isinstance(error.value, jax.core.Tracer):
             kind = "an array" if error.value is value else f"a {type(value).__name__} that holds an array"
-            raise StructureError(
-                path_text(path) + error.place,
-                f"{kind} is in a place where only static values are allowed.",
-                "Keep arrays in attributes, in lists, tuples or dicts, or in a `Variable`.",
-            ) from None
+            where = path_text(path) + error.place
+            what = f"{kind} is in a place where only static values are allowed."
+            fix = "Keep arrays in attributes, in lists, tuples or dicts, or in a `Variable`."
+            raise StructureError(where, what, fix, expected="static values", given=kind) from None
         place, hidden = hidden_in(value) or ("", None)
         if is_object(hidden) or (hidden is not None and (unknown is not None or isinstance(hidden, jax.core.Tracer))):
             raise hidden_error(path_text(path) + place, hidden, value) from None

@@ -324,9 +324,9 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables
             )
         graphdef, states = graphdef._graphdef, (graphdef, *states)
     if not isinstance(graphdef, GraphDef):
-        raise LiftArgumentError(
-            "merge", f"expected a GraphDef, given a {type(graphdef).__name__}.", "Write `merge(graphdef, state)`."
-        )
+        what = f"expected a GraphDef, given a {type(graphdef).__name__}."
+        fix = "Write `merge(graphdef, state)`."
+        raise LiftArgumentError("merge", what, fix, expected="a GraphDef", given=f"a {type(graphdef).__name__}")
     leaves = at_known_paths(pairs_of_states("merge", states), graphdef.paths)
     _check_complete(graphdef, leaves)
     return _Merger(leaves, copy, recreate_variables).build(graphdef.definition)
@@ -365,6 +365,7 @@ def _check_complete(graphdef: GraphDef[Any], leaves: Mapping[Path, Any]) -> None
             f"merge of a {getattr(graphdef.type, '__name__', 'pytree')}",
             f"the states do not match the definition ({said}).",
             "Pass exactly the states that `split` returned: `merge(graphdef, *states)`.",
+            variable=[*missing, *others][0],
         )
 
 
@@ -405,6 +406,8 @@ def pairs_of_states(where: str, states: Iterable[Any]) -> Iterable[tuple[Path, A
                 where,
                 f"the value for {path_text(path)} is a variable of another library, {kind.__module__}.{kind.__name__}.",
                 f"Pass plain values: `{where}(…, flax.nnx.to_pure_dict(state))`.",
+                variable=path_text(path),
+                given=f"{kind.__module__}.{kind.__name__}",
             )
         yield path, leaf
 

@@ -65,9 +65,7 @@ class PReLU(Module):
         if self.dtype is not None:
             x, slope = self.promote_dtype((x, slope), dtype=self.dtype)
         elif not jnp.issubdtype(x.dtype, jnp.floating):
-            raise LiftArgumentError(
-                "PReLU",
-                f"expected inputs of a floating dtype, given {x.dtype}.",
-                "Convert them, `inputs.astype(jnp.float32)`, or write `PReLU(dtype=jnp.float32)`.",
-            )
+            what = f"expected inputs of a floating dtype, given {x.dtype}."
+            fix = "Convert them, `inputs.astype(jnp.float32)`, or write `PReLU(dtype=jnp.float32)`."
+            raise LiftArgumentError("PReLU", what, fix, expected="a floating dtype", given=str(x.dtype))
         return jnp.where(x >= 0, x, jnp.asarray(slope, x.dtype) * x)

@@ -21,7 +21,7 @@ from ..variablelib.kinds import Cache
 from .initializers import lecun_normal, zeros
 from .linear import LinearGeneral
 from .normalization import LayerNorm
-from .parameters import PromoteDtypeFn, promote_dtype
+from .parameters import PromoteDtypeFn, chosen, promote_dtype
 
 __all__ = ["MultiHeadAttention", "dot_product_attention", "dot_product_attention_weights"]
 
@@ -390,15 +390,13 @@ class MultiHeadAttention(Module):
         value = self.value(inputs_v, out_sharding=qkv_sharding)
         if self.query_ln is not None and self.key_ln is not None:
             query, key = self.query_ln(query), self.key_ln(key)
-        if self._chosen("decode", decode):
+        if chosen(self, "decode", decode):
             query, key, value, mask = self._cache().append(query, key, value, mask, lengths=lengths)
             is_causal = False  # the mask of the cache hides later positions
         elif lengths is not None:
-            raise LiftArgumentError(
-                "MultiHeadAttention",
-                "`lengths` was given, but the layer does not decode.",
-                "Pass `decode=True`, or hide padding with a mask.",
-            )
+            what = "`lengths` was given, but the layer does not decode."
+            fix = "Pass `decode=True`, or hide padding with a mask."
+            raise LiftArgumentError("MultiHeadAttention", what, fix, option="lengths")
         dropout_rng = self._dropout_rng(deterministic, rngs)
         y = self.attention_fn(
             query,
@@ -455,45 +453,30 @@ class MultiHeadAttention(Module):
         if batch_size is None and max_length is None:
             return
         if batch_size is None or max_length is None:
+            where = "MultiHeadAttention.set_view"
+            what = f"batch_size is {batch_size} and max_length is {max_length}; a cache needs both."
+            fix = "Pass both of them, or call `init_cache` of the layer."
             raise LiftArgumentError(
-                "MultiHeadAttention.set_view",
-                f"batch_size is {batch_size} and max_length is {max_length}; a cache needs both.",
-                "Pass both of them, or call `init_cache` of the layer.",
+                where, what, fix, option="batch_size" if batch_size is None else "max_length", given="None"
             )
         batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
         self.init_cache((*batch, max_length, self.in_features), jnp.float32 if self.dtype is None else self.dtype)
 
-    def _chosen(self, name: str, given: bool | None) -> bool:
-        """Return an option from the call, or else from the layer."""
-        found = getattr(self, name) if given is None else given
-        if found is None:
-            raise LiftArgumentError(
-                "MultiHeadAttention",
-                f"`{name}` is None both in the layer and in the call.",
-                f"Pass `{name}=False` or `True` to the call or to the layer"
-                + (", or call `train()` or `eval()` of the model." if name == "deterministic" else "."),
-            )
-        return bool(found)
-
     def _dropout_rng(self, deterministic: bool | None, rngs: Rngs | RngStream | None) -> Key | None:
         """Draw the key for dropout; return None if nothing is dropped."""
-        if not self.dropout_rate > 0 or self._chosen("deterministic", deterministic):
+        if not self.dropout_rate > 0 or chosen(self, "deterministic", deterministic):
             return None
         stream = self.rngs if rngs is None else rngs
         if stream is None:
-            raise LiftArgumentError(
-                "MultiHeadAttention",
-                f"dropout_rate is {self.dropout_rate}, but the layer has no dropout stream (it has keep_rngs=False).",
-                "Pass `rngs=nnx.Rngs(dropout=0)` to the call.",
-            )
+            what = f"dropout_rate is {self.dropout_rate}, but the layer has no dropout stream (it has keep_rngs=False)."
+            fix = "Pass `rngs=nnx.Rngs(dropout=0)` to the call."
+            raise LiftArgumentError("MultiHeadAttention", what, fix, option="rngs")
         return (stream.dropout if isinstance(stream, Rngs) else stream)()
 
     def _cache(self) -> nn.DecodeCache:
         key, value, index = self.cached_key, self.cached_value, self.cache_index
         if key is None or value is None or index is None:
-            raise LiftArgumentError(
-                "MultiHeadAttention",
-                "`decode` is True, but the layer has no cache.",
-                "Call `init_cache(input_shape)` first, with the shape of the longest inputs.",
-            )
+            what = "`decode` is True, but the layer has no cache."
+            fix = "Call `init_cache(input_shape)` first, with the shape of the longest inputs."
+            raise LiftArgumentError("MultiHeadAttention", what, fix, option="decode")
         return nn.DecodeCache(key, value, index, "MultiHeadAttention", "`init_cache` with a shape", casts=True)

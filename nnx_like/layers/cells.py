@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from liftcore import nn
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, PyTree, Shape
 
 from ..objects.module import Module
 from ..rnglib.streams import Rngs, RngStream
 from .linear import Linear
-from .parameters import PromoteDtypeFn, promote_dtype
+from .parameters import PromoteDtypeFn, promote_dtype, wrong_rngs
 
 __all__ = [
     "GRUCell",
@@ -229,13 +229,10 @@ class _Cell(RNNCellBase):
         Raises:
             LiftArgumentError: if there is no stream, or the shape has no feature axis.
         """
-        stream = carry_stream(self.rngs if rngs is None else rngs)
+        stream = carry_stream(type(self).__name__, self.rngs if rngs is None else rngs)
         if stream is None:
-            raise LiftArgumentError(
-                type(self).__name__,
-                "there is no stream to draw a key for the first carry from.",
-                "Pass `rngs=nnx.Rngs(0)`.",
-            )
+            what = "there is no stream to draw a key for the first carry from."
+            raise LiftArgumentError(type(self).__name__, what, "Pass `rngs=nnx.Rngs(0)`.", option="rngs")
         shape, init = self._state_shape(input_shape), carry_init or self.carry_init or initializers.zeros
         states = tuple(init(stream(), shape, self.param_dtype) for _ in range(self._states))
         return states if self._states > 1 else states[0]
@@ -247,11 +244,10 @@ class _Cell(RNNCellBase):
 
     def _state_shape(self, input_shape: Shape) -> tuple[int, ...]:
         if not len(input_shape):
-            raise LiftArgumentError(
-                type(self).__name__,
-                "expected the inputs of one step, of shape (*batch, in_features), given a scalar.",
-                "Add a feature dimension: `inputs[..., None]`.",
-            )
+            where = type(self).__name__
+            what = "expected the inputs of one step, of shape (*batch, in_features), given a scalar."
+            fix = "Add a feature dimension: `inputs[..., None]`."
+            raise LiftArgumentError(where, what, fix, expected="shape (*batch, in_features)", given="a scalar")
         return (*input_shape[:-1], self.hidden_features)
 
     def _check(self, carry: PyTree, inputs: ArrayLike) -> None:
@@ -549,14 +545,15 @@ class OptimizedLSTMCell(_LSTM):
         return jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1)
 
 
-def carry_stream(rngs: Any) -> RngStream | None:
+def carry_stream(where: str, rngs: Any) -> RngStream | None:
     """Return the stream for first carries: the stream `carry` of `Rngs`, or the stream itself.
 
     Example:
-        >>> carry_stream(Rngs(carry=3)).tag
+        >>> carry_stream("RNN", Rngs(carry=3)).tag
         'carry'
 
     Args:
+        where: the layer, for errors.
         rngs: `Rngs`, a stream, or None.
 
     Raises:
@@ -566,8 +563,4 @@ def carry_stream(rngs: Any) -> RngStream | None:
         return rngs
     if isinstance(rngs, Rngs):
         return rngs.carry
-    raise LiftArgumentError(
-        "rngs",
-        f"expected Rngs or an RNG stream, given {shown(rngs)}.",
-        "Pass `rngs=nnx.Rngs(0)`.",
-    )
+    raise wrong_rngs(where, rngs, "an Rngs or an RngStream")

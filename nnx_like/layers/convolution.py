@@ -278,8 +278,6 @@ def _promoted(layer: Conv | ConvTranspose, inputs: ArrayLike) -> Any:
 def _check_groups(in_features: int, out_features: int, groups: int) -> None:
     for name, size in (("in_features", in_features), ("out_features", out_features)):
         if groups < 1 or size % groups:
-            raise LiftArgumentError(
-                "Conv",
-                f"{name} is {size}, which does not divide into feature_group_count={groups} groups.",
-                "Pass a `feature_group_count` that divides `in_features` and `out_features`.",
-            )
+            what = f"{name} is {size}, which does not divide into feature_group_count={groups} groups."
+            fix = "Pass a `feature_group_count` that divides `in_features` and `out_features`."
+            raise LiftArgumentError("Conv", what, fix, option="feature_group_count", given=groups)

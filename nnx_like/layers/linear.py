@@ -229,22 +229,25 @@ class LinearGeneral(Module):
 
 def _check(in_features: tuple[int, ...], axis: tuple[int, ...], batch: tuple[int, ...]) -> None:
     if len(in_features) != len(axis):
-        raise LiftArgumentError(
-            "LinearGeneral",
-            f"in_features and axis must have the same length, given {in_features} and {axis}.",
-            "Give one size for each axis to sum over.",
-        )
+        what = f"in_features and axis must have the same length, given {in_features} and {axis}."
+        fix = "Give one size for each axis to sum over."
+        raise LiftArgumentError("LinearGeneral", what, fix, option="axis", given=axis)
     if batch != tuple(range(len(batch))):
         raise LiftArgumentError(
             "LinearGeneral",
             f"batch_axis names axes {batch}; they must be consecutive leading dimensions, starting from 0.",
             f"Move them to the front of the inputs, and name them {tuple(range(len(batch)))}.",
+            option="batch_axis",
+            expected=tuple(range(len(batch))),
+            given=batch,
         )
     if len({*axis, *batch}) < len(axis) + len(batch):
         raise LiftArgumentError(
             "LinearGeneral",
             f"axis is {axis}, and batch_axis names {batch}: one axis of the inputs is given twice.",
             "Give each axis of the inputs once.",
+            option="axis",
+            given=axis,
         )
 
 
@@ -301,12 +304,10 @@ class Einsum(Module):
         bias_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         if einsum_str is not None and (einsum_str.count(",") != 1 or "->" not in einsum_str):
-            raise LiftArgumentError(
-                "Einsum",
-                f"the equation is {einsum_str!r}; it must have exactly two operands, the inputs and the kernel, and "
-                "be explicit, with an output after `->`.",
-                'Write it like "...a,ab->...b".',
-            )
+            expected = "two operands, the inputs and the kernel, and an output after `->`"
+            what = f"`einsum_str` is {einsum_str!r}; it must have {expected}."
+            fix = 'Write it like "...a,ab->...b".'
+            raise LiftArgumentError("Einsum", what, fix, option="einsum_str", expected=expected, given=einsum_str)
         self.einsum_str = einsum_str
         self.kernel_shape = kernel_shape
         self.bias_shape = bias_shape
@@ -334,11 +335,9 @@ class Einsum(Module):
         """
         equation = self.einsum_str if einsum_str is None else einsum_str
         if equation is None:
-            raise LiftArgumentError(
-                "Einsum",
-                "neither the layer nor the call gives the equation.",
-                'Write `Einsum("...a,ab->...b", ...)`, or `layer(x, "...a,ab->...b")`.',
-            )
+            what = "`einsum_str` is None both in the layer and in the call."
+            fix = 'Write `Einsum("...a,ab->...b", ...)`, or `layer(x, "...a,ab->...b")`.'
+            raise LiftArgumentError("Einsum", what, fix, option="einsum_str")
         arrays = (inputs, value_of(self.kernel), value_of(self.bias))
         x, kernel, bias = self.promote_dtype(arrays, dtype=self.dtype)
         return nn.affine_einsum(

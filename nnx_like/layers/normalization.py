@@ -17,7 +17,7 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 from ..objects.module import Module
 from ..rnglib.streams import Rngs
 from ..variablelib.kinds import BatchStat
-from .parameters import PromoteDtypeFn, new_param, promote_dtype, value_of
+from .parameters import PromoteDtypeFn, chosen, new_param, promote_dtype, value_of
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 
@@ -75,12 +75,13 @@ class _Norm(Module):
         """Check that the inputs have as many features as the parameters, if there are any."""
         found = math.prod(x.shape[axis] for axis in feature_axes)
         if found != self.num_features and any(one is not None for one in params):
-            raise LiftArgumentError(
-                type(self).__name__,
+            where = type(self).__name__
+            what = (
                 f"num_features is {self.num_features}, but the inputs, of shape {x.shape}, have {found} features along "
-                f"axes {feature_axes}.",
-                f"Make the layer with `num_features={found}`, or check the inputs.",
+                f"axes {feature_axes}."
             )
+            fix = f"Make the layer with `num_features={found}`, or check the inputs."
+            raise LiftArgumentError(where, what, fix, option="num_features", expected=self.num_features, given=found)
 
 
 class BatchNorm(_Norm):
@@ -166,14 +167,7 @@ class BatchNorm(_Norm):
         Raises:
             LiftArgumentError: if `use_running_average` is not given, or shapes do not match.
         """
-        if use_running_average is None:
-            use_running_average = self.use_running_average
-        if use_running_average is None:
-            raise LiftArgumentError(
-                "BatchNorm",
-                "`use_running_average` is None in the layer and in the call; it selects the averages to use.",
-                "Call `train()` or `eval()` of the model, or pass `use_running_average=not train`.",
-            )
+        use_running_average = chosen(self, "use_running_average", use_running_average)
         x, mean, var, *params = self._promoted(x, self.mean[...], self.var[...])
         features, norm = self._axes("axis", x), self._normalization()
         nn.check_mask("BatchNorm", mask, x.shape)

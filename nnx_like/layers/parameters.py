@@ -24,12 +24,14 @@ __all__ = [
     "PromoteDtypeFn",
     "canonicalize_dtype",
     "check_features",
+    "chosen",
     "folded",
     "new_param",
     "promote_dtype",
     "to_tuple",
     "unpacked",
     "value_of",
+    "wrong_rngs",
 ]
 
 
@@ -61,11 +63,7 @@ def new_param(
         LiftArgumentError: if `rngs` has no streams.
     """
     if not isinstance(rngs, Rngs) and not hasattr(rngs, "params"):
-        raise LiftArgumentError(
-            f"{layer}(rngs=...)",
-            f"expected an Rngs, whose stream `params` gives keys for initial values; given {shown(rngs)}.",
-            "Pass `rngs=nnx.Rngs(0)`.",
-        )
+        raise wrong_rngs(layer, rngs, "an Rngs, whose stream `params` gives keys for initial values")
     key = rngs.params()
     try:
         value = call_user(f"initializer of {layer}", init_fn, key, shape, dtype)
@@ -108,11 +106,9 @@ def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:
         LiftArgumentError: if they do not.
     """
     if given[-1:] != (expected,):
-        raise LiftArgumentError(
-            layer,
-            f"the layer expects {expected} features, given inputs of shape {given}.",
-            f"Create it with that number of features, or pass inputs of shape (..., {expected}).",
-        )
+        what = f"the layer expects {expected} features, given inputs of shape {given}."
+        fix = f"Create it with that number of features, or pass inputs of shape (..., {expected})."
+        raise LiftArgumentError(layer, what, fix, expected=f"{expected} features", given=given)
 
 
 # --- the dtype that a layer computes in -------------------------------------------------------------------------------
@@ -120,6 +116,27 @@ def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:
 
 PromoteDtypeFn: TypeAlias = Callable[..., Any]
 """The type of functions that convert inputs and parameters to one dtype: `fn(arrays, dtype=dtype) -> arrays`."""
+
+
+def chosen(layer: Any, name: str, given: bool | None) -> bool:
+    """Return an option of a call, or else the one of the layer.
+
+    Raises:
+        LiftArgumentError: if both are None.
+    """
+    found: bool | None = getattr(layer, name) if given is None else given
+    if found is None:
+        more = "" if name == "decode" else ", or call `train()` or `eval()` of the model"
+        fix = f"Pass `{name}=False` or `True` to the call or to the layer{more}."
+        what = f"`{name}` is None both in the layer and in the call."
+        raise LiftArgumentError(type(layer).__name__, what, fix, option=name)
+    return found
+
+
+def wrong_rngs(layer: str, given: Any, expected: str, fix: str = "Pass `rngs=nnx.Rngs(0)`.") -> LiftArgumentError:
+    """Return the error for a value that was passed as `rngs`."""
+    what = f"expected {expected}, given {shown(given)}."
+    return LiftArgumentError(f"{layer}(rngs=...)", what, fix, option="rngs", expected=expected, given=shown(given))
 
 
 def promote_dtype(

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from liftcore import nn
-from liftcore.errors import LiftArgumentError, shown
 from liftcore.nn import Sequences, flip_sequences
 from liftcore.typing import Array, ArrayLike, PyTree, Shape
 
@@ -27,6 +26,7 @@ from ..transforms.loops import Carry, scan
 from ..transforms.mapping import StateAxes
 from ..variablelib.kinds import RngState
 from .cells import carry_stream
+from .parameters import wrong_rngs
 
 __all__ = ["RNN", "Bidirectional", "RNNBase", "flip_sequences"]
 
@@ -141,7 +141,7 @@ class RNN(Module):
             LiftArgumentError: if the shapes of inputs, carry and lengths do not match.
             CarryTypeError: if the cell changes the type of the carry.
         """
-        stream = carry_stream(rngs.carry.fork() if isinstance(rngs, Rngs) else rngs)
+        stream = carry_stream("RNN", rngs.carry.fork() if isinstance(rngs, Rngs) else rngs)
 
         def make_carry(shape: Shape) -> PyTree:
             return self.cell.initialize_carry(shape, self.rngs if stream is None else stream)
@@ -253,7 +253,7 @@ class Bidirectional(Module):
         self._warn_if_shared()
         return_carry = self.return_carry if return_carry is None else return_carry
         options: Any = {
-            "rngs": self.rngs if rngs is None else carry_stream(rngs),
+            "rngs": self.rngs if rngs is None else carry_stream("Bidirectional", rngs),
             "seq_lengths": seq_lengths,
             "return_carry": return_carry,
             "time_major": self.time_major if time_major is None else time_major,
@@ -281,8 +281,4 @@ def _kept_stream(where: str, rngs: Any) -> RngStream | None:
         return rngs
     if isinstance(rngs, Rngs):
         return rngs.carry.fork()
-    raise LiftArgumentError(
-        f"{where}(rngs=...)",
-        f"expected Rngs, an RNG stream, or a bool, given {shown(rngs)}.",
-        "Pass `rngs=nnx.Rngs(0)`, or leave it out.",
-    )
+    raise wrong_rngs(where, rngs, "an Rngs, an RngStream or a bool", "Pass `rngs=nnx.Rngs(0)`, or leave it out.")

@@ -99,11 +99,9 @@ class SpectralNorm(Module):
         """
         if update_stats is None:
             if self.use_running_average is None:
-                raise LiftArgumentError(
-                    "SpectralNorm",
-                    "`use_running_average` is None and `update_stats` was not given; one of them must be set.",
-                    "Call `train()` or `eval()` of the model, or pass `update_stats=train`.",
-                )
+                what = "`use_running_average` is None in the layer, and `update_stats` in the call."
+                fix = "Call `train()` or `eval()` of the model, or pass `update_stats=train`."
+                raise LiftArgumentError("SpectralNorm", what, fix, option="update_stats")
             update_stats = not self.use_running_average
         for path, param in self._matrices():
             u = _beside("SpectralNorm", self.batch_stats, path, "u")
@@ -123,6 +121,10 @@ class SpectralNorm(Module):
                     f"SpectralNorm, {_text(path)}",
                     f"expected a matrix, given shape {param.shape}.",
                     "Pass `error_on_non_matrix=False` to merge all dimensions but the last.",
+                    variable=_text(path),
+                    option="error_on_non_matrix",
+                    expected="a matrix",
+                    given=param.shape,
                 )
             yield path, param
 
@@ -233,21 +235,17 @@ def _key_beside(stream: RngStream, number: int) -> Array:
 def _beside(where: str, kept: dict[tuple[Any, ...], Any], path: tuple[Any, ...], *name: str) -> Any:
     """Return the variable that is kept for a parameter of the layer."""
     if (*path, *name) not in kept:
-        raise StructureError(
-            where,
-            f"the layer has a new parameter {_text(path)}, which it did not have when this wrapper was made.",
-            f"Make the {where} after the layer has all its parameters.",
-        )
+        what = f"the layer has a new parameter {_text(path)}, which it did not have when this wrapper was made."
+        fix = f"Make the {where} after the layer has all its parameters."
+        raise StructureError(where, what, fix, variable=_text(path))
     return kept[(*path, *name)]
 
 
 def _check_layer(where: str, layer: Any) -> None:
     if not isinstance(layer, Module):
-        raise LiftArgumentError(
-            where,
-            f"expected a module as layer_instance, given {shown(layer)}.",
-            f"Make the layer first: `{where}(nnx.Linear(3, 2, rngs=rngs), rngs=rngs)`.",
-        )
+        what = f"expected a module as layer_instance, given {shown(layer)}."
+        fix = f"Make the layer first: `{where}(nnx.Linear(3, 2, rngs=rngs), rngs=rngs)`."
+        raise LiftArgumentError(where, what, fix, option="layer_instance", expected="a module", given=shown(layer))
 
 
 def _text(path: tuple[Any, ...]) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 import jax
 
 from liftcore import nn
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array
 
 from ..objects.module import Module
 from ..rnglib.streams import Rngs, RngStream
+from .parameters import chosen, wrong_rngs
 
 __all__ = ["Dropout"]
 
@@ -66,7 +67,7 @@ class Dropout(Module):
         if isinstance(rngs, Rngs):
             rngs = rngs[rng_collection]
         if rngs is not None and not isinstance(rngs, RngStream):
-            raise _no_stream(rngs, "an Rngs, an RngStream or None", "Write `Dropout(rate, rngs=nnx.Rngs(0))`.")
+            raise wrong_rngs("Dropout", rngs, "an Rngs, an RngStream or None")
         self.rngs = None if rngs is None else rngs.fork()
 
     @nn.checks_options
@@ -88,15 +89,7 @@ class Dropout(Module):
             LiftArgumentError: if `deterministic` or a stream is missing, the rate is not a probability, an axis does
                 not exist or the inputs are integers.
         """
-        deterministic = self.deterministic if deterministic is None else deterministic
-        if deterministic is None:
-            raise LiftArgumentError(
-                "Dropout",
-                "`deterministic` was given neither to the constructor nor in the call.",
-                "Write `Dropout(..., deterministic=False)` and switch with `model.train()` and `model.eval()`, or call "
-                "`dropout(x, deterministic=...)`.",
-            )
-        if deterministic:
+        if chosen(self, "deterministic", deterministic):
             return inputs
         source = self.rngs if rngs is None else rngs
         return nn.drop(self._drawing(source), inputs, self.rate, self.broadcast_dims, where="Dropout")
@@ -112,12 +105,10 @@ class Dropout(Module):
             if isinstance(source, jax.Array):
                 return source
             if source is None:
-                raise LiftArgumentError(
-                    "Dropout",
-                    "`deterministic` is False, but `rngs` was given neither to the constructor nor in the call.",
-                    "Write `Dropout(rate, rngs=rngs)`, or `dropout(x, rngs=rngs)`.",
-                )
-            raise _no_stream(source, "an Rngs, an RngStream or a key", "Write `dropout(x, rngs=nnx.Rngs(0))`.")
+                what = "`deterministic` is False, but `rngs` was given neither to the constructor nor in the call."
+                fix = "Write `Dropout(rate, rngs=rngs)`, or `dropout(x, rngs=rngs)`."
+                raise LiftArgumentError("Dropout", what, fix, option="rngs")
+            raise wrong_rngs("Dropout", source, "an Rngs, an RngStream or a key")
 
         return draw
 
@@ -130,7 +121,3 @@ class Dropout(Module):
         """
         if deterministic is not None:
             self.deterministic = deterministic
-
-
-def _no_stream(given: Any, expected: str, fix: str) -> LiftArgumentError:
-    return LiftArgumentError("Dropout(rngs=...)", f"expected {expected}, given {shown(given)}.", fix)

@@ -163,11 +163,10 @@ class Dict(Module, MutableMapping[str, Item]):
 
     def __setitem__(self, name: str, value: Item) -> None:
         if not isinstance(name, str):
-            raise StructureError(
-                f"{type(self).__name__}[{name!r}]",
-                f"names must be strings, given {type(name).__name__}.",
-                "Write `str(name)`, or use a plain dict.",
-            )
+            where = f"{type(self).__name__}[{name!r}]"
+            what = f"names must be strings, given {type(name).__name__}."
+            fix = "Write `str(name)`, or use a plain dict."
+            raise StructureError(where, what, fix, expected="strings", given=type(name).__name__)
         setattr(self, name, value)
 
     def __delitem__(self, name: str) -> None:

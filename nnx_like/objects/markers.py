@@ -170,11 +170,9 @@ def hidden_error(where: str, found: Any, holder: Any) -> StructureError:
         holder: the static value that it is in.
     """
     inside = "" if found is holder else f", in a {type(holder).__name__}"
-    return StructureError(
-        where,
-        f"a {type(found).__name__} is in a place where only static values are allowed{inside}.",
-        "Keep it in an attribute, a list, a tuple or a dict, or pass it as an argument that is not static.",
-    )
+    what = f"a {type(found).__name__} is in a place where only static values are allowed{inside}."
+    fix = "Keep it in an attribute, a list, a tuple or a dict, or pass it as an argument that is not static."
+    return StructureError(where, what, fix, expected="static values", given=f"a {type(found).__name__}")
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:

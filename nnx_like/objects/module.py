@@ -134,11 +134,9 @@ class Module(Pytree):
     def _variable(self, kind: type[Variable[Any]], name: str) -> Variable[Any]:
         held = getattr(self, name)
         if type(held) is not kind:
-            raise StructureError(
-                f"{type(self).__name__}.{name}",
-                f"expected a variable of type {kind.__name__}; the attribute is of type {type(held).__name__}.",
-                "Choose another name.",
-            )
+            where = f"{type(self).__name__}.{name}"
+            what = f"expected a variable of type {kind.__name__}; the attribute is of type {type(held).__name__}."
+            raise StructureError(where, what, "Choose another name.", expected=kind.__name__, given=type(held).__name__)
         return held
 
     def set_attributes(
@@ -173,11 +171,7 @@ class Module(Pytree):
                     setattr(module, name, attributes[name])
                     missing.discard(name)
         if missing and raise_if_not_found:
-            raise StructureError(
-                f"{type(self).__name__}.set_attributes",
-                f"no module that the filters match has the attributes {sorted(missing)}.",
-                "Leave them out, or pass `raise_if_not_found=False`.",
-            )
+            raise _no_attributes(f"{type(self).__name__}.set_attributes", missing)
 
     def train(self, **attributes: Any) -> None:
         """Set all modules to training: `deterministic=False` and `use_running_average=False`.
@@ -290,12 +284,14 @@ def with_attributes(node: Node, /, *, only: Any = ..., raise_if_not_found: bool 
 
     made: Node = _changed(node, only, assign)
     if raise_if_not_found and not found.issuperset(attributes):
-        raise StructureError(
-            "with_attributes",
-            f"no module that the filter matches has the attributes {sorted(set(attributes) - found)}.",
-            "Leave them out, or pass `raise_if_not_found=False`.",
-        )
+        raise _no_attributes("with_attributes", set(attributes) - found)
     return made
+
+
+def _no_attributes(where: str, missing: set[str]) -> StructureError:
+    what = f"no module that the filters match has the attributes {sorted(missing)}."
+    fix = "Leave them out, or pass `raise_if_not_found=False`."
+    return StructureError(where, what, fix, option="raise_if_not_found")
 
 
 def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **kwargs: Any) -> Node:
@@ -338,11 +334,9 @@ def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **k
 
     made: Node = _changed(node, only, ask)
     if raise_if_not_found and not used.issuperset(kwargs):
-        raise StructureError(
-            "view",
-            f"no `set_view` of a matching module takes {sorted(set(kwargs) - used)}.",
-            "See `view_info` for the arguments that they take, or pass `raise_if_not_found=False`.",
-        )
+        what = f"no `set_view` of a matching module takes {sorted(set(kwargs) - used)}."
+        fix = "See `view_info` for the arguments that they take, or pass `raise_if_not_found=False`."
+        raise StructureError("view", what, fix, option=min(set(kwargs) - used))
     return made
 
 

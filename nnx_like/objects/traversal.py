@@ -217,7 +217,8 @@ def check_unshared(name: str, tree: Mapping[str, Any]) -> None:
         circular = [path for path in others if path[: len(first)] == first]
         if circular or _holds_variables(shared):
             what = _same(first, (circular or others)[0], shared, "graph=False")
-            raise AliasError(name, what, "Leave that option out, or pass a copy in one of the places: `nnx.clone(…)`.")
+            fix = "Leave that option out, or pass a copy in one of the places: `nnx.clone(…)`."
+            raise AliasError(name, what, fix, option="graph")
 
 
 def check_not_returned(name: str, given: Mapping[str, Any], result: Any) -> None:
@@ -236,7 +237,8 @@ def check_not_returned(name: str, given: Mapping[str, Any], result: Any) -> None
         went = [path for path in paths if path[0] == "result"]
         if came and went and _holds_variables(shared):
             what = _same(went[0], came[0], shared, "graph_updates=False")
-            raise AliasError(name, what, "Leave that option out, or return a copy: `nnx.clone(…)`.")
+            fix = "Leave that option out, or return a copy: `nnx.clone(…)`."
+            raise AliasError(name, what, fix, option="graph_updates")
 
 
 def _repeated(tree: Mapping[str, Any]) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:

@@ -97,11 +97,9 @@ def split_rngs(
     """
     shape = check_shape("split_rngs", splits)
     if squeeze and shape != (1,):
-        raise LiftArgumentError(
-            "split_rngs",
-            f"squeeze=True is only supported for splits=1, given splits={splits}.",
-            "Use `fork_rngs` for new streams of one key.",
-        )
+        what = f"squeeze=True is only supported for splits=1, given splits={splits}."
+        fix = "Use `fork_rngs` for new streams of one key."
+        raise LiftArgumentError("split_rngs", what, fix, option="splits", expected=1, given=splits)
     rules = [(to_predicate(only), () if squeeze else shape)]
 
     def change(value: Any) -> SplitBackups:
@@ -265,11 +263,10 @@ def _check_whole(path: tuple[Any, ...], stream: RngStream) -> None:
     _check_changeable(stream)
     shape = stream.key.get_value().shape
     if shape:
-        raise LiftArgumentError(
-            f"the stream at {path_text(path)}",
-            f"it holds keys of shape {shape}; only a stream with a single key can be split, forked or broadcast.",
-            'Leave it out with a filter, such as `only=nnx.Not("' + stream.tag + '")`, or split it once for all axes.',
-        )
+        where = f"the stream at {path_text(path)}"
+        what = f"it holds keys of shape {shape}; only a stream with a single key can be split, forked or broadcast."
+        fix = 'Leave it out with a filter, such as `only=nnx.Not("' + stream.tag + '")`, or split it once for all axes.'
+        raise LiftArgumentError(where, what, fix, stream=stream.tag, given=f"keys of shape {shape}")
 
 
 def check_shape(where: str, given: Any) -> tuple[int, ...]:
@@ -284,6 +281,9 @@ def check_shape(where: str, given: Any) -> tuple[int, ...]:
             where,
             f"expected a number of keys, or a tuple of one for each axis, given {shown(given)}.",
             "Write `splits=5`, or `splits=(2, 5)`.",
+            option="splits",
+            expected="a number of keys, or a tuple of one for each axis",
+            given=shown(given),
         )
     return shape
 
@@ -473,6 +473,9 @@ def _policy(policy: Any) -> ReseedPolicy:
             "reseed",
             f'policy must be "scalars_only", "match_shape" or a callable, given {shown(policy)}.',
             'Write `policy="match_shape"` for streams that are split.',
+            option="policy",
+            expected='"scalars_only", "match_shape" or a callable',
+            given=shown(policy),
         )
     return _matching
 
@@ -484,8 +487,6 @@ def _matching(path: tuple[Any, ...], key: jax.Array, shape: tuple[int, ...]) -> 
 def _check_scalar(path: tuple[Any, ...], stream: RngStream) -> None:
     shape = stream.key.get_value().shape
     if shape:
-        raise LiftArgumentError(
-            f"reseed of the stream at {path_text(path)}",
-            f"the stream has a non-scalar key, of shape {shape}.",
-            'Write `policy="match_shape"` if its keys should all differ, or give a function as the policy.',
-        )
+        what = f"the stream has a non-scalar key, of shape {shape}."
+        fix = 'Write `policy="match_shape"` if its keys should all differ, or give a function as the policy.'
+        raise LiftArgumentError(f"reseed of the stream at {path_text(path)}", what, fix, option="policy", given=shape)

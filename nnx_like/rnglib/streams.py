@@ -312,11 +312,9 @@ class Rngs(Draws, Pytree):
         streams = dict(self.items())
         found = streams.get(name, streams.get("default"))
         if found is None:
-            raise UnknownStreamError(
-                f"the stream {name!r} of Rngs",
-                f"there is no stream of that name, and no stream 'default'; available streams: {_listed(streams)}.",
-                f"Add it, as in `Rngs({name}=0)`, or add a default, as in `Rngs(0)`.",
-            )
+            what = f"there is no stream of that name, and no stream 'default'; available streams: {_listed(streams)}."
+            fix = f"Add it, as in `Rngs({name}=0)`, or add a default, as in `Rngs(0)`."
+            raise UnknownStreamError(f"the stream {name!r} of Rngs", what, fix, stream=name, available=tuple(streams))
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -405,11 +403,10 @@ def _draw(stream: RngStream) -> jax.Array:
     """Draw a key from a stream, and count it."""
     key, count = stream.key.get_value(), stream.count
     if key.shape:
-        raise LiftArgumentError(
-            f"the stream {stream.tag!r}",
-            f"a key was drawn from a stream that holds keys of shape {key.shape}; a draw needs a single key.",
-            "Draw inside a transformation that maps over these axes, such as `nnx.vmap` with the stream on axis 0.",
-        )
+        where = f"the stream {stream.tag!r}"
+        what = f"a key was drawn from a stream that holds keys of shape {key.shape}; a draw needs a single key."
+        fix = "Draw inside a transformation that maps over these axes, such as `nnx.vmap` with the stream on axis 0."
+        raise LiftArgumentError(where, what, fix, stream=stream.tag, given=f"keys of shape {key.shape}")
     drawn = count.get_value()
     count.set_value(drawn + 1)  # first, since it raises an error if the stream belongs to another trace
     return jax.random.fold_in(key, drawn)
@@ -468,12 +465,10 @@ def check_takes(
     is_by_name = asking_further(predicate) is None and not isinstance(predicate, PathIn)
     if is_by_name or not streams or any(matches(predicate, path, stream) for path, stream in streams):
         return
-    paths = ", ".join(".".join(map(str, path)) or "the given one" for path, _ in streams)
-    raise LiftArgumentError(
-        where,
-        f"the filter {predicate!r} matches no stream (there are: {paths}).",
-        f"Write the name of a stream, {streams[0][1].tag!r}, or a part of one of these paths.",
-    )
+    paths = tuple(".".join(map(str, path)) or "the given one" for path, _ in streams)
+    what = f"the filter {predicate!r} matches no stream (available: {', '.join(paths)})."
+    fix = f"Write the name of a stream, {streams[0][1].tag!r}, or a part of one of these paths."
+    raise LiftArgumentError(where, what, fix, given=repr(predicate), available=paths)
 
 
 def _stream(value: Any, name: str) -> RngStream:
@@ -495,10 +490,11 @@ def _keys(value: Any, tag: str) -> jax.Array:
             return value
         if value.dtype == jnp.uint32 and value.ndim:
             return jax.random.wrap_key_data(value)
+    where = f"the stream {tag!r}"
+    what = f"expected an int, or a key made by `jax.random.key`, given {shown(value)}."
+    fix = f"Write `Rngs({tag}=0)` or `Rngs({tag}=jax.random.key(0))`."
     raise LiftArgumentError(
-        f"the stream {tag!r}",
-        f"Invalid rng value: {shown(value)}, expected an int, or a key made by `jax.random.key`.",
-        f"Write `Rngs({tag}=0)` or `Rngs({tag}=jax.random.key(0))`.",
+        where, what, fix, stream=tag, expected="an int, or a key made by `jax.random.key`", given=shown(value)
     )
 
 

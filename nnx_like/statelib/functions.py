@@ -40,9 +40,9 @@ def _state(state: Any) -> State:
     if isinstance(state, FlatState):
         return state.to_nested_state()
     if not isinstance(state, Mapping) and not hasattr(state, "flat_state"):
-        raise LiftArgumentError(
-            "a state", f"expected a `State`, given {shown(state)}.", "Get one with `nnx.state(model)`."
-        )
+        what = f"expected a `State`, given {shown(state)}."
+        fix = "Get one with `nnx.state(model)`."
+        raise LiftArgumentError("a state", what, fix, expected="a `State`", given=shown(state))
     whole: State = state if hasattr(state, "flat_state") else State(state)
     return whole
 

@@ -126,11 +126,9 @@ def record(node: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
         StructureError: if the object has no such method.
     """
     if not callable(getattr(node, method, None)):
-        raise StructureError(
-            f"tabulate({type(node).__name__})",
-            f"it has no method {method!r}.",
-            "Pass the name of one of its methods: `method=…`.",
-        )
+        what = f"it has no method {method!r}."
+        fix = "Pass the name of one of its methods: `method=…`."
+        raise StructureError(f"tabulate({type(node).__name__})", what, fix, option="method", given=method)
     # A new number gives each run another structure, so that nothing compiled for an earlier run is reused.
     number, recording = next(_numbers), _Recording(keeps)
 

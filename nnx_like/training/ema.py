@@ -88,12 +88,12 @@ class EMA(Pytree):
         averages, new = dict(self.params.flat_state()), dict(_chosen(updates, self.filter).flat_state())
         differing = {path for path in averages.keys() | new.keys() if _shapes(averages, path) != _shapes(new, path)}
         if differing:
-            raise LiftArgumentError(
-                "EMA.update",
+            what = (
                 f"the variables do not match the averages; they differ in "
-                f"{', '.join(sorted(map(path_text, differing)))}.",
-                "Pass a model with the variables that the averages were made of.",
+                f"{', '.join(sorted(map(path_text, differing)))}."
             )
+            fix = "Pass a model with the variables that the averages were made of."
+            raise LiftArgumentError("EMA.update", what, fix, variable=min(map(path_text, differing)))
         wide = dict(self.wide.flat_state())
         for variable in (*averages.values(), *wide.values()):
             variable.check_live()
@@ -131,16 +131,19 @@ def _chosen(params: Any, only: Filter) -> State:
     found: State = state(params, only)
     for path, leaf in found.flat_state():
         if not isinstance(leaf, Variable):
+            where = f"EMA of {path_text(path)}"
+            what = f"expected a Variable, given {shown(leaf)}; `EMA` cannot average a plain array."
+            fix = "Match only variables, as in `EMA(model, decay, only=nnx.Param)`."
             raise LiftArgumentError(
-                f"EMA of {path_text(path)}",
-                f"expected a Variable, given {shown(leaf)}; `EMA` cannot average a plain array.",
-                "Match only variables, as in `EMA(model, decay, only=nnx.Param)`.",
+                where, what, fix, variable=path_text(path), expected="a Variable", given=shown(leaf)
             )
         if any(_has_no_mean(part) for part in jax.tree.leaves(leaf.get_value())):
             raise LiftArgumentError(
                 f"EMA of {path_text(path)}",
                 f"{shown(leaf.get_value())} cannot be averaged.",
                 "Match other variables, as in `EMA(model, decay, only=nnx.Param)`.",
+                variable=path_text(path),
+                given=shown(leaf.get_value()),
             )
     return found
 

@@ -99,11 +99,11 @@ class Metric(Pytree):
 
     def _value(self, kwargs: dict[str, Any], name: str) -> Any:
         if name not in kwargs:
-            raise MetricArgumentError(
-                f"{type(self).__name__}.update",
-                f"expected the keyword argument {name!r}, given {', '.join(kwargs) or 'none'}.",
-                f"Write `metric.update({name}=...)`, or set another argument name: `{type(self).__name__}('loss')`.",
-            )
+            where = f"{type(self).__name__}.update"
+            expected, given = f"the keyword argument {name!r}", ", ".join(kwargs) or "none"
+            what = f"expected {expected}, given {given}."
+            fix = f"Write `metric.update({name}=...)`, or set another argument name: `{type(self).__name__}('loss')`."
+            raise MetricArgumentError(where, what, fix, option=name, expected=expected, given=given)
         return kwargs[name]
 
 
@@ -159,11 +159,10 @@ class Average(Metric):
             self._add(values.sum(), values.size)
             return
         if not is_array(values):
-            raise LiftArgumentError(
-                f"{type(self).__name__}.update",
-                f"If mask is provided, values should be a jax array, given {shown(values)}.",
-                "Pass `jnp.asarray(values)`, or no mask.",
-            )
+            where = f"{type(self).__name__}.update"
+            what = f"with a mask, expected an array of values, given {shown(values)}."
+            fix = "Pass `jnp.asarray(values)`, or no mask."
+            raise LiftArgumentError(where, what, fix, option="mask", expected="an array of values", given=shown(values))
         # Half precision cannot count beyond a few hundred, so the mask is converted as well.
         weights = jnp.broadcast_to(to_reduction_dtype(mask), values.shape)  # so that their sum counts each value
         self._add((to_reduction_dtype(values) * weights).sum(), weights.sum())
@@ -206,11 +205,10 @@ class Accuracy(Average):
 
     def __init__(self, threshold: float | None = None, *args: Any, **kwargs: Any) -> None:
         if not isinstance(threshold, float | None):
-            raise MetricArgumentError(
-                "Accuracy",
-                f"the threshold must be a float, given {shown(threshold)}.",
-                "Write `Accuracy(threshold=0.5)` for two classes, `Accuracy()` for several.",
-            )
+            where = "Accuracy"
+            what = f"the threshold must be a float, given {shown(threshold)}."
+            fix = "Write `Accuracy(threshold=0.5)` for two classes, `Accuracy()` for several."
+            raise MetricArgumentError(where, what, fix, option="threshold", expected="a float", given=shown(threshold))
         self.threshold = threshold
         super().__init__(*args, **kwargs)
 
@@ -229,18 +227,15 @@ class Accuracy(Average):
         threshold = self.threshold
         several = threshold is None
         if logits.ndim != labels.ndim + several:
-            raise LiftArgumentError(
-                "Accuracy.update",
-                f"For {'multi-class' if several else 'binary'} classification, expected logits.ndim==labels.ndim"
-                f"{'+1' if several else ''}, got {logits.ndim} and {labels.ndim}.",
-                "Give one score for each class, or a threshold: `Accuracy(threshold=0.5)`.",
-            )
+            where, expected = "Accuracy.update", f"logits with {labels.ndim + several} axes"
+            what = f"for labels of shape {labels.shape}, expected {expected}, given shape {logits.shape}."
+            fix = "Give one score for each class, or a threshold: `Accuracy(threshold=0.5)`."
+            raise LiftArgumentError(where, what, fix, option="logits", expected=expected, given=logits.shape)
         if labels.dtype not in (jnp.int32, np.int32, np.int64):
-            raise LiftArgumentError(
-                "Accuracy.update",
-                f"labels must be integers, the indices of the classes; given {labels.dtype}.",
-                "Pass `labels.astype(jnp.int32)`.",
-            )
+            where = "Accuracy.update"
+            what = f"labels must be integers, the indices of the classes; given {labels.dtype}."
+            fix = "Pass `labels.astype(jnp.int32)`."
+            raise LiftArgumentError(where, what, fix, option="labels", expected="integers", given=str(labels.dtype))
         guessed = logits.argmax(axis=-1) if threshold is None else logits >= threshold
         super().update(mask=mask, **{self.argname: guessed == labels})
 
@@ -356,9 +351,8 @@ class MultiMetric(Metric):
     def __init__(self, **metrics: Any) -> None:
         taken = [name for name in metrics if hasattr(type(self), name)]
         if taken:
-            raise LiftArgumentError(
-                "MultiMetric", f"{taken[0]!r} is the name of a method.", "Give the metric another name."
-            )
+            what = f"{taken[0]!r} is the name of a method."
+            raise LiftArgumentError("MultiMetric", what, "Give the metric another name.", option=taken[0])
         self._metric_names = tuple(metrics)
         for name, metric in metrics.items():
             setattr(self, name, metric)

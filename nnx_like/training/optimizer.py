@@ -141,16 +141,17 @@ class Optimizer(Pytree, Generic[M]):
         self, model: M, tx: Any, *positional: Any, wrt: Filter = _NOT_GIVEN, graph: bool | None = None
     ) -> None:
         if wrt is _NOT_GIVEN or positional:
-            raise OptimizerArgumentError(
-                type(self).__name__,
-                "`wrt` is required, a filter of the variables to train.",
-                "Write `Optimizer(model, tx, wrt=nnx.Param)`, or use `ModelAndOptimizer(model, tx)`.",
-            )
+            what = "`wrt` is required, a filter of the variables to train."
+            fix = "Write `Optimizer(model, tx, wrt=nnx.Param)`, or use `ModelAndOptimizer(model, tx)`."
+            raise OptimizerArgumentError(type(self).__name__, what, fix, option="wrt")
         if not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
             raise OptimizerArgumentError(
                 type(self).__name__,
                 f"`tx` must be an optax transformation, or an object with `init` and `update`; given {shown(tx)}.",
                 "Write `Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)`.",
+                option="tx",
+                expected="an optax transformation",
+                given=shown(tx),
             )
         if graph is False:
             check_unshared(type(self).__name__, {"model": model})
@@ -204,10 +205,15 @@ class Optimizer(Pytree, Generic[M]):
         """
         grads = kwargs.pop("grads", grads)
         if grads is _NOT_GIVEN:
+            what = "expected the model and the gradients, given only one argument."
+            fix = "Write `optimizer.update(model, grads)`, or use `ModelAndOptimizer`."
             raise OptimizerArgumentError(
                 f"{type(self).__name__}.update",
-                "expected the model and the gradients, given only one argument.",
-                "Write `optimizer.update(model, grads)`, or use `ModelAndOptimizer`.",
+                what,
+                fix,
+                option="grads",
+                expected="the model and the gradients",
+                given="only one argument",
             )
         return self._step(model, grads, kwargs)
 
@@ -326,6 +332,7 @@ def _gradients(grads: Any, wrt: Filter, params: Any) -> Any:
             "Optimizer.update",
             f"the gradients do not match the parameters ({said or 'the pytrees differ'}).",
             "Pass the filter `wrt` of the optimizer to `nnx.grad` too, as in `nnx.DiffState(0, nnx.Param)`.",
+            option="wrt",
         )
     return values
 

@@ -226,9 +226,9 @@ def positional(name: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     bound.apply_defaults()
     if bound.kwargs:
         names = ", ".join(bound.kwargs)
-        raise LiftArgumentError(
-            title(name, f), f"{names} can only be passed by name.", "Bind it first: `functools.partial`."
-        )
+        what = f"{names} can only be passed by name."
+        fix = "Bind it first: `functools.partial`."
+        raise LiftArgumentError(title(name, f), what, fix, option=next(iter(bound.kwargs)))
     last = max([number for number, name in enumerate(bound.arguments) if name in kwargs], default=0)
     return bound.args[: max(len(args), last + 1)]
 
@@ -266,11 +266,9 @@ def numbered(where: str, f: Callable[..., Any], numbers: Any, names: Any) -> tup
 def _check_there(where: str, missing: Collection[Any], names: Sequence[str]) -> None:
     if missing:
         unknown = ", ".join(map(repr, sorted(missing)))
-        raise LiftArgumentError(
-            where,
-            f"there is no argument {unknown}; the function takes ({', '.join(names)}).",
-            "Count from 0, or use one of these names.",
-        )
+        what = f"there is no argument {unknown}; the function takes ({', '.join(names)})."
+        fix = "Count from 0, or use one of these names."
+        raise LiftArgumentError(where, what, fix, given=unknown, available=tuple(names))
 
 
 def check_axes(where: str, specs: Mapping[str, Any], also: Any = None) -> None:
@@ -286,8 +284,6 @@ def check_axes(where: str, specs: Mapping[str, Any], also: Any = None) -> None:
     """
     for axis in specs.values():
         if type(axis) is not int and axis is not None and (also is None or axis is not also):
-            raise LiftArgumentError(
-                where,
-                f"{axis!r} in `in_axes` or `out_axes` is not an axis.",
-                "Give an int, or None for the same value in all elements.",
-            )
+            what = f"{axis!r} in `in_axes` or `out_axes` is not an axis."
+            fix = "Give an int, or None for the same value in all elements."
+            raise LiftArgumentError(where, what, fix, expected="an axis", given=repr(axis))

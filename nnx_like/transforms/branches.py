@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, call_user
+from liftcore.errors import LiftArgumentError, boundary, call_user, shown
 from liftcore.leaves import is_array_like
 
 from ..crossing.groups import Change, Group, Groups, Plain, Ref
@@ -82,7 +82,9 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         LiftArgumentError: if the branches return different structures or types.
     """
     if not branches:
-        raise LiftArgumentError("switch", "there is no branch.", "Give at least one function.")
+        what = f"expected at least one function, given {shown(branches)}."
+        fix = "Pass a list: `nnx.switch(index, [f, g], model)`."
+        raise LiftArgumentError("switch", what, fix, expected="at least one function", given=shown(branches))
     for branch in branches:
         checked("switch", branch)
     return _run(_switch(tuple(branches)), _groups(title("switch", branches[0])), index, operands)
@@ -153,11 +155,9 @@ def _check_agrees(where: str, name: str, types: str, inside: Inside, change: Cha
     traced.append((name, types, inside, change))
     first, expected, _, other = traced[0]
     if types != expected:
-        raise LiftArgumentError(
-            where,
-            f"the branches must return the same structure and types; {first} returns {expected}, and {name} {types}.",
-            "Return the same structure, shapes and dtypes from all branches, with the same or similar objects.",
-        )
+        what = f"the branches must return the same structure and types; {first} returns {expected}, and {name} {types}."
+        fix = "Return the same structure, shapes and dtypes from all branches, with the same or similar objects."
+        raise LiftArgumentError(where, what, fix, expected=expected, given=types)
     if change == other:
         return
     before = _definitions(inside, Change(None, ()))

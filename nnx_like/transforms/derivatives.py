@@ -147,8 +147,7 @@ def _gradient(
 ) -> Callable[..., Any]:
     """Implement `grad` and `value_and_grad`, under the name that errors use."""
     where = checked(name, f)
-    if reduce_axes:
-        raise LiftArgumentError(where, "JAX no longer supports `reduce_axes`.", "Reduce with `jax.lax.psum`.")
+    _check_not_reduced(where, reduce_axes)
     arguments = ChosenArguments(where, argnums, allow_int)
 
     def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:
@@ -214,8 +213,7 @@ def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, r
         LiftArgumentError: if `f` is a bound method, or a differentiated result holds an object.
         TraceContextError: if the function returns or changes an object that is not an argument.
     """
-    if reduce_axes:
-        raise LiftArgumentError("vjp", "JAX no longer supports `reduce_axes`.", "Reduce with `jax.lax.psum`.")
+    _check_not_reduced("vjp", reduce_axes)
     derivative = Derivative("vjp", f, has_aux)
     lifted = _of_all(liftcore.vjp, derivative)
 
@@ -544,3 +542,9 @@ def _by_argument(
         [jax.tree.map(seen, arg, part, is_leaf=is_ref) for arg, part in zip(args, parts[-len(args) :], strict=True)]
     )
     return found[0] if single else found
+
+
+def _check_not_reduced(where: str, reduce_axes: Sequence[Any]) -> None:
+    if reduce_axes:
+        what = "JAX no longer supports `reduce_axes`."
+        raise LiftArgumentError(where, what, "Reduce with `jax.lax.psum`.", option="reduce_axes")

@@ -216,10 +216,11 @@ class ChosenArguments:
                 raise self._error(
                     f"there is no argument {number}; the call has {count} positional arguments.",
                     "Count from 0. Keyword-only arguments cannot be selected.",
+                    number,
                 )
             if prefix[number] is not REST:
                 raise self._error(
-                    f"argument {number} is named twice.", "Name it once; `DiffState` takes a tuple of filters."
+                    f"argument {number} is named twice.", "Name it once; `DiffState` takes a tuple of filters.", number
                 )
             prefix[number] = group
         return tuple(prefix)
@@ -228,12 +229,12 @@ class ChosenArguments:
         try:
             return operator.index(given)
         except TypeError:
-            raise self._error(
-                f"{type(given).__name__} is not an argument number.", "Give an int, a `DiffState`, or several."
-            ) from None
+            what = f"{type(given).__name__} is not an argument number."
+            fix = "Give an int, a `DiffState`, or several."
+            raise self._error(what, fix, type(given).__name__) from None
 
-    def _error(self, what: str, fix: str) -> LiftArgumentError:
-        return LiftArgumentError(self._where, what, fix)
+    def _error(self, what: str, fix: str, given: Any = None) -> LiftArgumentError:
+        return LiftArgumentError(self._where, what, fix, option="argnums", given=given)
 
 
 def bound(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -256,9 +257,9 @@ def _plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     aux = None
     if has_aux:
         if not isinstance(result, tuple | list) or len(result) != 2:
-            raise LiftArgumentError(
-                where, f"expected a pair for `has_aux`, given {shown(result)}.", "Write `return result, aux`."
-            )
+            what = f"expected a pair for `has_aux`, given {shown(result)}."
+            fix = "Write `return result, aux`."
+            raise LiftArgumentError(where, what, fix, option="has_aux", expected="a pair", given=shown(result))
         result, aux = result
     objects = [type(leaf).__name__ for leaf in jax.tree.leaves(result, is_leaf=is_object) if is_object(leaf)]
     if objects:
@@ -478,6 +479,7 @@ def _values_in(where: str, ref: Ref, given: Any, what: str) -> Iterator[tuple[st
             where,
             f"the {what} have unknown paths, {', '.join(unknown)}; {ref!r} has no such variables.",
             "Use the paths of its variables; for a shared variable, the first path.",
+            variable=unknown[0],
         )
     for path, definition in known.items():
         value = pairs.get(path)
@@ -497,5 +499,9 @@ def _pairs_in(where: str, ref: Ref, given: Any, what: str) -> dict[Any, Any]:
     if isinstance(given, Pytree):
         return dict(flatten(given)[1])
     raise LiftArgumentError(
-        where, f"the {what} of {ref!r} are of type {type(given).__name__}.", "Give a `State`, or None for zeros."
+        where,
+        f"the {what} of {ref!r} are of type {type(given).__name__}.",
+        "Give a `State`, or None for zeros.",
+        expected="a `State`",
+        given=type(given).__name__,
     )

@@ -121,7 +121,7 @@ def _words(kept: str, spec: Any) -> str:
     """Return the words that errors put after "is" for a variable with a sharding; `kept` is for one without."""
     if type(spec) is Donation:
         return str(spec)
-    return kept if spec is None else f"with sharding {spec}"
+    return kept if spec is None else f"sharded as {spec}"
 
 
 class JitFunction:
@@ -147,7 +147,7 @@ class JitFunction:
     ) -> None:
         functools.update_wrapper(self, fun)
         self._fun, self._static, self._donated, self._options = fun, static, donated, options
-        kept = "not donated" if any(donated) else "without a sharding"
+        kept = "not donated" if any(donated) else "given no sharding"
         self._groups = Groups(checked("jit", fun), "sharding", functools.partial(_words, kept))
         check_brings_none("jit(", self._groups.where, fun)
         Groups(self._groups.where, "sharding").encode(in_shardings)  # raises errors in them early
@@ -189,11 +189,11 @@ class JitFunction:
         for name, arg in [*dynamic, *((name, arg) for name, arg in kwargs.items() if name not in names)]:
             for path, leaf in jax.tree_util.tree_leaves_with_path(arg, is_leaf=is_object):
                 if not is_object(leaf) and not is_array_like(leaf):
-                    raise LiftArgumentError(
-                        self._groups.where,
-                        f"argument {name!r}{jax.tree_util.keystr(path)} is {shown(leaf)}, which JAX cannot trace.",
-                        f"Make it static: `static_argn{'ums' if isinstance(name, int) else 'ames'}={name!r}`.",
-                    ) from None
+                    where, option = self._groups.where, f"static_argn{'ums' if isinstance(name, int) else 'ames'}"
+                    place, given = f"{name!r}{jax.tree_util.keystr(path)}", shown(leaf)
+                    what = f"argument {place} is {given}, which JAX cannot trace."
+                    fix = f"Make it static: `{option}={name!r}`."
+                    raise LiftArgumentError(where, what, fix, option=option, given=given) from None
 
     @boundary
     def lower(self, *args: Any, **kwargs: Any) -> LoweredFunction:
@@ -319,11 +319,10 @@ def _shardings(jitted: JitFunction, count: int) -> tuple[Any, ...]:
         return (given,) * count
     dynamic = [number for number in range(count) if number not in numbers]
     if len(dynamic) != len(given):
-        raise LiftArgumentError(
-            jitted._groups.where,
-            f"`in_shardings` is for {len(given)} arguments, but {len(dynamic)} arguments are not static.",
-            "Give one sharding for each argument.",
-        )
+        where = jitted._groups.where
+        what = f"the number of `in_shardings` is {len(given)}, but {len(dynamic)} arguments are not static."
+        fix = "Give one sharding for each argument."
+        raise LiftArgumentError(where, what, fix, option="in_shardings", expected=len(dynamic), given=len(given))
     found = dict(zip(dynamic, given, strict=True))
     return tuple([found.get(number) for number in range(count)])
 

@@ -50,11 +50,10 @@ def _carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
     if not any(map(is_object, before)) and not any(is_object(leaf) for _, leaf in pairs):
         return value
     if structure != shape:
-        raise CarryTypeError(
-            where,
-            f"the body got the carry {_outline(given)}, and returned {_outline(value)}.",
-            "Return a carry with the structure of the carry that the body got.",
-        )
+        expected, returned = _outline(given), _outline(value)
+        what = f"the body got the carry {expected}, and returned {returned}."
+        fix = "Return a carry with the structure of the carry that the body got."
+        raise CarryTypeError(where, what, fix, expected=expected, given=returned)
     objects = [(old, ref) for old, ref in zip(before, refs, strict=True)]
     leaves = []
     for number, (path, leaf) in enumerate(pairs):
@@ -63,11 +62,9 @@ def _carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
             if leaf is not old:
                 place = jax.tree_util.keystr(path) or "the value"
                 expected, given = _shown(old, "the"), _shown(leaf, "another")
-                raise StructureError(
-                    f"{where}, {place}",
-                    f"the carry must hold the objects that came in; expected {expected}, given {given}.",
-                    "Return the object that the function got, and change its variables: `nnx.update(old, …)`.",
-                )
+                what = f"the carry must hold the objects that came in; expected {expected}, given {given}."
+                fix = "Return the object that the function got, and change its variables: `nnx.update(old, …)`."
+                raise StructureError(f"{where}, {place}", what, fix, expected=expected, given=given)
             leaf = ref
         leaves.append(leaf)
     return jax.tree.unflatten(structure, leaves)
@@ -276,11 +273,9 @@ def _places_of_carry(where: str, in_axes: Any, out_axes: Any) -> tuple[int | Non
     """Return the positions of the carry among the arguments and the results."""
     taken, given_back = _place(where, "in_axes", in_axes), _place(where, "out_axes", out_axes)
     if (taken is None) != (given_back is None):
-        raise LiftArgumentError(
-            where,
-            f"`Carry` must be in both in_axes={in_axes} and out_axes={out_axes}, or in neither.",
-            "Put `Carry` in both, at the positions of the carry.",
-        )
+        what = f"`Carry` must be in both in_axes={in_axes} and out_axes={out_axes}, or in neither."
+        fix = "Put `Carry` in both, at the positions of the carry."
+        raise LiftArgumentError(where, what, fix, option="out_axes" if given_back is None else "in_axes")
     return taken, given_back
 
 
@@ -292,9 +287,8 @@ def _place(where: str, what: str, axes: Any) -> int | None:
         return None
     places = [number for number, axis in enumerate(axes) if axis is Carry]
     if len(places) > 1:
-        raise LiftArgumentError(
-            where, f"{what}={axes} has {len(places)} carries.", "Carry one argument; it may be a tuple."
-        )
+        fix = "Carry one argument; it may be a tuple."
+        raise LiftArgumentError(where, f"{what}={axes} has {len(places)} carries.", fix, option=what, given=str(axes))
     return places[0] if places else None
 
 
@@ -332,11 +326,10 @@ def _parted(where: str, result: Any, out_axes: Any, place: int | None) -> tuple[
     if place is None:
         return (), result
     if not isinstance(result, (tuple, list)) or len(result) != len(out_axes):
-        raise LiftArgumentError(
-            where,
-            f"out_axes={out_axes} is for {len(out_axes)} results; the body returned a {type(result).__name__}.",
-            "Return a tuple with one value for each of `out_axes`.",
-        )
+        given = f"a {type(result).__name__}" + (f" of {len(result)}" if isinstance(result, (tuple, list)) else "")
+        what = f"out_axes={out_axes} is for {len(out_axes)} results; the body returned {given}."
+        fix = "Return a tuple with one value for each of `out_axes`."
+        raise LiftArgumentError(where, what, fix, option="out_axes", expected=f"{len(out_axes)} results", given=given)
     return result[place], tuple([one for number, one in enumerate(result) if number != place])
 
 
@@ -394,7 +387,8 @@ def remat_scan(
     """
     where = checked("remat_scan", f)
     if not lengths:
-        raise LiftArgumentError(where, "`lengths` is empty.", "Give the length of each loop: `lengths=(4, 5)`.")
+        what = "`lengths` is empty."
+        raise LiftArgumentError(where, what, "Give the length of each loop: `lengths=(4, 5)`.", option="lengths")
     options = {"in_axes": in_axes, "out_axes": Carry, "transform_metadata": transform_metadata}
     f = scan(f, length=lengths[-1], **options)
     for length in reversed(lengths[:-1]):  # a loop compiles its body separately, so `prevent_cse` is not needed

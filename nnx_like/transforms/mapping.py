@@ -172,11 +172,9 @@ def differing(
     found = ["a result with None in `out_axes`"] if None in specs else []
     if objects:
         found.append(f"a new variable of {', '.join(objects)}, with None in `in_axes`,")
-    return LoopInvarianceError(
-        groups.where,
-        f"{' or '.join(found)} differs between {among}.",
-        "Give it an axis, such as 0.",
-    )
+    what = f"{' or '.join(found)} differs between {among}."
+    fix = "Give it an axis, such as 0."
+    return LoopInvarianceError(groups.where, what, fix, option="out_axes" if None in specs else "in_axes")
 
 
 def _each(spec: Any) -> tuple[Any, ...]:
@@ -329,13 +327,12 @@ def shard_map(
         AliasError: when called, if one variable is given with two specs.
     """
     options = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
-    groups = Groups(checked("shard_map", f), "spec")
+    groups = Groups(checked("shard_map", f), "spec", "sharded as {}".format)
     if not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
-        raise LiftArgumentError(
-            groups.where,
-            f"expected a `jax.sharding.Mesh` for `mesh`, given {shown(mesh)}.",
-            "Make one: `jax.make_mesh((2,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))`.",
-        )
+        where = groups.where
+        what = f"expected a `jax.sharding.Mesh` for `mesh`, given {shown(mesh)}."
+        fix = "Make one: `jax.make_mesh((2,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))`."
+        raise LiftArgumentError(where, what, fix, option="mesh", expected="a `jax.sharding.Mesh`", given=shown(mesh))
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
     _check_specs(groups.where, "in_specs", in_specs)
     _check_specs(groups.where, "out_specs", out_specs)
@@ -382,4 +379,7 @@ def _check_specs(where: str, what: str, specs: Any) -> None:
                     where,
                     f"expected a `PartitionSpec` for each part of `{what}`, given {shown(one)}.",
                     "Write `P()` for the same value on all devices, or `P('data')` to split the first axis.",
+                    option=what,
+                    expected="a `PartitionSpec`",
+                    given=shown(one),
                 )

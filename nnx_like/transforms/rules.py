@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of, shown
 from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups, Ref, Still, is_ref, refs_in
@@ -135,7 +135,7 @@ class RuledFunction:
         does, did = [sorted(_at_home(each[1])) for each in (given, expected)]
         what = f"it writes {does}, but the function writes {did}."
         if does == did:
-            what = "it returns another structure than the function, or changes objects differently."
+            what = "it returns a different structure from the function's, or changes objects differently."
         raise LiftArgumentError(
             f"{name_of(rule)}, the rule of {self.where}", what, "Call the function in the rule, or do the same there."
         )
@@ -151,9 +151,9 @@ class RuledFunction:
     def _numbers(self, given: Iterable[int], count: int) -> tuple[int, ...]:
         wrong = [number for number in given if not -count <= number < count]
         if wrong:
-            raise LiftArgumentError(
-                f"{self.where}, nondiff_argnums", f"no argument {wrong[0]}; it takes {count}.", "Count from 0."
-            )
+            where = f"{self.where}, nondiff_argnums"
+            what = f"there is no argument {wrong[0]}; the function takes {count}."
+            raise LiftArgumentError(where, what, "Count from 0.", option="nondiff_argnums", given=wrong[0])
         return tuple(sorted({number % count for number in given}))
 
 
@@ -181,11 +181,8 @@ def _positional(
     given = len(found.args) + (len(found.arguments) if found.kwargs else 0)
     only = [name for name in found.kwargs if _is_by_name(fun, name)]
     if only:
-        raise LiftArgumentError(
-            where,
-            f"{', '.join(only)} is keyword-only, but a rule gets all arguments by position.",
-            "Make it positional in the signature of the function.",
-        )
+        what = f"{', '.join(only)} is keyword-only, but a rule gets all arguments by position."
+        raise LiftArgumentError(where, what, "Make it positional in the signature of the function.", option=only[0])
     found.apply_defaults()
     full = found.args
     for place in range(min(given, len(full)), len(full)):
@@ -209,12 +206,16 @@ def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str
         expected: what the rule has to return, as in a `return` statement.
     """
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise LiftArgumentError(
-            f"{name_of(rule)}, the rule of {where}",
-            f"expected a pair, given {type(given).__name__}.",
-            f"Write `return {expected}`.",
-        )
+        where = f"{name_of(rule)}, the rule of {where}"
+        what = f"expected a pair, given {shown(given)}."
+        raise LiftArgumentError(where, what, f"Write `return {expected}`.", expected="a pair", given=shown(given))
     return given[0], given[1]
+
+
+def _check_no_symbolic_zeros(where: str, symbolic_zeros: bool) -> None:
+    if symbolic_zeros:
+        what = "`symbolic_zeros=True` is not supported."
+        raise LiftArgumentError(where, what, "Remove it.", option="symbolic_zeros")
 
 
 def _by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
@@ -312,8 +313,7 @@ class CustomJvp(RuledFunction):
             The rule.
         """
         check_function(f"defjvp of {self.where}", jvp)
-        if symbolic_zeros:
-            raise LiftArgumentError(f"defjvp of {self.where}", "`symbolic_zeros=True` is not supported.", "Remove it.")
+        _check_no_symbolic_zeros(f"defjvp of {self.where}", symbolic_zeros)
 
         @named(jvp)
         def rule(scope: liftcore.Scope, primals: Any, tangents: Any, moving: Any) -> Any:
@@ -342,9 +342,8 @@ class CustomJvp(RuledFunction):
                 the result, or None where that is zero.
         """
         if self._held:
-            raise LiftArgumentError(
-                f"defjvps of {self.where}", "`nondiff_argnums` names arguments.", "Use `defjvp` instead."
-            )
+            what = "`nondiff_argnums` names arguments."
+            raise LiftArgumentError(f"defjvps of {self.where}", what, "Use `defjvp` instead.", option="nondiff_argnums")
 
         def rule(primals: Any, tangents: Any) -> Any:
             result = self(*primals)
@@ -469,8 +468,7 @@ class CustomVjp(RuledFunction):
         """
         for rule in (fwd, bwd):
             check_function(f"defvjp of {self.where}", rule)
-        if symbolic_zeros:
-            raise LiftArgumentError(f"defvjp of {self.where}", "`symbolic_zeros=True` is not supported.", "Remove it.")
+        _check_no_symbolic_zeros(f"defvjp of {self.where}", symbolic_zeros)
 
         @named(fwd)
         def forward(scope: liftcore.Scope, *args: Any) -> Any:
@@ -508,6 +506,8 @@ class CustomVjp(RuledFunction):
                 where,
                 f"expected a tuple of {count}, one for each differentiated argument, given {what}.",
                 "Write `return (model_cotangent, …)`; None means zero.",
+                expected=f"a tuple of {count}",
+                given=str(what),
             )
         rest = iter(given)
         full = [None if number in numbers else next(rest) for number in range(len(residuals.args))]
@@ -522,11 +522,9 @@ class CustomVjp(RuledFunction):
 
     def _check_chosen(self, where: str, others: Mapping[Any, Any]) -> None:
         if others:
-            raise LiftArgumentError(
-                where,
-                f"there are cotangents for {', '.join(others)}, which no `DiffState` in `nondiff_argnums` selects.",
-                "Leave them out: `del model_cotangent['name']`.",
-            )
+            what = f"there are cotangents for {', '.join(others)}, which no `DiffState` in `nondiff_argnums` selects."
+            fix = "Leave them out: `del model_cotangent['name']`."
+            raise LiftArgumentError(where, what, fix, option="nondiff_argnums")
 
 
 def _check_shapes(where: str, variables: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> None:
@@ -534,9 +532,9 @@ def _check_shapes(where: str, variables: Mapping[Any, Any], kinds: Mapping[Any, 
         expected = jax.tree.map(lambda kind: kind.shape, kinds[DIFFERENTIATED.name, key])
         shape = jax.tree.map(jnp.shape, value)
         if shape != expected:
-            raise LiftArgumentError(
-                where, f"the cotangent for {key} has shape {shape}, not {expected}.", "Give it the variable's shape."
-            )
+            what = f"the cotangent for {key} has shape {shape}, not {expected}."
+            fix = "Give it the variable's shape."
+            raise LiftArgumentError(where, what, fix, variable=key, expected=str(expected), given=shape)
 
 
 def _kinds(values: Mapping[str, Mapping[Any, Any]]) -> Still:

@@ -68,11 +68,9 @@ def register_variable_name(name: str, typ: Any = None, *, overwrite: bool = Fals
     if typ is None:
         return lambda kind: register_variable_name(name, kind, overwrite=overwrite)
     if not overwrite and name in _kinds:
-        raise LiftArgumentError(
-            f"register_variable_name({name!r})",
-            f"the name is already registered for {_kinds[name].__name__}.",
-            "Choose another name, or write `overwrite=True`.",
-        )
+        what = f"the name is already registered for {_kinds[name].__name__}."
+        fix = "Choose another name, or write `overwrite=True`."
+        raise LiftArgumentError(f"register_variable_name({name!r})", what, fix, option="overwrite")
     _kinds[name] = typ
     return typ
 
@@ -98,11 +96,9 @@ def variable_type_from_name(
     if name in _kinds:
         return _kinds[name]
     if not allow_register:
-        raise LiftArgumentError(
-            f"variable_type_from_name({name!r})",
-            "no kind is registered under this name.",
-            "Call `register_variable_name(name, kind)`, or write `allow_register=True`.",
-        )
+        what = "no kind is registered under this name."
+        fix = "Call `register_variable_name(name, kind)`, or write `allow_register=True`."
+        raise LiftArgumentError(f"variable_type_from_name({name!r})", what, fix, option="allow_register")
     return register_variable_name(name, type(name, (base,), {}))
 
 
@@ -125,11 +121,9 @@ def variable_name_from_type(typ: type[Variable[Any]], /, *, allow_register: bool
         if kind is typ:
             return name
     if not allow_register:
-        raise LiftArgumentError(
-            f"variable_name_from_type({typ.__name__})",
-            "this kind has no registered name.",
-            "Call `register_variable_name(name, kind)`, or write `allow_register=True`.",
-        )
+        what = "this kind has no registered name."
+        fix = "Call `register_variable_name(name, kind)`, or write `allow_register=True`."
+        raise LiftArgumentError(f"variable_name_from_type({typ.__name__})", what, fix, option="allow_register")
     register_variable_name(typ.__name__, typ)
     return typ.__name__
 

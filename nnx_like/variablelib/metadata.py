@@ -77,9 +77,9 @@ def without_models(kind: type[Any], metadata: dict[str, Any]) -> dict[str, Any]:
     chosen = _MODELS.keys() & metadata.keys()
     for name in chosen:
         if metadata[name]:
-            raise LiftArgumentError(
-                f"{kind.__name__}({name}={metadata[name]!r})", "this option is not supported.", _MODELS[name]
-            )
+            where = f"{kind.__name__}({name}={metadata[name]!r})"
+            what = "this option is not supported."
+            raise LiftArgumentError(where, what, _MODELS[name], option=name, given=repr(metadata[name]))
     return {name: value for name, value in metadata.items() if name not in chosen} if chosen else metadata
 
 
@@ -332,9 +332,7 @@ def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> Any:
     """
     for name, chosen in (("hijax", hijax), ("ref", ref)):
         if chosen:
-            raise LiftArgumentError(
-                f"var_defaults({name}=True)",
-                "this model of state is not supported.",
-                f"Write `{name}=False`, or leave it out: every transformation changes variables by reference.",
-            )
+            what = "this model of state is not supported."
+            fix = f"Write `{name}=False`, or leave it out: every transformation changes variables by reference."
+            raise LiftArgumentError(f"var_defaults({name}=True)", what, fix, option=name)
     return VarDefaults() if hijax is None and ref is None else _Defaults()

@@ -430,11 +430,10 @@ class Variable(Operators, ByReference, Generic[A]):
             TraceContextError: if the variable was created under another JAX trace.
         """
         if type(other) is not type(self):
-            raise LiftArgumentError(
-                f"copy_from of {type(self).__name__}",
-                f"expected a variable of the same kind, given a {type(other).__name__}.",
-                "Write `variable.value = other.value`, or `variable.update_from_state(other)`.",
-            )
+            where = f"copy_from of {type(self).__name__}"
+            what = f"expected a variable of the same kind, given a {type(other).__name__}."
+            fix = "Write `variable.value = other.value`, or `variable.update_from_state(other)`."
+            raise LiftArgumentError(where, what, fix, expected=type(self).__name__, given=f"a {type(other).__name__}")
         self.update_from_state(other)
 
     def update_from_state(self, variable_state: Variable[A]) -> None:

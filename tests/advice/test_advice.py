@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from liftcore.errors import LiftError
+from tests.advice.facts import check_facts, record_makers
 from tests.advice.rows import Row, fixes, rows
 
 ROOT = Path(__file__).parents[2]
 ROWS = rows()
+STYLES = ("linen_like", "nnx_like", "equinox_like", "pax_like")
 
 WITHOUT_ROW = {
     "Pass a target with shardings, unless the folder is damaged.": "needs an array that does not fit into memory",
@@ -35,10 +37,13 @@ WITHOUT_ROW = {
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_the_program_runs_after_the_edit_that_the_error_asks_for(row: Row) -> None:
+def test_the_program_runs_after_the_edit_that_the_error_asks_for(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    makers = record_makers(monkeypatch)
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of any class; its text is compared
         row.run(row.wrong)
     error = caught.value
+    if isinstance(error, LiftError) and makers[id(error)] in STYLES:
+        check_facts(error)
     whole = isinstance(error, LiftError)
     texts = [error.fix if isinstance(error, LiftError) else str(error), *getattr(error, "__notes__", [])]
     assert row.fix
@@ -53,8 +58,7 @@ def test_the_program_runs_after_the_edit_that_the_error_asks_for(row: Row) -> No
 @pytest.mark.always
 def test_each_fix_has_a_row_or_a_reason_for_having_none() -> None:
     known = {*WITHOUT_ROW, *(row.fix for row in ROWS)}
-    styles = ("liftcore", "linen_like", "nnx_like", "equinox_like", "pax_like")
-    found = set(fixes(path.read_text() for style in styles for path in (ROOT / style).rglob("*.py")))
+    found = set(fixes(path.read_text() for name in ("liftcore", *STYLES) for path in (ROOT / name).rglob("*.py")))
     patterns = {fix: re.compile(fix, re.DOTALL) for fix in found - set(map(re.escape, known))}
     missing = [fix for fix, pattern in patterns.items() if not any(map(pattern.fullmatch, known))]
     assert not missing, "write rows for these fixes"

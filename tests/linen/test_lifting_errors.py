@@ -58,7 +58,9 @@ def test_unknown_method_is_named_beside_those_there_are(lift: Any) -> None:
 
 @lifts
 def test_methods_are_chosen_of_classes_only(lift: Any) -> None:
-    with pytest.raises(LiftArgumentError, match=r"methods: it selects methods of a class, given a function"):
+    with pytest.raises(
+        LiftArgumentError, match=r"methods: it selects methods of a class, but the target is a function"
+    ):
         lift(lambda mdl, x: x, methods=["a"])
 
 

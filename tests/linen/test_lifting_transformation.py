@@ -315,7 +315,9 @@ def test_wrong_targets_and_transforms_say_what_is_expected() -> None:
         nn.transformation(3, [True], [True], [True])  # type: ignore[arg-type]
     with pytest.raises(TransformTargetError, match="given None"):
         nn.lift_with(liftcore.remat)
-    with pytest.raises(LiftArgumentError, match="frozen, methods: it selects methods of a class, given a function"):
+    with pytest.raises(
+        LiftArgumentError, match="frozen, methods: it selects methods of a class, but the target is a function"
+    ):
         frozen(without_gradient, methods="__call__")
     with pytest.raises(LiftArgumentError, match="is not an option"):
         frozen(nn.Dense, methods={"__call__": {"axis": 1}})

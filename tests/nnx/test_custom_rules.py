@@ -353,13 +353,13 @@ def ruled(fwd: Any = None, bwd: Any = lambda residuals, ct: (None, None), **opti
         (lambda: nnx.custom_vjp(nnx.Linear(2, 3, rngs=nnx.Rngs(0)).__call__), "it is a method bound to one Linear"),
         (ruled(lambda model, x: x), "expected a pair"),
         (ruled(lambda model, x: (model.w * x, None)), r"it writes \[\], but the function writes"),
-        (ruled(lambda model, x: ((layer(model, x), x), None)), "another structure than the function"),
+        (ruled(lambda model, x: ((layer(model, x), x), None)), "a different structure from the function"),
         (ruled(bwd=lambda residuals, ct: (None,)), "expected a tuple of 2"),
         (ruled(bwd=lambda residuals, ct: None), "given NoneType"),
         (ruled(bwd=lambda residuals, ct: (X, None)), "cotangents of Dict are of type"),
         (ruled(bwd=lambda residuals, ct: ({"v": X}, None)), "the cotangents have unknown paths, v"),
         (ruled(bwd=lambda residuals, ct: ({"w": XS}, None)), r"has shape \(5, 2\), not \(2,\)"),
-        (ruled(nondiff_argnums=(2,)), "no argument 2; it takes 2"),
+        (ruled(nondiff_argnums=(2,)), "no argument 2; the function takes 2"),
     ],
 )
 def test_errors_say_what_to_do(call: Any, text: str) -> None:

@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "no_function": (lambda: nnx.jit(3), ["jit", "expected a function"]),
     "shardings_for_another_number": (
         lambda: nnx.jit(lambda a, b: a, in_shardings=(None,))(X, X),
-        ["in_shardings", "1 arguments", "2 arguments are not static"],
+        ["in_shardings", "is 1", "2 arguments are not static"],
     ),
     "carried_variable_changes_type": (
         lambda: nnx.scan(lambda model, x: also((model, x), model.n.set_value(jnp.ones(2))))(Model(), X),
@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "two_specs": (
         lambda: nnx.shard_map(lambda a, b: 0, mesh=mesh(), in_specs=(P(), P("data")), out_specs=P())(MODEL, MODEL),
-        ["[1].n", "[0].n", f"with spec {P()}", f"with spec {P('data')}"],
+        ["[1].n", "[0].n", f"sharded as {P()}", f"sharded as {P('data')}"],
     ),
     "carry_is_an_output_too": (
         lambda: nnx.scan(lambda c, x: (c, c))(Model(), X),

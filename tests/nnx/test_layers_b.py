@@ -91,7 +91,7 @@ LINEAR = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
         (lambda: nnx.MultiHeadAttention(2, 4, num_kv_heads=4, rngs=rngs()), "cannot share num_kv_heads=4"),
         (lambda: nnx.RNN(jnp.tanh), "expected a layer, given"),
         (lambda: nnx.RNN(LINEAR), "another module with `num_feature_axes`"),
-        (lambda: nnx.RNN(cell(), rngs=3), "RNN(rngs=...): expected Rngs"),  # type: ignore[arg-type]
+        (lambda: nnx.RNN(cell(), rngs=3), "RNN(rngs=...): expected an Rngs"),  # type: ignore[arg-type]
         (lambda: nnx.Bidirectional(nnx.RNN(cell()), 3), "Bidirectional, backward_rnn: expected a layer"),  # type: ignore[arg-type]
     ],
 )
@@ -128,7 +128,7 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: [layer := decoding(1), layer(X[:, :1]), layer(X[:, :1])], "call `init_cache` with a shape of the"),
         (lambda r: nnx.view(attention(), decode=True, batch_size=2), "a cache needs both"),
         (lambda r: cell().initialize_carry((2, 4)), "no stream to draw a key for the first carry from"),
-        (lambda r: cell().initialize_carry((2, 4), 3), "expected Rngs or an RNG stream, given 3"),
+        (lambda r: cell().initialize_carry((2, 4), 3), "expected an Rngs or an RngStream, given 3"),
         (lambda r: cell().initialize_carry((), r), "of shape (*batch, in_features), given a scalar"),
         (lambda r: cell()(jnp.ones((1, 3)), X[:, 0]), "expected a carry of shape (2, 3)"),
         (lambda r: nnx.LSTMCell(4, 3, rngs=r)(jnp.ones((2, 3)), X[:, 0]), "expected a carry of shape ((2, 3), (2, 3))"),

@@ -107,7 +107,7 @@ MISUSES: dict[str, tuple[Any, str]] = {
         lambda: nnx.merge(nnx.graphdef(Layer()), {"w": Theirs(), "mean": 0}),
         r"merge: the value for w is a variable of another library, .*\.Theirs\.",
     ),
-    "no branches": (lambda: nnx.switch(0, [], Layer()), "switch: there is no branch. Give at least one function"),
+    "no branches": (lambda: nnx.switch(0, [], Layer()), "switch: expected at least one function, given"),
 }
 
 
