@@ -95,7 +95,7 @@ def _function(name: str) -> str:
 
 
 def _option(lift: str, name: str) -> str:
-    return _OPTIONS.get(lift, {}).get(name, name)
+    return _OPTIONS.get(lift.partition("(")[0], {}).get(name, name)  # the lift of a rule names the function too
 
 
 def add_to_fix(error: LiftError, advice: str) -> None:
