@@ -75,10 +75,23 @@ class Config:
         """
         where = f"config.update({name!r}, {value!r})"
         if name not in _FLAGS:
-            raise LiftArgumentError(where, f"there is no such flag (flags: {', '.join(_FLAGS)}).", "Correct the name.")
+            raise LiftArgumentError(
+                where,
+                f"there is no such flag (flags: {', '.join(_FLAGS)}).",
+                "Correct the name.",
+                given=name,
+                available=_FLAGS,
+            )
         flag = _FLAGS[name]
         if flag.fixed and value != flag.value:
-            raise LiftArgumentError(where, f"it is {flag.value} here: {flag.reason}.", "Remove this line.")
+            raise LiftArgumentError(
+                where,
+                f"it is {flag.value} here: {flag.reason}.",
+                "Remove this line.",
+                option=name,
+                given=value,
+                expected=flag.value,
+            )
 
     @contextlib.contextmanager
     def temp_flip_flag(self, var_name: str, var_value: bool) -> Iterator[None]:

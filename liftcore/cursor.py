@@ -107,14 +107,18 @@ class Cursor(Generic[A]):
     def __setitem__(self, key: Any, value: Any) -> None:
         if not _is_container(self._value):
             what = f"{shown(self._value)} is not a container, so its items cannot be edited."
-            raise LiftArgumentError(self._where(), what, "Set the whole; for an array, `.set(array.at[…].set(…))`.")
+            raise LiftArgumentError(
+                self._where(), what, "Set the whole; for an array, `.set(array.at[…].set(…))`.", given=self._value
+            )
         self._assign(self._step_to(key, field=False), value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _fields(self._value):
             fields = ", ".join(_fields(self._value)) or "none"
             what = f"{shown(self._value)} has no field {name!r} (its fields: {fields})."
-            raise LiftArgumentError(self._where(), what, f"Write `[{name!r}]` for an item.")
+            raise LiftArgumentError(
+                self._where(), what, f"Write `[{name!r}]` for an item.", given=name, available=_fields(self._value)
+            )
         self._assign(_Step(name, True), value)
 
     def set(self, value: Any) -> Any:
@@ -169,7 +173,7 @@ class Cursor(Generic[A]):
         places = [one._path() for one in found[:4]]
         what = f"the condition holds at {len(found)} places ({', '.join(places)})." if found else "nothing fulfils it."
         fix = "Match more of the path, or use `find_all`." if found else "Paths have the form `layers/0/kernel`."
-        raise CursorFindError(f"find {self._where()}", what, fix)
+        raise CursorFindError(f"find {self._where()}", what, fix, given=len(found))
 
     def find_all(self, cond_fn: Callable[[str, Any], bool]) -> Iterator[Cursor[Any]]:
         """Yield the cursors at all values below that satisfy a condition.
@@ -216,7 +220,7 @@ class Cursor(Generic[A]):
             more = f" and {len(names) - 10} more" if len(names) > 10 else ""
             what = f"there is no item {step.key!r} (items: {', '.join(names[:10]) or 'none'}{more})."
             fix = f"Give one of these names, or add the item: `[{step.key!r}] = …`."
-            raise CursorFindError(self._where(), what, fix) from None
+            raise CursorFindError(self._where(), what, fix, given=step.key) from None
 
     def _at(self, step: _Step, value: Any, assigned: bool) -> Cursor[Any]:
         child: Cursor[Any] = Cursor.__new__(Cursor)
@@ -235,13 +239,13 @@ class Cursor(Generic[A]):
         if not isinstance(self._value, list | tuple):
             if not isinstance(self._value, Mapping):
                 what = f"{shown(self._value)} has fields, not items."
-                raise LiftArgumentError(self._where(), what, f"Write `.{key}`.")
+                raise LiftArgumentError(self._where(), what, f"Write `.{key}`.", given=self._value)
             return _Step(key, False)
         try:
             index = range(len(self._value))[operator.index(key)]
         except (IndexError, TypeError):
             what = f"there is no item {key!r}, but {len(self._value)} items, counted from 0."
-            raise CursorFindError(self._where(), what, "Give the index of one of them.") from None
+            raise CursorFindError(self._where(), what, "Give the index of one of them.", given=key) from None
         fields = _fields(self._value)
         return _Step(fields[index], True) if fields else _Step(index, False)
 

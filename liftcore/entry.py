@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from .errors import InvalidRngError, LazyInitError, boundary, check_function, hide_frames, note_call
+from .errors import Expected, InvalidRngError, LazyInitError, boundary, check_function, hide_frames, note_call
 from .pipeline.splitting import Prologue, trace
 from .scopes.observers import OBSERVERS
 from .scopes.scope import Scope
@@ -115,7 +115,7 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> tuple[Any, Variables]:
         try:
             if rngs is None:
-                raise InvalidRngError("init", "expected a PRNG key, given None.", "Pass one: `jax.random.key(0)`.")
+                raise InvalidRngError("init", Expected("a PRNG key", given=rngs), "Pass one: `jax.random.key(0)`.")
             with Scope({}, rngs, mutable, initializing=True).temporary() as root:
                 result = _run("liftcore.init", fn, root, True, args, kwargs)
                 return result, {name: found for name, found in root.mutable_variables().items() if found}
@@ -178,6 +178,7 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
                     f'"{path_text(path)}"',
                     "its initial value depends on the values of an argument that is given as a shape only.",
                     "Pass an array for that argument, or call `init`.",
+                    variable=path_text(path),
                 )
         prologue = Prologue(traced, traced.leaves((rngs, arrays, None)))
         prologue.make()

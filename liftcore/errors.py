@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from ._compat import callers, users_part
+from .texts import detached
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -52,12 +53,15 @@ def shown(value: Any) -> str:
         if str(dtype).startswith("key<"):
             return f"PRNG keys of shape {shape}" if shape else "a PRNG key"
         return f"a {dtype}[{','.join(map(str, shape))}] array"
+    if isinstance(value, jax.numpy.dtype):
+        return value.name
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"the function {value.__qualname__.rpartition('<locals>.')[2]}"
     text = repr(value)
-    return text if len(text) <= 40 and "\n" not in text else f"a {type(value).__name__}"
+    longest = 80 if isinstance(value, tuple | list) else 40
+    return text if len(text) <= longest and "\n" not in text else f"a {type(value).__name__}"
 
 
 def name_of(fn: Any) -> str:
@@ -71,22 +75,10 @@ def name_of(fn: Any) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def note_call(
-    error: TypeError, where: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
+def note_call(error: TypeError, where: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Add to Python's error about a wrong call how a function of a user was called, and what it takes.
 
     Call this in the `except` around the call. If the function began to run, nothing is added: the error is its own.
-
-    Example:
-        >>> def of_jax(x):
-        ...     return x
-        >>> try:
-        ...     of_jax("the scope", 2)
-        ... except TypeError as error:
-        ...     note_call(error, "remat at /", of_jax, ("the scope", 2), {})
-        ...     print(*error.__notes__)
-        remat at /: the call is `of_jax('the scope', 2)`, but `of_jax` takes `(x)`. Call it with what it takes, or ...
 
     Args:
         error: Python's error.
@@ -122,10 +114,6 @@ def call_user(where: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
 def bind_user(where: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
     """Bind arguments to the parameters of a function of a user; a wrong call gets a note, as in `call_user`.
 
-    Example:
-        >>> bind_user("double at /", lambda x, times=2: times * x, 21).args
-        (21,)
-
     Args:
         where: the place that the note names.
         fn: the function.
@@ -139,9 +127,7 @@ def bind_user(where: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
         raise
 
 
-def _add_call(
-    error: TypeError, where: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
+def _add_call(error: TypeError, where: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     signature = refused(fn, args, kwargs)
     if signature is None:  # It takes them, so JAX has hidden that it began to run.
         return
@@ -155,12 +141,8 @@ def _add_call(
     error.add_note(f"{where}: {what} Call it with what it takes, or write `{line}`.")
 
 
-def refused(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.Signature | None:
+def refused(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.Signature | None:
     """Return the signature of a function if it does not take these arguments; None if it does, or has no signature.
-
-    Example:
-        >>> refused(lambda x: x, (1, 2), {}), refused(lambda x: x, (1,), {})
-        (<Signature (x)>, None)
 
     Args:
         fn: the function.
@@ -281,6 +263,7 @@ def wording(style: Callable[[Words], Words]) -> Callable[[Words], Words]:
 
 _WRITTEN: dict[str, str] = {"apply": "liftcore.apply(fn)", "with_partitioning": "with_partitioning"}
 _styles: list[Callable[[Words], Words]] = []
+_rewording: list[Callable[[LiftError], None]] = []
 
 
 def rewords(reword: Callable[[LiftError], None]) -> Callable[[LiftError], None]:
@@ -294,18 +277,31 @@ def rewords(reword: Callable[[LiftError], None]) -> Callable[[LiftError], None]:
     return reword
 
 
-_rewording: list[Callable[[LiftError], None]] = []
+class Expected(NamedTuple):
+    """What was expected, and what was given instead: an error makes a sentence of them, and has them as facts.
+
+    Example:
+        >>> print(LiftError("my_layer", Expected("a positive number", given=-1), "Pass `size=4`.", option="size"))
+        my_layer: expected a positive number as `size`, given -1. Pass `size=4`.
+
+    Attributes:
+        expected: what was expected, in words.
+        given: the value that was given.
+    """
+
+    expected: str
+    given: Any
 
 
 class LiftError(Exception):
     """Base of all errors that liftcore raises when it is used incorrectly.
 
-    Its text is for readers, and its attributes have the same facts for tools. Facts that do not apply, or that are not
-    known, are None. Copies and pickles keep them.
+    Its text is for readers, and its attributes have the same facts for tools; those that do not apply are None. Copies
+    and pickles keep them, and none keeps an array, a scope or another object alive.
 
     Args:
         where: the path, with the names of lifts, such as `param "kernel" at /vmap(mlp)/Dense_0`.
-        what: what is wrong: what was found and what was expected.
+        what: what is wrong: a sentence, or what was expected.
         fix: what to write instead.
         **facts: some of the attributes below.
 
@@ -314,8 +310,8 @@ class LiftError(Exception):
         collection: the collection that the error is about.
         stream: the name of the RNG stream.
         option: the argument of a function or a transformation that has a wrong value, or that would help.
-        given: what was given, in words, such as `a float32[2,3] array`.
-        expected: what was expected.
+        given: what was given: plain data as they are, an array as its `jax.ShapeDtypeStruct`, the rest in words.
+        expected: what was expected, as a value or in words.
         available: the names that exist.
     """
 
@@ -323,23 +319,35 @@ class LiftError(Exception):
     collection: str | None = None
     stream: str | None = None
     option: str | None = None
-    given: str | None = None
-    expected: str | None = None
+    given: Any = None
+    expected: Any = None
     available: tuple[str, ...] | None = None
 
-    def __init__(self, where: str, what: str, fix: str, **facts: Any) -> None:
+    def __init__(self, where: str, what: str | Expected, fix: str, **facts: Any) -> None:
+        facts = {name: fact for name, fact in facts.items() if fact is not None}
+        facts |= what._asdict() if isinstance(what, Expected) else {}
+        if "available" in facts:
+            facts["available"] = (*map(str, facts["available"]),)
         assert facts.keys() <= LiftError.__annotations__.keys(), "an error has no other facts"
-        self.where, self.what, self.fix = where, what, fix
-        vars(self).update(facts)
+        vars(self).update({name: detached(fact, shown) for name, fact in facts.items()})
         self.variable = self.variable and words().path(self.variable)
         lift = where.rpartition(" in ")[2].partition("(")[0]
         self.option = self.option and (words().option(lift, self.option) or None)
+        if isinstance(what, Expected):
+            named = f" as `{self.option}`" if self.option and facts["option"] not in where else ""
+            what = f"expected {what.expected}{named}, given {shown(what.given)}."
+        self.where, self.what, self.fix = where, what, fix
         for reword in _rewording:
             reword(self)
         super().__init__(self.where, self.what, self.fix)
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} {self.fix}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that apply, by the names of the attributes."""
+        return {name: fact for name in LiftError.__annotations__ if (fact := getattr(self, name)) is not None}
 
 
 class InvalidScopeError(LiftError, ValueError):
@@ -459,16 +467,11 @@ class NotSharedWarning(UserWarning):
 def no_function(where: str, given: Any) -> LiftArgumentError:
     """Return the error for a value that was passed as a function but cannot be called.
 
-    Example:
-        >>> print(no_function("liftcore.apply", 3))
-        liftcore.apply: expected a function, given 3. Give the function itself, which is called later.
-
     Args:
         where: the place that the error names.
         given: the value.
     """
-    what = f"expected a function, given {shown(given)}."
-    return LiftArgumentError(where, what, "Give the function itself, which is called later.")
+    return LiftArgumentError(where, Expected("a function", given), "Give the function itself, which is called later.")
 
 
 def check_function(where: str, given: Any) -> None:
@@ -557,10 +560,7 @@ def boundary(fn: _F) -> _F:
     Where a `try` is in place already, write `hide_frames` in it instead, which saves a call.
 
     Example:
-        >>> @boundary
-        ... def twice(fn, x):
-        ...     return fn(fn(x))
-        >>> twice(lambda x: x + 1, 40)
+        >>> boundary(lambda fn, x: fn(fn(x)))(lambda x: x + 1, 40)
         42
 
     Args:

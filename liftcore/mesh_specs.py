@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 from jax.sharding import PartitionSpec
 
-from .errors import LiftArgumentError, shown
+from .errors import Expected, LiftArgumentError
 
 __all__ = [
     "LogicalRules",
@@ -303,9 +303,7 @@ def _check_pairs(rules: LogicalRules) -> None:
         return
     given = list(rules.items()) if isinstance(rules, Mapping) else [("embed", None), ("mlp", "model")]
     raise LiftArgumentError(
-        "rules",
-        f"expected pairs of a logical name and a mesh axis, given {shown(rules)}.",
-        f"Write a list of pairs: `{given}`.",
+        "rules", Expected("pairs of a logical name and a mesh axis", given=rules), f"Write a list of pairs: `{given}`."
     )
 
 

@@ -24,7 +24,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from . import struct
 from .caches import bounded
-from .errors import LiftArgumentError, shown
+from .errors import Expected, LiftArgumentError
 from .texts import path_text
 from .typing import PyTree
 
@@ -219,6 +219,7 @@ def _from_front(box: AxisMetadata, index: int) -> int:
             type(box).__name__,
             f"axis {index} counts from the end, but the arrays in the box have {sorted(ranks)} dimensions.",
             "Count the axis from the front.",
+            given=index,
         )
     return index + ranks.pop()
 
@@ -284,6 +285,9 @@ class Partitioned(struct.PyTreeNode, AxisMetadata):
                 type(self).__name__,
                 f"the box (names: {self.names}) calls axis {index} {found!r}, but the lift calls it {name!r}.",
                 f"Give the lift `metadata_params={{PARTITION_NAME: {found!r}}}`, or variables that its `init` created.",
+                option="metadata_params",
+                given=name,
+                expected=found,
             )
         return self.replace(names=(*self.names[:index], *self.names[index + 1 :]))
 
@@ -379,7 +383,7 @@ def get_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | None = None) ->
 
     if not isinstance(mesh, Mesh | AbstractMesh):
         fix = 'Pass the mesh second: `get_sharding(variables, jax.make_mesh((8,), ("data",)), rules)`.'
-        raise LiftArgumentError("get_sharding", f"expected a jax.sharding.Mesh, given {shown(mesh)}.", fix)
+        raise LiftArgumentError("get_sharding", Expected("a jax.sharding.Mesh", given=mesh), fix)
     rules, found = (None, []) if rules is None else check_rules(rules, mesh)
 
     def sharding(path: Any, leaf: Any) -> Sharding | None:

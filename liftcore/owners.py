@@ -155,9 +155,7 @@ def check_maker(where: str, make: Any, given: str, line: str = "") -> None:
     if style is None or (isinstance(make, type) and style.given == given):
         return
     line = line if line and style.given == given else style.in_scope
-    raise WrongStyleError(
-        where, f"expected a function of `{given}`, given {_described(make, style)}.", _fix(make, f"`{line}`")
-    )
+    raise _wrong(where, f"a function of `{given}`", make, style, _fix(make, f"`{line}`"))
 
 
 def call_maker(where: str, make: Any, given: str, *args: Any, **kwargs: Any) -> Any:
@@ -201,6 +199,7 @@ def check_made(where: str, made: Any, expected: str) -> None:
             where,
             f"expected {expected or 'a pytree'}, but the function made {_described(made, style)}.",
             _fix(made, f"`{style.in_scope}`") if style else "Return a module from the function.",
+            expected=expected or "a pytree",
         )
 
 
@@ -224,8 +223,12 @@ def check_function_of_scope(where: str, fn: Any, makes: str = "") -> None:
     fix = _fix(fn, line)
     if style.noun == makes and not isinstance(fn, type):
         fix = f"It is {makes} already: use it without `{where}`. To keep its variables in a scope, write {line}."
-    what = f"expected a function of a scope or a Linen-style module, given {_described(fn, style)}."
-    raise WrongStyleError(where, what, fix)
+    raise _wrong(where, "a function of a scope or a Linen-style module", fn, style, fix)
+
+
+def _wrong(where: str, expected: str, value: Any, style: Style | None, fix: str) -> WrongStyleError:
+    given = _described(value, style)
+    return WrongStyleError(where, f"expected {expected}, given {given}.", fix, expected=expected, given=given)
 
 
 def _fix(value: Any, line: str) -> str:

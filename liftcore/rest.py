@@ -17,7 +17,7 @@ import jax
 
 from .caches import bounded
 from .cycles import check_finite
-from .errors import LiftArgumentError, raise_interrupt
+from .errors import Expected, LiftArgumentError, raise_interrupt
 from .leaves import Others, is_traceable
 from .statics import Undescribed, snapshot, static_key
 
@@ -117,6 +117,7 @@ class Rest:
                 "Rest.join",
                 f"expected arrays in place of the `*` in {self}, given the structure {given}.",
                 "Pass the pytree that `split_static` returned with it, or a result of the same structure.",
+                given=given,
             ) from error
         return self.unflatten(list(itertools.compress(parts, self._others.chosen)))
 
@@ -139,7 +140,7 @@ class Rest:
         if len(arrays) != places:
             raise LiftArgumentError(
                 "Rest.unflatten",
-                f"expected {places} arrays, given {len(arrays)}.",
+                Expected(f"{places} arrays", given=len(arrays)),
                 "Pass one array for each star in its text.",
             )
         return self._join(arrays)

@@ -20,7 +20,7 @@ import numpy as np
 from jax.extend.core.primitives import random_fold_in_p
 
 from .caches import bounded
-from .errors import InvalidRngError, shown
+from .errors import Expected, InvalidRngError
 
 DEFAULT = "params"
 """The stream for a single key, and the stream to draw from if a stream was not given."""
@@ -132,15 +132,13 @@ def streams(rngs: Any) -> dict[str, Any]:
         if not is_key(key):
             raise InvalidRngError(
                 f'rngs["{name}"]',
-                f"expected one PRNG key, given {shown(key)}.",
+                Expected("one PRNG key", given=key),
                 f'Pass a key, such as `rngs={{"{name}": jax.random.key(0)}}`; to `init` it comes first.',
                 stream=name,
                 option="rngs",
-                given=shown(key),
-                expected="a PRNG key",
             )
         if not isinstance(name, str):
             raise InvalidRngError(
-                "rngs", f"expected names of streams, given {shown(name)}.", 'Name it: {"params": jax.random.key(0)}.'
+                "rngs", Expected("names of streams", given=name), 'Name it: {"params": jax.random.key(0)}.'
             )
     return dict(named)

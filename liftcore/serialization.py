@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .errors import SerializationError
+from .errors import Expected, SerializationError
 from .frozen_dict import FrozenDict
 from .leaves import is_number, is_numpy
 from .meta import AxisMetadata
@@ -98,7 +98,9 @@ def _named(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
     named = dict(pairs)
     if len(named) < len(pairs):
         twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
-        raise StateError(f"several keys are written as {twice[0]!r}.", "Use keys that differ as strings.")
+        raise StateError(
+            f"several keys are written as {twice[0]!r}.", "Use keys that differ as strings.", given=twice[0]
+        )
     return named
 
 
@@ -175,7 +177,7 @@ def _rebuild_key(target: Any, new: dict[str, Any]) -> Any:
         raise StateError(what, "Restore a key that to_bytes wrote.") from error
     if key.dtype != target.dtype:
         what = f"expected a random key of type {target.dtype}, found one of type {key.dtype}."
-        raise StateError(what, f"Make the target's key with impl={impl!r}.")
+        raise StateError(what, f"Make the target's key with impl={impl!r}.", given=key.dtype, expected=target.dtype)
     return key
 
 
@@ -217,7 +219,7 @@ def register_serialization_state(
     """
     if not override and (ty in _HOOKS or ty in _RULES):
         raise SerializationError(
-            f"type {ty.__name__}", "it is already registered.", "Pass override=True to replace it."
+            f"type {ty.__name__}", "it is already registered.", "Pass override=True to replace it.", option="override"
         )
     _HOOKS[ty] = ty_to_state_dict, ty_from_state_dict
 
@@ -312,7 +314,12 @@ def _check_names(target: Any, children: dict[str, Any], state: Any) -> None:
         if isinstance(target, AxisMetadata) and _kind(state) == _KINDS[0]:
             what = f"the target has axis metadata here ({kind}), but what was saved is {_KINDS[0]} without it."
             raise StateError(what, "Restore into `unbox(target)`, and put the metadata back with `replace_boxed`.")
-        raise StateError(f"expected a dict for the {kind} here, found {_kind(state)}.", _SAME_STRUCTURE)
+        raise StateError(
+            f"expected a dict for the {kind} here, found {_kind(state)}.",
+            _SAME_STRUCTURE,
+            given=_kind(state),
+            expected="a dict",
+        )
     missing, extra = [n for n in children if n not in state], [n for n in state if n not in children]
     if missing or extra:
         lacks = f"lacks {_listed(missing)}" if missing else ""
@@ -333,7 +340,7 @@ def _check_leaf(target: Any, state: Any) -> None:
         fix = "Restore into the boxed variables that `init` returned, and `unbox` the result."
         raise StateError(what, fix)
     if found != expected:
-        raise StateError(f"expected {expected}, found {found}.", _SAME_STRUCTURE)
+        raise StateError(f"expected {expected}, found {found}.", _SAME_STRUCTURE, given=found, expected=expected)
 
 
 def _listed(names: Iterable[Any]) -> str:
@@ -424,8 +431,9 @@ def msgpack_restore(encoded_pytree: bytes | bytearray | memoryview, *, copy: boo
         SerializationError: if the bytes do not have the form that `msgpack_serialize` writes.
     """
     if not isinstance(encoded_pytree, bytes | bytearray | memoryview):
-        what = f"expected bytes, found a value of type {type(encoded_pytree).__name__}."
-        raise SerializationError("msgpack", what, "Pass bytes from msgpack_serialize.")
+        raise SerializationError(
+            "msgpack", Expected("bytes", given=encoded_pytree), "Pass bytes from msgpack_serialize."
+        )
     view = memoryview(encoded_pytree).toreadonly()
     if not view.c_contiguous:
         raise SerializationError("msgpack", "the bytes are not contiguous in memory.", "Pass bytes(...) of them.")

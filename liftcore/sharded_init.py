@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .errors import LiftArgumentError, boundary, check_function, shown
+from .errors import Expected, LiftArgumentError, boundary, check_function
 from .leaves import is_numpy
 from .mesh_specs import LogicalRules, check_rules
 from .meta import get_sharding
@@ -65,7 +65,7 @@ def init_sharded(init_fn: Callable[..., Any], mesh: Mesh, rules: LogicalRules | 
     check_function("init_sharded", init_fn)
     if not isinstance(mesh, Mesh):
         fix = 'Pass the mesh second: `init_sharded(model, jax.make_mesh((8,), ("data",)), rules)`.'
-        raise LiftArgumentError("init_sharded", f"expected a jax.sharding.Mesh, given {shown(mesh)}.", fix)
+        raise LiftArgumentError("init_sharded", Expected("a jax.sharding.Mesh", given=mesh), fix)
     if rules is not None:
         check_rules(rules, mesh)
     return ShardedInit(init_fn, mesh, rules)
@@ -210,7 +210,7 @@ class _Plan(NamedTuple):
 def _no_out_sharding(error: ValueError) -> LiftArgumentError:
     what = f"`init_fn` runs on Auto axes, but it uses `out_sharding=`, for which JAX requires Explicit axes: {error}"
     fix = "In a module, write `out_sharding=None if self.is_initializing() else …`."
-    return LiftArgumentError("init_sharded", what, fix)
+    return LiftArgumentError("init_sharded", what, fix, option="out_sharding")
 
 
 def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:

@@ -172,16 +172,19 @@ def check_fields(where: str, cls: type, given: Iterable[str], own: Iterable[str]
     for name in given:
         if name not in fields:
             raise LiftArgumentError(
-                where, f'{cls.__name__} has no field "{name}".', _definition(cls, name, set(fields) - kept)
+                where,
+                f'{cls.__name__} has no field "{name}".',
+                _definition(cls, name, set(fields) - kept),
+                option=name,
             )
         if name in kept:
             what = f'the initial value of "{name}" cannot be chosen.'
-            raise LiftArgumentError(where, what, f"Change it afterwards: `state.replace({name}=…)`.")
+            raise LiftArgumentError(where, what, f"Change it afterwards: `state.replace({name}=…)`.", option=name)
     needed = [] if own is None else [name for name, one in fields.items() if _is_required(one) and name not in kept]
     absent = [name for name in needed if name not in given]
     if absent:
         what = f"{cls.__name__} has fields without a value: {', '.join(absent)}."
-        raise LiftArgumentError(where, what, f"Pass `{absent[0]}=…`, or give the field a default.")
+        raise LiftArgumentError(where, what, f"Pass `{absent[0]}=…`, or give the field a default.", option=absent[0])
 
 
 def _is_required(one: dataclasses.Field[Any]) -> bool:

@@ -1,15 +1,16 @@
-"""Texts of paths and types, for errors and reports."""
+"""Texts of paths and types, for errors and reports, and what an error keeps of a value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from .typing import PyTree
 
-__all__ = ["ArrayType", "aval_of", "path_text", "type_text", "types_text"]
+__all__ = ["ArrayType", "aval_of", "detached", "path_text", "type_text", "types_text"]
 
 
 def path_text(path: Iterable[Any]) -> str:
@@ -73,3 +74,31 @@ def types_text(value: PyTree) -> str:
         "{'w': 'float32[3]'}"
     """
     return str(jax.tree.map(type_text, value))
+
+
+_DATA = (str, int, float, complex, bytes, type(None), np.dtype, jax.ShapeDtypeStruct, jax.sharding.PartitionSpec)
+
+
+def detached(value: Any, words: Callable[[Any], str]) -> Any:
+    """Return what an error may keep of a value: data, the abstract value of an array, any other value in words.
+
+    Example:
+        >>> detached((2, "w"), repr), detached(jax.numpy.ones(3), repr), detached([print], str)
+        ((2, 'w'), ShapeDtypeStruct(shape=(3,), dtype=float32), '[<built-in function print>]')
+
+    Args:
+        value: the value. Tuples, lists and dicts of data are data.
+        words: returns the words for a value.
+    """
+    if value is not None and _is_data(value):  # a fact that is None does not apply
+        return value
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is not None and isinstance(shape, tuple):
+        return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+    return words(value)
+
+
+def _is_data(value: Any) -> bool:
+    if type(value) in (tuple, list):
+        return all(map(_is_data, value))
+    return isinstance(value, _DATA) or (type(value) is dict and _is_data([*value, *value.values()]))

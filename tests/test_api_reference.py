@@ -98,6 +98,7 @@ def test_every_error_has_a_section_in_the_catalogue() -> None:
     homes = (liftcore.errors, linen_like.errors, equinox_like.errors, pax_like.errors, nnx_like.errors)
     errors: set[str] = set().union(*map(public_names, homes))
     others = {
+        "Expected",
         "LiftError",
         "UnliftedSequenceError",
         "bind_user",

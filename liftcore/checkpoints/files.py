@@ -10,13 +10,13 @@ from typing import Any, BinaryIO, TypeAlias
 
 import jax
 
-from ..errors import LiftArgumentError, SerializationError
+from ..errors import SerializationError
 from ..saving.problems import StateError
 from ..serialization import to_state_dict
 from ..typing import Filter, PyTree
 from .disk import open_plain, replace_file
 from .layout import parts_of, state_and_end, state_in
-from .matching import TRANSFORM, compare
+from .matching import TRANSFORM, check_target, compare
 from .placing import Stored
 from .streams import Section, check_path_or_file, name_of_file, write_to
 
@@ -110,9 +110,7 @@ def load_file(
             if the file is in text mode or cannot seek.
     """
     check_path_or_file("load_file(path, target)", path, "rb")
-    if target is None and not (filter is True and strict and not cast):
-        what = "`filter`, `strict` and `cast` need a target, and `target` is None."
-        raise LiftArgumentError(f"load_file({name_of_file(path)})", what, "Pass the tree to restore into.")
+    check_target(f"load_file({name_of_file(path)})", target, filter, strict, cast)
     with about(path), _opened(path) as (file, size):
         if isinstance(file, Section):
             state, end = state_and_end(file, size, checksums)
@@ -176,4 +174,4 @@ def about(path: str | os.PathLike[str] | BinaryIO) -> Iterator[None]:
         yield
     except StateError as error:
         where = name_of_file(path) + (f", {error.where}" if error.path else "")
-        raise SerializationError(where, error.what, error.fix, option=error.option) from error.__cause__
+        raise SerializationError(where, error.what, error.fix, **error.facts) from error.__cause__

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
-from ..errors import CheckpointInUseError, LiftArgumentError, SerializationError, shown
+from ..errors import CheckpointInUseError, Expected, LiftArgumentError, SerializationError
 from ..saving.problems import DAMAGED, several
 from ..serialization import to_state_dict
 from ..typing import Filter, PyTree
@@ -22,7 +22,7 @@ from .layout import NO_CHECKSUMS, parts_of
 from .ranking import Ranking
 from .streams import check_path
 
-__all__ = ["Checkpoints", "no_such_step"]
+__all__ = ["Checkpoints", "no_such_step", "step_number"]
 
 _NAME = re.compile(r"step-(\d{9,18})\.msgpack")
 _LEFT_OVER = ".step-*.tmp"
@@ -119,13 +119,13 @@ class Checkpoints:
                 the place of the step or the lock. The saved steps are unchanged.
         """
         where = f'Checkpoints("{self.folder}").save'
-        number, numbers = _index(where, step), self._ranking.numbers(f"{where}, metrics", metrics)
+        number, numbers = step_number(where, step), self._ranking.numbers(f"{where}, metrics", metrics)
         self._hold(where)
         last = self.latest()
         if last is not None and number < last:
             what = f"step {number} comes before step {last}, which is saved already."
             fix = f"Continue from step {last}, write to another folder, or remove later files, such as {_name(last)}."
-            raise LiftArgumentError(where, what, fix)
+            raise LiftArgumentError(where, what, fix, option="step", given=number)
         path = self.folder / _name(number)
         with about(path):
             parts = parts_of(to_state_dict(tree))
@@ -204,7 +204,11 @@ class Checkpoints:
                 if kind := kind_of(os.lstat(path)):
                     what = f"the file of step {number} is {kind}, not a regular file."
                     raise SerializationError(
-                        where, what, f"Give one of the saved steps: [{several(map(str, self.steps()))}]."
+                        where,
+                        what,
+                        f"Give one of the saved steps: [{several(map(str, self.steps()))}].",
+                        option="step",
+                        given=number,
                     )
                 with self._naming_good_steps(number):
                     return load_file(path, target, filter=filter, strict=strict, cast=cast, transform=transform)
@@ -224,12 +228,12 @@ class Checkpoints:
             if good is None:
                 raise
             fix = f"{error.fix} Step {good} before it is intact: restore it with `step={good}`."
-            raise SerializationError(error.where, error.what, fix, option=error.option) from error
+            raise SerializationError(error.where, error.what, fix, **error.facts | {"option": "step"}) from error
 
     def _candidates(self, where: str, step: SupportsIndex | None) -> Iterator[int]:
         """Yield the step; or the last step, and the new last step if a writer has removed the first one meanwhile."""
         if step is not None:
-            yield _index(where, step)
+            yield step_number(where, step)
             return
         tried = None
         while (last := self.latest()) is not None and last != tried:
@@ -266,7 +270,11 @@ def no_such_step(where: str, step: Any, steps: list[int]) -> LiftArgumentError:
     """Return the error for a step that is not in a folder, or for a folder without steps."""
     if steps:
         return LiftArgumentError(
-            where, f"there is no step {step}.", f"Give one of the saved steps: [{several(map(str, steps))}]."
+            where,
+            f"there is no step {step}.",
+            f"Give one of the saved steps: [{several(map(str, steps))}].",
+            option="step",
+            given=step,
         )
     fix = "If this may be the first run, check before you restore: `if checkpoints.latest() is not None`."
     return LiftArgumentError(where, "there is no checkpoint, and `latest()` returns None.", fix)
@@ -280,11 +288,13 @@ def _metrics_name(step: int) -> str:
     return f"step-{step:09d}.metrics.json"
 
 
-def _index(where: str, step: SupportsIndex) -> int:
+def step_number(where: str, step: SupportsIndex) -> int:
+    """Return a step as an int; raise if it is none."""
     try:
         number = operator.index(step)
     except TypeError:
         number = -1
     if not 0 <= number < 10**18 or isinstance(step, bool):
-        raise LiftArgumentError(where, f"the step is {shown(step)}.", "Give an integer of 0 or more.")
+        fix = "Give an integer of 0 or more."
+        raise LiftArgumentError(where, Expected("the number of a step", given=step), fix, option="step")
     return number

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import SerializationError
+from ..errors import LiftArgumentError, SerializationError
 from ..filters import All, Everything, Parameters, short_form, to_predicate
 from ..filters.parameters import is_variable, listed
 from ..saving.problems import printable, several
@@ -23,7 +23,7 @@ from ..serialization import from_state_dict, to_state_dict
 from ..typing import Filter, Path, Predicate, PyTree
 from .placing import KeyTarget, Mismatch, SavedKey, converted, misfit, naming, shown_type, unmarked
 
-__all__ = ["TRANSFORM", "Comparison", "about_boxes", "compare", "match_state"]
+__all__ = ["TRANSFORM", "Comparison", "about_boxes", "check_target", "compare", "match_state"]
 
 _MAX_COMPARISONS = 20_000
 """The number of pairs of names that are compared to suggest the closest ones; it takes half a second."""
@@ -157,7 +157,8 @@ def compare(
     if expected and not taken:
         what = f"the filter matches no leaf of the target: {short_form(takes)} (available: "
         what += f"{listed(list(expected), takes)})."
-        raise SerializationError(where, what, "Match some of these, such as a module with `PathContains(name)`.")
+        fix = "Match some of these, such as a module with `PathContains(name)`."
+        raise SerializationError(where, what, fix, available=map("/".join, expected))
     problems = _problems(taken, found, strict, cast)
     if problems:
         part = "restore a part with `filter=`" if isinstance(takes, Everything) else _narrower(taken)
@@ -235,6 +236,19 @@ def _flat(state: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
             yield from _flat(below, here)
         else:
             yield here, below
+
+
+def check_target(where: str, target: PyTree, filter: Filter, strict: bool, cast: bool) -> None:
+    """Check that there is a target if an option needs one.
+
+    Raises:
+        LiftArgumentError: if there is none.
+    """
+    needing = {"filter": filter is not True, "strict": not strict, "cast": cast}
+    option = next((name for name, needs in needing.items() if needs), None)
+    if target is None and option is not None:
+        what = f"`{option}` needs a target, and `target` is None."
+        raise LiftArgumentError(where, what, "Pass the tree to restore into.", option=option)
 
 
 def _chosen(

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import glob
 import math
-import operator
 import os
 import re
 import shutil
@@ -17,14 +16,14 @@ from typing import Any, Literal, Self, SupportsIndex
 
 import jax
 
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError
 from ..saving.problems import several
 from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
-from .folders import no_such_step
-from .matching import TRANSFORM, compare
+from .folders import no_such_step, step_number
+from .matching import TRANSFORM, check_target, compare
 from .orbax_arrays import array_in, check_regular, check_size, guarded, require_orbax, restore_args, restored
 from .orbax_foreign import load_orbax
 from .orbax_items import parted, state_in
@@ -136,11 +135,13 @@ class OrbaxCheckpoints:
             Exception: another error of the background since the last call.
         """
         where = f"{self._where}.save"
-        number = _index(where, step)
+        number = step_number(where, step)
         last = max([self._last, *self.steps()])
         if number <= last:
             what = f"step {number} does not come after step {last}, which is saved already."
-            raise LiftArgumentError(where, what, f"Continue after step {last}, or write to another folder.")
+            raise LiftArgumentError(
+                where, what, f"Continue after step {last}, or write to another folder.", option="step", given=number
+            )
         arrays, rest = parted(where, tree)
         numbers = self._ranking.numbers(f"{where}, metrics", metrics)
         args = self._ocp.args
@@ -238,9 +239,7 @@ class OrbaxCheckpoints:
             SerializationError: if something does not fit, or cannot be read.
         """
         where = f"{self._where}.restore"
-        if target is None and not (filter is True and strict and not cast):
-            what = "`filter`, `strict` and `cast` need a target, and `target` is None."
-            raise LiftArgumentError(where, what, "Pass the tree to restore into.")
+        check_target(where, target, filter, strict, cast)
         self.wait()
         number = self._existing(where, step)
         options: Any = {"filter": filter, "strict": strict, "cast": cast}
@@ -314,7 +313,7 @@ class OrbaxCheckpoints:
 
     def _existing(self, where: str, step: SupportsIndex | None) -> int:
         steps = self.steps()
-        number = max(steps, default=None) if step is None else _index(where, step)
+        number = max(steps, default=None) if step is None else step_number(where, step)
         if number is None or number not in steps:
             raise no_such_step(where, number, steps)
         return number
@@ -376,16 +375,6 @@ class OrbaxCheckpoints:
         worst = math.inf if self._ranking.mode == "min" else -math.inf
         value = metrics.get(self._ranking.metric, worst)
         return worst if math.isnan(value) else value  # NaN compares false with everything, which breaks sorting
-
-
-def _index(where: str, step: SupportsIndex) -> int:
-    try:
-        number = operator.index(step)
-    except TypeError:
-        number = -1
-    if number < 0 or isinstance(step, bool):
-        raise LiftArgumentError(where, f"the step is {shown(step)}.", "Give an integer of 0 or more.")
-    return number
 
 
 def _at(tree: Any, path: Path) -> Any:

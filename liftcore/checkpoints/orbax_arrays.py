@@ -86,7 +86,7 @@ def array_in(where: str, path: Path, leaf: Any, read: Callable[[Path], Any]) -> 
     chunk = getattr(leaf.storage, "chunk_shape", None) or ()
     if math.prod(chunk) > max(math.prod(shape), _SMALL):
         what = f'"{"/".join(path)}" has {math.prod(shape)} elements, but is stored in pieces of {math.prod(chunk)}.'
-        raise SerializationError(where, what, "It is damaged or incomplete. Copy it again.")
+        raise SerializationError(where, what, "It is damaged or incomplete. Copy it again.", variable="/".join(path))
     check_size(where, path, chunk, dtype)
     return Stored(shape, dtype, lambda: read(path))
 
@@ -130,7 +130,9 @@ def check_size(where: str, path: Path, shape: tuple[int, ...], dtype: Any) -> No
         np.empty(shape, dtype)
     except (MemoryError, ValueError) as error:
         what = f'"{"/".join(path)}" has {math.prod(shape)} elements, which do not fit into memory.'
-        raise SerializationError(where, what, "Pass a target with shardings, unless the folder is damaged.") from error
+        raise SerializationError(
+            where, what, "Pass a target with shardings, unless the folder is damaged.", variable="/".join(path)
+        ) from error
 
 
 def restored(where: str, match: Comparison, read: Read) -> Any:

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from ..errors import LiftArgumentError, SerializationError
+from ..errors import SerializationError
 from ..saving.problems import several
 from ..serialization import to_state_dict
 from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
-from .matching import TRANSFORM, compare
+from .matching import TRANSFORM, check_target, compare
 from .orbax_arrays import array_in, check_regular, check_size, guarded, require_orbax, restore_args, restored
 from .placing import Stored
 from .streams import check_path
@@ -82,9 +82,7 @@ def load_orbax(
     """
     check_path("load_orbax(path, target)", path)
     where = f'"{os.fspath(path)}"'
-    if target is None and not (filter is True and strict and not cast):
-        what = "`filter`, `strict` and `cast` need a target, and `target` is None."
-        raise LiftArgumentError(f"load_orbax({where})", what, "Pass the tree to restore into.")
+    check_target(f"load_orbax({where})", target, filter, strict, cast)
     saved = _found(where, path)
     if target is None or transform is not None:
         state = _nested(saved.whole())
@@ -250,7 +248,7 @@ def _found(where: str, path: str | os.PathLike[str]) -> _Saved:
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", text)
     if not folder.is_dir():
         fix = "If `flax.serialization.to_bytes` wrote it, use `load_file(path, target, checksums=False)`."
-        raise SerializationError(where, "this is a file, but orbax writes folders.", fix)
+        raise SerializationError(where, "this is a file, but orbax writes folders.", fix, option="checksums")
     check_regular(where, os.fspath(folder))
     if (structure := _structure(where, folder)) is not None:
         return _Saved(where, folder, structure)
@@ -262,10 +260,14 @@ def _found(where: str, path: str | os.PathLike[str]) -> _Saved:
     if item is None:
         names = several(found) or "none"
         what = f"it holds no complete tree of orbax (folders in it: {names})."
-        raise SerializationError(where, what, "Pass the folder of a checkpoint, which holds a file `_METADATA`.")
+        raise SerializationError(
+            where, what, "Pass the folder of a checkpoint, which holds a file `_METADATA`.", available=found
+        )
     if item != "default" and len(items) > 1:
         what = f"this step holds several trees: {several(items)}."
-        raise SerializationError(where, what, f'Pass one of them, such as `load_orbax("{folder / item}")`.')
+        raise SerializationError(
+            where, what, f'Pass one of them, such as `load_orbax("{folder / item}")`.', available=items
+        )
     return _Saved(where, folder / item, items[item])
 
 
@@ -276,7 +278,12 @@ def _check_not_steps(where: str, folder: Any) -> None:
     if steps:
         _check_foreign(where, steps[-1])
         what = f"this folder holds steps: {several(step.name for step in steps)}."
-        raise SerializationError(where, what, f'Pass one of them, such as `load_orbax("{folder / steps[-1].name}")`.')
+        raise SerializationError(
+            where,
+            what,
+            f'Pass one of them, such as `load_orbax("{folder / steps[-1].name}")`.',
+            available=[step.name for step in steps],
+        )
 
 
 def _structure(where: str, folder: Any) -> Any:

@@ -103,7 +103,7 @@ def _as_json(where: str, path: Path, leaf: Any) -> Any:
     try:
         data = msgpack_serialize(leaf)
     except SerializationError as error:
-        raise SerializationError(f"{where}, {'/'.join(path)}", error.what, error.fix) from error
+        raise SerializationError(f"{where}, {'/'.join(path)}", error.what, error.fix, **error.facts) from error
     return {_ENCODED: base64.b64encode(data).decode("ascii")}
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 
 __all__ = ["Ranking"]
 
@@ -37,9 +37,20 @@ class Ranking(NamedTuple):
         """
         if (keep is not None and not _at_least(1, keep)) or not _at_least(0, best):
             what = f"`keep` is {keep!r} and `best` is {best!r}."
-            raise LiftArgumentError(where, what, "Give numbers of steps, or `keep=None` to keep all.")
+            raise LiftArgumentError(
+                where,
+                what,
+                "Give numbers of steps, or `keep=None` to keep all.",
+                option="keep" if _at_least(0, best) else "best",
+            )
         if mode not in ("min", "max"):
-            raise LiftArgumentError(where, f"`mode` is {mode!r}.", 'Give "min" or "max".')
+            raise LiftArgumentError(
+                where,
+                Expected('"min" or "max"', given=mode),
+                'Give "min" or "max".',
+                option="mode",
+                available=("min", "max"),
+            )
         return cls(keep, best, metric, mode)
 
     def numbers(self, where: str, metrics: Any) -> dict[str, float]:
@@ -54,17 +65,27 @@ class Ranking(NamedTuple):
         """
         if not isinstance(metrics, Mapping | None):
             fix = 'Write `metrics={"loss": …}`.'
-            raise LiftArgumentError(where, f"expected numbers by name, given {shown(metrics)}.", fix)
+            raise LiftArgumentError(where, Expected("numbers by name", given=metrics), fix, option="metrics")
         found = {}
         for name, value in (metrics or {}).items():
             try:
                 found[name] = math.fsum([value])  # `float` would accept a text too
             except (TypeError, ValueError, OverflowError) as error:
-                what = f"{name!r} is {shown(value)}, not a number."
-                raise LiftArgumentError(where, what, "Give one number for each metric, such as the mean.") from error
+                raise LiftArgumentError(
+                    where,
+                    Expected(f"a number as {name!r}", given=value),
+                    "Give one number for each metric, such as the mean.",
+                ) from error
         if self.best and found and self.metric not in found:
             what = f"{self.metric!r} decides which steps are the best, but the metrics are {list(found)}."
-            raise LiftArgumentError(where, what, f"Give it too, or another `metric` to `{where.partition('(')[0]}`.")
+            raise LiftArgumentError(
+                where,
+                what,
+                f"Give it too, or another `metric` to `{where.partition('(')[0]}`.",
+                option="metric",
+                given=self.metric,
+                available=found,
+            )
         return found
 
     def best_first(self, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:

@@ -39,7 +39,7 @@ def each_holding(name: str, fn: Callable[[dict[str, Any]], Any]) -> Callable[[An
         if not count:
             top = sorted(map(str, state)) if isinstance(state, Mapping) else "no dict"
             what = f"no dict in the state has this name (at the top: {top})."
-            raise LiftArgumentError(f'each_holding("{name}")', what, "Give a name that was saved.")
+            raise LiftArgumentError(f'each_holding("{name}")', what, "Give a name that was saved.", available=top)
         return changed
 
     return transform

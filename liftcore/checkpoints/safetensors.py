@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LiftArgumentError, SerializationError, shown
+from ..errors import Expected, LiftArgumentError, SerializationError, shown
 from ..leaves import is_number
 from ..meta import replace_boxed, unbox
 from ..saving.dtypes import DTYPES
@@ -24,7 +24,7 @@ from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
 from .disk import open_plain, replace_file
-from .matching import about_boxes, compare
+from .matching import about_boxes, check_target, compare
 from .placing import Stored, naming
 from .streams import check_path
 
@@ -113,20 +113,27 @@ def save_safetensors(
 
 def _check_separator(where: str, separator: Any) -> None:
     if not isinstance(separator, str) or not separator:
-        what = f"expected the text that joins names, given {shown(separator)}."
-        raise LiftArgumentError(f"{where}, separator", what, 'Write `separator="."`, or leave it out for slashes.')
+        raise LiftArgumentError(
+            f"{where}, separator",
+            Expected("the text that joins names", given=separator),
+            'Write `separator="."`, or leave it out for slashes.',
+            option="separator",
+        )
 
 
 def _checked_metadata(where: str, metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata, after checking that it consists of texts."""
     if not isinstance(metadata, Mapping):
-        what = f"expected texts by name, given {shown(metadata)}."
-        raise SerializationError(where, what, 'Write `metadata={"format": "np"}`.')
+        raise SerializationError(
+            where, Expected("texts by name", given=metadata), 'Write `metadata={"format": "np"}`.', option="metadata"
+        )
     for item in metadata.items():
         for text in item:
             if not isinstance(text, str) or unwritable(text):
                 what = f"{printable(str(item[0]))!r} and its value must be texts, given {printable(shown(text))}."
-                raise SerializationError(where, what, "Convert it to a text, for instance by `json.dumps`.")
+                raise SerializationError(
+                    where, what, "Convert it to a text, for instance by `json.dumps`.", given=text, expected="texts"
+                )
     return dict(metadata)
 
 
@@ -219,9 +226,7 @@ def load_safetensors(
     """
     check_path("load_safetensors(path, target)", path)
     where = f'"{os.fspath(path)}"'
-    if target is None and not (filter is True and strict and not cast):
-        what = "`filter`, `strict` and `cast` need a target, and `target` is None."
-        raise LiftArgumentError(f"load_safetensors({where})", what, "Pass the tree to restore into.")
+    check_target(f"load_safetensors({where})", target, filter, strict, cast)
     if separator is not None:
         _check_separator(f"load_safetensors({where})", separator)
     with _opened(path) as file:
@@ -264,11 +269,11 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
         what = f"this is a folder, not a safetensors file (such files in it: {several(names) or 'none'})."
         fix = "Pass the path of one file. To join several, load each with `separator=None`, and merge the dicts."
-        raise SerializationError(f'"{os.fspath(path)}"', what, fix)
+        raise SerializationError(f'"{os.fspath(path)}"', what, fix, option="separator", available=names)
     if str(path).endswith(".index.json"):
         what = "this is the index of a model in several files, not a safetensors file."
         fix = "Load each file that its `weight_map` names with `separator=None`, and merge the dicts."
-        raise SerializationError(f'"{os.fspath(path)}"', what, fix)
+        raise SerializationError(f'"{os.fspath(path)}"', what, fix, option="separator")
     open_plain(path, f'"{os.fspath(path)}"').close()
     with contextlib.ExitStack() as stack:
         with _about_the_file(path):
@@ -303,7 +308,9 @@ def _stored(path: str | os.PathLike[str], file: Any, name: str, offsets: Callabl
         kind, shape = part.get_dtype(), tuple(part.get_shape())
     if kind not in _NAMES:
         what = f'"{name}" has dtype {kind}, which NumPy lacks.'
-        raise SerializationError(f'"{os.fspath(path)}"', what, f"Convert it to one of {', '.join(_NAMES)}.")
+        raise SerializationError(
+            f'"{os.fspath(path)}"', what, f"Convert it to one of {', '.join(_NAMES)}.", given=kind, available=_NAMES
+        )
     dtype = DTYPES[_NAMES[kind]]
 
     def read() -> Any:
@@ -328,4 +335,6 @@ def _nested(where: str, flat: Mapping[str, Any], separator: str) -> dict[str, An
         return unflatten_dict(flat, sep=separator)
     except ValueError as error:
         what = f"the names are not paths joined by {separator!r} ({error})."
-        raise SerializationError(where, what, "Load it with `separator=None`.") from error
+        raise SerializationError(
+            where, what, "Load it with `separator=None`.", option="separator", given=separator
+        ) from error

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 
 __all__ = ["Section", "check_path", "check_path_or_file", "name_of_file", "write_to"]
 
@@ -99,7 +99,7 @@ def check_path(where: str, path: Any) -> None:
         LiftArgumentError: if it is not a path.
     """
     if not isinstance(path, str | os.PathLike):
-        raise LiftArgumentError(where, f"expected a path first, given {shown(path)}.", f"Write `{where}`.")
+        raise LiftArgumentError(where, Expected("a path first", given=path), f"Write `{where}`.")
 
 
 def check_path_or_file(where: str, path: Any, mode: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LiftArgumentError, SerializationError, shown
+from ..errors import Expected, LiftArgumentError, SerializationError
 from ..meta import replace_boxed, unbox
 from ..saving.problems import several
 from ..serialization import to_state_dict
@@ -70,7 +70,7 @@ def load_weights(
     expected = to_state_dict(bare)
     if not isinstance(expected, Mapping):
         fix = "Write `load_weights(foreign, target, rules)`."
-        raise LiftArgumentError(f"{where}, target", f"expected variables, given {shown(target)}.", fix)
+        raise LiftArgumentError(f"{where}, target", Expected("variables", given=target), fix)
     shapes = {"/".join(path): np.shape(leaf) for path, leaf in flatten_dict(expected).items()}
     problems += [f"{name}: no rule matches it" for name in unused] if strict else []
     state: dict[str, Any] = {}
@@ -89,10 +89,10 @@ def load_weights(
         also = "; `cast=True` converts dtypes" if error.option == "cast" else ""
         fix = f"Change the rules. `strict=False` ignores what is left over{also}."
         what = error.what.rstrip() + (_lines(hints) or "\n") + _unusable(problems)
-        raise SerializationError(where, what, fix) from None
+        raise SerializationError(where, what, fix, option="strict") from None
     if problems:
         fix = "Write a rule for each name, `WeightRule(name, None)` to ignore it, or pass `strict=False`."
-        raise SerializationError(where, _unusable(problems), fix)
+        raise SerializationError(where, _unusable(problems), fix, option="strict")
     return replace_boxed(target, found)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ..caches import bounded
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError, shown
 
 __all__ = ["Change", "WeightGroup", "WeightRule", "grouped"]
 
@@ -147,7 +147,7 @@ def _texts(value: Any) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
     for text in texts:
         if not isinstance(text, str):
-            raise LiftArgumentError("WeightRule", f"expected a template, given {shown(text)}.", "Give a text.")
+            raise LiftArgumentError("WeightRule", Expected("a template", given=text), "Give a text.")
     return texts
 
 
@@ -254,16 +254,19 @@ def _change_text(change: Any) -> str:
 def _checked(where: str, arrays: Any, rules: Any) -> tuple[list[str], list[WeightRule]]:
     """Return the names of the arrays and the rules, after checking that they are of the right classes."""
     if not isinstance(arrays, Mapping):
-        what = f"expected arrays by name, given {shown(arrays)}."
-        raise LiftArgumentError(where, what, "Pass a mapping, such as `load_safetensors(path, separator=None)`.")
+        raise LiftArgumentError(
+            where,
+            Expected("arrays by name", given=arrays),
+            "Pass a mapping, such as `load_safetensors(path, separator=None)`.",
+        )
     fix = 'Write a list of rules, such as `[WeightRule("{layer}.bias", "params/{layer}/bias")]`.'
     if isinstance(rules, WeightRule) or not isinstance(rules, Iterable):
         given = f"one {rules}" if isinstance(rules, WeightRule) else shown(rules)
-        raise LiftArgumentError(f"{where}, rules", f"expected a list of rules, given {given}.", fix)
+        raise LiftArgumentError(f"{where}, rules", Expected("a list of rules", given=given), fix)
     rules = list(rules)
     for rule in rules:
         if not isinstance(rule, WeightRule):
-            raise LiftArgumentError(f"{where}, rules", f"expected rules, given {shown(rule)}.", fix)
+            raise LiftArgumentError(f"{where}, rules", Expected("rules", given=rule), fix)
     return list(arrays), rules
 
 

@@ -329,4 +329,6 @@ def _check(where: str, what: str, found: Retraces, n: int) -> None:
             where,
             f"{what.format(len(found))}, at most {n} {'is' if n == 1 else 'are'} allowed: {told}",
             f"Keep types, fields and static arguments the same, or allow more: `assert_max_traces({len(found)})`.",
+            given=len(found),
+            expected=n,
         )

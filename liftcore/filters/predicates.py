@@ -358,9 +358,8 @@ def to_predicate(filter: Filter) -> Predicate:
         return Any(*sorted(filter, key=repr))  # equal sets must give equal predicates
     if callable(filter):
         return filter
-    raise InvalidFilterError(
-        "filter", f"{filter!r} of type {type(filter).__name__} is not a filter.", f"Use {_ACCEPTED}."
-    )
+    what = f"{filter!r} of type {type(filter).__name__} is not a filter."
+    raise InvalidFilterError("filter", what, f"Use {_ACCEPTED}.", given=repr(filter))
 
 
 def decide(predicate: Predicate, prefix: Path) -> bool | None:

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping, MutableMapping, Sequen
 
 import jax
 
-from ..errors import LiftArgumentError, UnmatchedFilterError, shown
+from ..errors import Expected, LiftArgumentError, UnmatchedFilterError
 from ..texts import path_text
 from ..typing import Filter, Path, Predicate, PyTree, Variables
 from ..values import Whole, unwrapped, wrapped
@@ -73,7 +73,7 @@ def partition(
     if not isinstance(variables, Mapping):
         raise LiftArgumentError(
             "variables",
-            f"expected {{collection: {{name: … array}}}}, given {shown(variables)}.",
+            Expected("{collection: {name: … array}}", given=variables),
             "To get the variables of a pytree, write `liftcore.Blueprint.of(tree).variables(tree)`.",
         )
     predicates = [(i, one if isinstance(one, SubtreePredicate) else to_predicate(one)) for i, one in enumerate(filters)]
@@ -149,7 +149,8 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
     shown = ", ".join(missed[:5]) + (f" and {len(missed) - 5} more" if len(missed) > 5 else "")
     given = ", ".join(short_form(to_predicate(f)) for f in filters) or "none"
     what = f"no filter matches {shown} (filters given: {given})."
-    raise UnmatchedFilterError("split", what, "Add a filter that does, or `...` as the last filter to take the rest.")
+    fix = "Add a filter that does, or `...` as the last filter to take the rest."
+    raise UnmatchedFilterError("split", what, fix, given=[short_form(to_predicate(f)) for f in filters])
 
 
 # --- trees and paths --------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import LiftArgumentError, WrongStyleError, shown
+from ..errors import Expected, LiftArgumentError, WrongStyleError
 from ..filters.trees import flat
 from ..meta import unbox
 from ..owners import style_of
@@ -96,6 +96,8 @@ def check_model(where: str, model: Any, fits: bool, expected: str, line: str) ->
             where,
             f"expected {expected}, given {style.noun}, which needs no bridge.",
             f"Write `{style.in_scope}`.",
+            given=style.noun,
+            expected=expected,
         )
     if not fits:
-        raise LiftArgumentError(where, f"expected {expected}, given {shown(model)}.", f"Write `{line}`.")
+        raise LiftArgumentError(where, Expected(expected, given=model), f"Write `{line}`.")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError, shown
 from ..typing import Array, ArrayLike
 
 __all__ = ["all_counts", "lengthened", "recounted", "rewind", "shortened"]
@@ -49,6 +49,8 @@ def rewind(cache: Mapping[str, Any], number: ArrayLike) -> dict[str, Any]:
                 f"numbers of shape {number.shape} were given, but all examples share an index of the cache, of shape "
                 f"{index.shape}.",
                 "Pass one number, or create the cache with an index for each example: `ragged_cache=True`.",
+                option="ragged_cache",
+                given=number.shape,
             )
         new = index - number.astype(index.dtype)
         if not isinstance(new, jax.core.Tracer) and (new < 0).any():
@@ -57,6 +59,7 @@ def rewind(cache: Mapping[str, Any], number: ArrayLike) -> dict[str, Any]:
                 f"the cache is at position {np.asarray(index).tolist()}, so it cannot move back "
                 f"{np.asarray(number).tolist()}.",
                 "Pass at most the number of positions so far.",
+                given=np.asarray(number).tolist(),
             )
         return jnp.maximum(new, 0)
 
@@ -70,7 +73,7 @@ def _check_number(cache: Mapping[str, Any], given: ArrayLike) -> None:
     if not jnp.issubdtype(number.dtype, jnp.integer) or is_negative:
         raise LiftArgumentError(
             "rewind",
-            f"expected how many positions to move back, given {shown(given)}.",
+            Expected("how many positions to move back", given=given),
             "Pass an integer, 0 or more, or one for each example.",
         )
     if not isinstance(cache, Mapping) or not any(True for _ in all_counts(cache, number.shape)):

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import LiftArgumentError, boundary, raise_interrupt, shown
+from ..errors import Expected, LiftArgumentError, boundary, raise_interrupt
 from ..typing import ArrayLike, Key
 from .caches import all_counts
 from .loop import Generated, Programs
@@ -127,6 +127,7 @@ def _no_number(where: str, prompts: Prompts, room: int) -> LiftArgumentError:
         f"{room} positions, and the greatest token of a prompt is {prompts.tokens.max()}.",
         "If the model has fewer positions than that, pass their number: `max_length=…`. If its vocabulary has no such "
         "token, pass other prompts. Otherwise, look for NaN in the variables.",
+        option="max_length",
     )
 
 
@@ -142,6 +143,9 @@ def _room(where: str, longest: int, bucket: int, size: int, max_length: int | No
             f"{max(needed, bucket)} positions; max_length is {max_length}.",
             f"Shorten the prompts, pass `max_new_tokens={max(max_length - longest + 1, 1)}`, or allow more positions: "
             f"`max_length={max(needed, bucket)}`.",
+            option="max_length",
+            given=max_length,
+            expected=max(needed, bucket),
         )
     return max(max_length, 2)  # inputs of one position would be a decoding step, which does not create a cache
 
@@ -150,13 +154,13 @@ def _check_model(where: str, module: Any, variables: Any) -> None:
     if not isinstance(variables, Mapping):
         raise LiftArgumentError(
             where,
-            f"expected variables, a dict of collections, given {shown(variables)}.",
+            Expected("variables, a dict of collections", given=variables),
             'Pass the result of `init`, or `{"params": params}`.',
         )
     if not callable(getattr(module, "apply", module)):
         raise LiftArgumentError(
             where,
-            f"expected a module, an object with `apply`, or a function of a scope, given {shown(module)}.",
+            Expected("a module, an object with `apply`, or a function of a scope", given=module),
             "Pass the module first, then its variables, then the prompts.",
         )
 
@@ -169,6 +173,8 @@ def _check_cache(where: str, cache: Any, prompts: Prompts) -> None:
             "the module has no decode cache: there is no `cache_index` in the collection `cache`.",
             "Create its attention layers with `decode=True`: `generate(model.clone(decode=True), variables, …)` if "
             "`decode` is a field of the model. In a function of a scope, use `nn.decode_cache`.",
+            option="decode",
+            collection="cache",
         )
     if not all(ragged) and np.ptp(prompts.lengths):
         raise LiftArgumentError(
@@ -177,4 +183,5 @@ def _check_cache(where: str, cache: Any, prompts: Prompts) -> None:
             "position for all examples.",
             "Create its attention layers with `ragged_cache=True`. In a function of a scope, use `nn.decode_cache(…, "
             "ragged=True)`.",
+            option="ragged_cache",
         )

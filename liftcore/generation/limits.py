@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 
 __all__ = ["check_temperature", "check_top_k", "check_top_p", "check_values"]
 
@@ -69,8 +69,9 @@ def check_values(where: str, name: str, given: Any, is_right: Any, expected: str
     if not is_right.all():
         raise LiftArgumentError(
             where,
-            f"{name} is {given[~is_right][0].item()}, but must be {expected}.",
+            Expected(expected, given=given[~is_right][0].item()),
             f"Pass a value such as `{name}={example}`.",
+            option=name,
         )
 
 
@@ -78,6 +79,7 @@ def _check_known(where: str, name: str, given: Any, is_right: Any, expected: str
     if not isinstance(given, jax.core.Tracer):
         numbers = np.atleast_1d(np.asarray(given))
         if not jnp.issubdtype(numbers.dtype, jnp.number):
-            what = f"{name} is {shown(given)}, but must be {expected}."
-            raise LiftArgumentError(where, what, f"Pass a value such as `{name}={example}`.")
+            raise LiftArgumentError(
+                where, Expected(expected, given=given), f"Pass a value such as `{name}={example}`.", option=name
+            )
         check_values(where, name, numbers, is_right(numbers), expected, example)

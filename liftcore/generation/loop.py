@@ -184,5 +184,7 @@ def _of_last(logits: Any, batch: int) -> Array:
             "expected a model that maps tokens, (batch, length), to an array of logits, (batch, length, vocabulary); "
             f"for tokens of shape {(batch, 1)} it returned {shown(logits)}.",
             "Return only the logits, of all positions of the inputs.",
+            given=logits,
+            expected="an array of logits",
         )
     return logits[:, -1]  # type: ignore[no-any-return]

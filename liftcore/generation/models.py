@@ -118,6 +118,8 @@ def _no_model(where: str, module: Any) -> LiftArgumentError:
         f"{shown(module)}{called}.",
         "Wrap a model of another kind in an object with `def apply(self, variables, tokens, mutable)`. It returns the "
         'logits and `{"cache": …}`, and creates the cache if `variables` has none; see docs/generation.md.',
+        given=module,
+        expected="a module",
     )
 
 

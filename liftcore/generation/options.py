@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 from ..typing import ArrayLike, Key
 from .limits import check_temperature, check_top_k, check_top_p, check_values
 
@@ -105,8 +105,9 @@ def as_int(where: str, name: str, given: Any, least: int = 1) -> int:
     if found is None or not least <= found <= _ALL:
         raise LiftArgumentError(
             where,
-            f"expected an integer from {least} to {_ALL} as {name}, given {shown(given)}.",
+            Expected(f"an integer from {least} to {_ALL}", given=given),
             f"Pass one, such as `{name}={max(least, 0)}`.",
+            option=name,
         )
     return found
 
@@ -123,8 +124,9 @@ def _each(where: str, name: str, given: Any, batch: int, dtype: Any) -> np.ndarr
         kind = "an integer" if dtype == np.int32 else "a number"
         raise LiftArgumentError(
             where,
-            f"expected {kind} as {name}, or one for each of {batch} examples, given {shown(given)}.",
+            Expected(f"{kind} or one for each of {batch} examples", given=given),
             f"Pass `{name}=1`, or an array of shape ({batch},), outside `jax.jit`.",
+            option=name,
         )
     if dtype == np.int32:
         found = found.astype(np.int64).clip(-1, _ALL)
@@ -137,12 +139,14 @@ def _check_draws(where: str, draws: bool, has_key: bool, has_limits: bool) -> No
             where,
             "the temperature is above 0, but there is no key to draw tokens with.",
             "Pass `key=jax.random.key(0)`, or `temperature=0` for the most probable tokens.",
+            option="key",
         )
     if has_limits and not draws and not has_key:  # with a key, it is a temperature of 0 that was chosen
         raise LiftArgumentError(
             where,
             "top_k or top_p was given, but no token is drawn: the most probable one is selected.",
             "Pass `key=jax.random.key(0)` and a temperature above 0 to draw tokens, or leave them out.",
+            option="key",
         )
 
 
@@ -156,8 +160,9 @@ def _keys(where: str, key: Any, batch: int) -> Key:
     if not _is_key(key) or key.shape not in ((), (batch,)):
         raise LiftArgumentError(
             where,
-            f"expected a key, or one for each of {batch} examples, given {shown(key)}.",
+            Expected(f"a key or one for each of {batch} examples", given=key),
             f"Pass `key=jax.random.key(0)`, or `jax.random.split(key, {batch})`.",
+            option="key",
         )
     found: Key = key
     return found
@@ -180,8 +185,9 @@ def _stops(where: str, stop_tokens: Any) -> np.ndarray[Any, Any]:
     if found.size and (found.ndim != 1 or found.dtype.kind not in "iu" or found.min() < 0 or found.max() > _ALL):
         raise LiftArgumentError(
             where,
-            f"expected tokens, integers from 0 to {_ALL}, as stop_tokens, given {shown(stop_tokens)}.",
+            Expected(f"tokens from 0 to {_ALL}", given=stop_tokens),
             "Pass a list of them: `stop_tokens=[0]`.",
+            option="stop_tokens",
         )
     padded = np.full(-(-max(found.size, 1) // _STOPS) * _STOPS, -1, np.int32)
     padded[: found.size] = found

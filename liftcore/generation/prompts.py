@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 from ..typing import ArrayLike
 
 __all__ = ["Prompts", "make_prompts"]
@@ -58,6 +58,9 @@ def make_prompts(
             where,
             f"a prompt has {most} tokens, but the bucket is {bucket}.",
             f"Pass `bucket={most}` or more, or leave it out.",
+            option="bucket",
+            given=bucket,
+            expected=most,
         )
     tokens = np.zeros((len(rows), bucket), np.int32)
     for to, row in zip(tokens, rows, strict=True):
@@ -78,7 +81,7 @@ def _rows(where: str, prompt: Any, lengths: Any) -> list[np.ndarray[Any, Any]]:
     if not rows or any(row.ndim != 1 for row in rows):
         raise LiftArgumentError(
             where,
-            f"expected prompts of shape (batch, length), or a list of lists of tokens, given {shown(prompt)}.",
+            Expected("prompts of shape (batch, length), or a list of lists of tokens", given=prompt),
             "Make a batch of a single prompt: `[prompt]`.",
         )
     if lengths is not None:
@@ -105,5 +108,7 @@ def _cut(where: str, rows: list[np.ndarray[Any, Any]], lengths: np.ndarray[Any, 
             where,
             f"lengths are {lengths.tolist()}, for prompts of shape ({len(rows)}, {width}).",
             f"Pass an integer from 1 to {width} for each row of an array; leave lengths out for a list of lists.",
+            option="lengths",
+            given=lengths.tolist(),
         )
     return [row[:length] for row, length in zip(rows, lengths, strict=True)]

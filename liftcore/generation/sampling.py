@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 from ..nn.masks import broadcasts
 from ..typing import Array, ArrayLike, Key, Shape
 from .limits import check_temperature, check_top_k, check_top_p
@@ -99,13 +99,16 @@ def sample_tokens(
     if logits.ndim != 2:
         raise LiftArgumentError(
             "sample_tokens",
-            f"expected logits of shape (batch, vocabulary), given {logits.shape}.",
+            Expected("logits of shape (batch, vocabulary)", given=logits.shape),
             "Pass the logits of one position: `logits[:, -1]`.",
         )
     batch, vocabulary = logits.shape
     if np.shape(keys)[:1] != (batch,):
-        what = f"expected a key for each of {batch} examples, given {shown(keys)}."
-        raise LiftArgumentError("sample_tokens", what, f"Pass `jax.random.split(key, {batch})`.")
+        raise LiftArgumentError(
+            "sample_tokens",
+            Expected(f"a key for each of {batch} examples", given=keys),
+            f"Pass `jax.random.split(key, {batch})`.",
+        )
     _check_shapes("sample_tokens", (batch,), temperature=temperature, top_k=top_k, top_p=top_p)
     temperature, top_k, top_p = (
         jnp.broadcast_to(jnp.asarray(default if one is None else one), (batch,))
@@ -136,8 +139,12 @@ def _check_shapes(where: str, batch: Shape, **limits: Any) -> None:
     """Check that each limit is one number, or one for each example."""
     for name, given in limits.items():
         if given is not None and not broadcasts(np.shape(given), batch):
-            what = f"expected one number as {name}, or an array of shape {tuple(batch)}, given {shown(given)}."
-            raise LiftArgumentError(where, what, "Pass one number, or one for each example.")
+            raise LiftArgumentError(
+                where,
+                Expected(f"one number or an array of shape {tuple(batch)}", given=given),
+                "Pass one number, or one for each example.",
+                option=name,
+            )
 
 
 def _wide(logits: Array) -> Array:

@@ -84,4 +84,5 @@ def _check_reads_only(body: Body, changes: Changes, _: Sequence[Any]) -> None:
                 f"the operator {act} {words().variables(names)}, but it may only read: JAX calls it several times, on "
                 "different pairs.",
                 fix,
+                variable=names[0],
             )

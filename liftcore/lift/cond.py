@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.reuse import once
@@ -122,9 +122,7 @@ def switch(
     functions = list(branches) if isinstance(branches, Iterable) else []
     if not functions:
         raise LiftArgumentError(
-            "switch",
-            f"expected at least one function, given {shown(branches)}.",
-            "Give a list: `switch([f, g])`.",
+            "switch", Expected("at least one function", given=branches), "Give a list: `switch([f, g])`."
         )
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, index: Any, *operands: Any) -> Any:

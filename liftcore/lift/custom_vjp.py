@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, call_user, check_function, name_of, shown, words
+from ..errors import Expected, LiftArgumentError, call_user, check_function, name_of, words
 from ..filters.trees import overlay
 from ..pipeline.body import Body
 from ..runners.custom_derivatives import Operands, Ruled, WithRule, pair, split_held
@@ -91,8 +91,10 @@ class custom_vjp(WithRule):
             if not isinstance(given, tuple | list) or len(given) != 1 + count:
                 raise LiftArgumentError(
                     f"{name_of(bwd)}, the rule of {where}",
-                    f"expected a cotangent for the scope (or module) and one for each of {count} arguments, given "
-                    f"{len(given) if isinstance(given, tuple | list) else shown(given)}.",
+                    Expected(
+                        f"a cotangent for the scope (or module) and one for each of {count} arguments",
+                        given=len(given) if isinstance(given, tuple | list) else given,
+                    ),
                     'Write `return {"params": …}, x_cotangent`; None stands for zero.',
                 )
             zeros = jax.tree.map(zero_tangent, types)

@@ -184,4 +184,5 @@ def _check_unwritten(body: Body, values: PyTree) -> None:
             body.where,
             f"the body writes {names}; under `vmap` the rule runs in its place, and cannot write.",
             "Return the value, and write it outside.",
+            variable=names[0],
         )

@@ -83,6 +83,8 @@ def fori_loop(
                     f"{body.where}, unroll={unroll}",
                     "a loop can be unrolled only if both bounds are known when it is traced.",
                     "Leave out `unroll`, or pass Python integers as bounds.",
+                    option="unroll",
+                    given=unroll,
                 )
             repeat = Repeat(body, lambda body, _, __, state: (state[0] < upper, body.unchanged), iteration)
             (_, value), groups = repeat.run(variable_groups, (lower, init_val), counts)
@@ -117,6 +119,8 @@ def _bounds(where: str, lower: Any, upper: Any) -> tuple[Any, Any]:
         where,
         f"the bounds must be integers of one type, given {kinds[0]} and {kinds[1]}.",
         "Cast one of them, such as `lower.astype(upper.dtype)`.",
+        expected="integers of one type",
+        given=tuple(kinds),
     )
 
 

@@ -103,6 +103,8 @@ def pmap(
             f"donate_argnums={numbers} of pmap",
             "number 0 is the scope (or module) itself, and negative numbers are not allowed.",
             "Count from 1: the first argument after it.",
+            option="donate_argnums",
+            given=numbers,
         )
 
     options = {"devices": devices, "backend": backend}

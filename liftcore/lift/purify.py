@@ -123,6 +123,7 @@ def _create(
                 f"{words().variable(path_text(path[2:]))} in {body.where}",
                 "its initial value depends on the values of an example that is given as a shape only.",
                 "Pass an array for that example.",
+                variable=path_text(path[2:]),
             )
     created = split.prologue(numbers, None)
     names = tuple(scope.names() for scope in body.given)

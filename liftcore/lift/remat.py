@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import _compat
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 from ..pipeline.body import Body
 from ..pipeline.outlining import outline
 from ..pipeline.packing import transformation
@@ -59,11 +59,9 @@ def remat(
     if policy is not None and not callable(policy):
         raise LiftArgumentError(
             "remat, policy",
-            f"expected a function such as those of `jax.checkpoint_policies`, given {shown(policy)}.",
+            Expected("a function such as those of `jax.checkpoint_policies`", given=policy),
             "Pass one: `jax.checkpoint_policies.dots_saveable`.",
             option="policy",
-            given=shown(policy),
-            expected="a function",
         )
     checkpointed = functools.partial(_compat.checkpoint, prevent_cse=prevent_cse, policy=policy)
 

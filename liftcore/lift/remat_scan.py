@@ -7,7 +7,7 @@ from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import LiftArgumentError, check_function, name_of
+from ..errors import Expected, LiftArgumentError, check_function, name_of
 from ..pipeline.body import call_inside
 from ..runners.axes import NO_AXES
 from ..runners.eager import cached_when_eager
@@ -71,9 +71,10 @@ def remat_scan(
     lengths = tuple(lengths) if isinstance(lengths, Sequence) else (lengths,)
     if not lengths or not all(isinstance(length, Integral) for length in lengths):
         raise LiftArgumentError(
-            f"lengths={lengths!r} of remat_scan",
-            "expected the length of each loop, one or more ints.",
+            "lengths of remat_scan",
+            Expected("the length of each loop, one or more ints", given=lengths),
             "Write `lengths=(4, 5)` for 20 layers.",
+            option="lengths",
         )
 
     def loop(body: Callable[..., Any], length: int) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import LiftArgumentError, shown, words
+from ..errors import Expected, LiftArgumentError, words
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..runners.arguments import parameter_names
@@ -146,11 +146,9 @@ def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:
     if None in axes:
         raise LiftArgumentError(
             f"variable_axes={dict(variable_axes)!r} of scan",
-            "expected an axis for each filter, given None.",
+            Expected("an axis for each filter", given=None),
             'Share these variables by `variable_broadcast="params"`, or carry them by `variable_carry`.',
             option="variable_axes",
-            given="None",
-            expected="an axis",
         )
 
 
@@ -168,7 +166,7 @@ def _pair(body: Body, result: Any) -> tuple[Any, Any]:
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise LiftArgumentError(
             body.where,
-            f"the body must return a pair, the next carry and the values to stack; given {shown(result)}.",
+            Expected("the body to return a pair, `(carry, ys)`", given=result),
             "Write `return carry, ys`, or `return carry, None`.",
         )
     return result[0], result[1]

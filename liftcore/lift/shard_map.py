@@ -9,7 +9,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from ..errors import LiftArgumentError, check_function
+from ..errors import Expected, LiftArgumentError, check_function
 from ..filters import to_predicate
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
@@ -116,21 +116,17 @@ def _check_specs(variable_specs: Mapping[Any, PartitionSpec]) -> list[PartitionS
     if not isinstance(variable_specs, Mapping):
         raise LiftArgumentError(
             "variable_specs",
-            f"expected a mapping from filters to specs, given {variable_specs!r}.",
+            Expected("a mapping from filters to specs", given=variable_specs),
             'Write `variable_specs={"params": P()}`.',
             option="variable_specs",
-            given=repr(variable_specs),
-            expected="a mapping",
         )
     for key, spec in variable_specs.items():
         if not isinstance(spec, PartitionSpec):
             raise LiftArgumentError(
                 f"variable_specs[{key!r}]",
-                f"expected a `jax.sharding.PartitionSpec`, given {spec!r}.",
+                Expected("a `jax.sharding.PartitionSpec`", given=spec),
                 "Write `P()` for the same value on all shards, `P('x')` to partition the first axis over `x`.",
                 option="variable_specs",
-                given=repr(spec),
-                expected="a PartitionSpec",
             )
     return list(variable_specs.values())
 
@@ -142,9 +138,8 @@ def _splits(split_rngs: Mapping[Any, SplitOver] | SplitOver) -> dict[Any, SplitO
         if not isinstance(split, bool | str) and not (isinstance(split, tuple) and split):
             raise LiftArgumentError(
                 "split_rngs",
-                f"expected True, False, or the name of one or several axes of the mesh, given {split!r}.",
+                Expected("True, False, or the name of one or several axes of the mesh", given=split),
                 'Write `split_rngs={"params": "model", "dropout": True}`.',
                 option="split_rngs",
-                given=repr(split),
             )
     return dict(splits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..typing import Array, Dtype
 
@@ -36,7 +36,7 @@ def prelu(scope: Scope, inputs: Array, *, param_dtype: Dtype = jnp.float32, nega
     if not jnp.issubdtype(inputs.dtype, jnp.floating):
         raise LiftArgumentError(
             f"prelu at {scope.path_text}",
-            f"expected inputs of a floating dtype, given {inputs.dtype}.",
+            Expected("inputs of a floating dtype", given=inputs.dtype),
             "Convert them: `inputs.astype(jnp.float32)`.",
         )
     slope = scope.param("negative_slope", lambda key: jnp.asarray(negative_slope_init, param_dtype))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Key
 from .dtypes import promote_dtype
 from .equation import to_equation
@@ -255,6 +255,7 @@ def _check_exclusive(where: str, precision: Any, dot_general: Any, **einsums: An
             where,
             f"`{given[0]}` was given alone.",
             f"Pass both: {', '.join(f'`{name}=…`' for name in einsums)}.",
+            option=given[0],
         )
     refused = {"precision": precision, "einsum_dot_general": dot_general}
     also = [name for name, option in refused.items() if option is not None]
@@ -263,6 +264,7 @@ def _check_exclusive(where: str, precision: Any, dot_general: Any, **einsums: An
             where,
             f"`{given[0]}` and `{also[0]}` were both given, but your own einsum decides how it multiplies.",
             f"Leave out `{also[0]}`, or set it in the einsum: `functools.partial(jnp.einsum, precision=…)`.",
+            option=also[0],
         )
 
 
@@ -282,7 +284,7 @@ def _check_shapes(where: str, query: Array, key: Array, value: Array | None = No
         fix = "Use as many heads of keys and values as of queries, or a divisor of that number."
     else:
         return
-    raise LiftArgumentError(where, f"{what}; given {shapes}.", fix)
+    raise LiftArgumentError(where, f"{what}; given {shapes}.", fix, given=shapes)
 
 
 def _divides(few: int, many: int) -> bool:
@@ -296,14 +298,16 @@ def _drops(where: str, rate: float, deterministic: bool, rng: Key | None) -> boo
     if not 0 <= rate <= 1:
         raise LiftArgumentError(
             where,
-            f"dropout_rate is {rate}, but a probability is between 0 and 1.",
+            Expected("a probability from 0 to 1", given=rate),
             "Pass the fraction to drop, such as `dropout_rate=0.1`.",
+            option="dropout_rate",
         )
     if rng is None:
         raise LiftArgumentError(
             where,
             f"dropout_rate is {rate}, but there is no key to draw with.",
             "Pass `dropout_rng=key`, or `deterministic=True` to drop nothing.",
+            option="dropout_rng",
         )
     return True
 
@@ -328,6 +332,7 @@ def attention_inputs(
                 where,
                 "`inputs_v` was given without `inputs_k`, so its keys are missing.",
                 "Pass `inputs_k`. To use one array for both, leave out `inputs_v`.",
+                option="inputs_k",
             )
         inputs_k = inputs_q
     inputs_v = inputs_k if inputs_v is None else inputs_v
@@ -338,6 +343,8 @@ def attention_inputs(
             "expected inputs_q, inputs_k and inputs_v of shapes (*batch, queries, features), (*batch, keys, features) "
             f"and (*batch, keys, features), given {q}, {k} and {v}.",
             "Pass inputs of one batch, with a value for each key. Pass a mask by keyword: `mask=…`.",
+            option="mask",
+            given=(q, k, v),
         )
     return inputs_k, inputs_v
 
@@ -360,11 +367,15 @@ def head_features(where: str, features: int, num_heads: int, num_kv_heads: int) 
             where,
             f"{features} features of queries, keys and values cannot be divided among num_heads={num_heads}.",
             f"Choose `qkv_features` as a multiple of it, such as {fitting}.",
+            option="num_heads",
+            given=num_heads,
         )
     if num_kv_heads < 1 or num_heads % num_kv_heads:
         raise LiftArgumentError(
             where,
             f"num_heads={num_heads} heads of queries cannot share num_kv_heads={num_kv_heads} heads of keys evenly.",
             "Choose a divisor of `num_heads`; 1 means that all heads share one.",
+            option="num_kv_heads",
+            given=num_kv_heads,
         )
     return features // num_heads

@@ -40,6 +40,8 @@ def normalize_axes(where: str, name: str, axes: int | Iterable[int], ndim: int) 
             where,
             f"{name} is {axes}, but the inputs have {ndim} dimensions (valid axes: {legal}).",
             f"Check the shape of the inputs, or pass other `{name}`.",
+            option=name,
+            given=axes,
         )
     return tuple(sorted({axis % ndim for axis in axes}))
 
@@ -67,6 +69,9 @@ def check_mask(where: str, mask: ArrayLike | None, shape: Shape) -> None:
             where,
             f"the mask has shape {given}, which does not broadcast to the shape of the inputs, {tuple(shape)}.",
             f"Pass a mask of shape {tuple(shape)}, or with size 1 in dimensions along which it is constant.",
+            option="mask",
+            given=given,
+            expected=tuple(shape),
         )
 
 

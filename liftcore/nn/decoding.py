@@ -139,6 +139,7 @@ class DecodeCache:
                     f"given {new.shape} and {new.dtype}, with queries of shape {query.shape}.",
                     "Pass inputs of the batch that the cache was made with. To choose another dtype, set it when "
                     "you make the cache: `dtype` of `decode_cache`, `cache_dtype` of a layer.",
+                    given=new.shape,
                 )
 
     def _count(self, lengths: ArrayLike | None, batch: tuple[int, ...], number: int) -> Any:
@@ -149,6 +150,8 @@ class DecodeCache:
                 self.where,
                 f"the cache has an index of shape {shape}, but a batch of shape {batch}.",
                 f"Use one index for all, of shape (), or one for each example, of shape {batch}.",
+                given=shape,
+                expected=batch,
             )
         if lengths is None:
             return number
@@ -159,6 +162,9 @@ class DecodeCache:
                 f"lengths, {lengths.dtype} of shape {lengths.shape}, need a batch of that shape and an index of the "
                 f"cache for each example; the batch has shape {batch} and the index {shape}.",
                 "Make the cache with `ragged=True` (in layers `ragged_cache`), and pass one integer for each example.",
+                option="ragged",
+                given=lengths.shape,
+                expected=batch,
             )
         return jnp.clip(lengths, 0, number).astype(self.index.value.dtype)
 
@@ -173,6 +179,8 @@ class DecodeCache:
                 self.where,
                 f"the cache is full: it has room for {room} positions, but this would be number {last.max()}{example}.",
                 f"Make a longer one: call {self.made_by} of the greatest length.",
+                given=int(last.max()),
+                expected=room,
             )
 
 
@@ -221,6 +229,8 @@ def decode_cache(
             "this is one step of decoding, but there is no cache to decode with.",
             'Make one with inputs of the greatest length, `cache = model.init(key, inputs)["cache"]`, then pass '
             '`{"params": params, "cache": cache}` and `mutable=["cache"]`.',
+            collection="cache",
+            option="mutable",
         )
     batch = key.shape[:-3] if ragged else ()
     # On a mesh with Explicit axes, the cache has the sharding of the keys and values that it is made from, except along

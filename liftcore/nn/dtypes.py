@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import jax.numpy as jnp
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..typing import ArrayLike, Dtype
 
 __all__ = ["PromoteDtypeFn", "accumulation_dtype", "canonicalize_dtype", "promote_dtype"]
@@ -58,9 +58,10 @@ def canonicalize_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inex
         return accumulation_dtype(found) if inexact and not jnp.issubdtype(found, jnp.inexact) else found
     if inexact and not jnp.issubdtype(dtype, jnp.inexact):
         raise LiftArgumentError(
-            f"dtype={jnp.dtype(dtype).name}",
-            "expected a floating or complex dtype, since the layer computes products, means or roots.",
+            "dtype",
+            Expected("a floating or complex dtype for products, means and roots", given=jnp.dtype(dtype)),
             "Pass `dtype=jnp.float32`, or None for that of the inputs and parameters.",
+            option="dtype",
         )
     return dtype
 

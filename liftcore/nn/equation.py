@@ -37,6 +37,8 @@ def to_equation(where: str, text: str, left: Sequence[int], right: Sequence[int]
             where,
             f'the equation is "{text}", but it must have two operands, the inputs and the kernel, and a result.',
             'Write it like `einsum_str="...a,ab->...b"`.',
+            option="einsum_str",
+            given=text,
         )
     first, second = operands.split(",")
     labels = _labels(where, first, "the inputs", left), _labels(where, second, "the kernel", right)
@@ -55,6 +57,8 @@ def _labels(where: str, term: str, name: str, shape: Sequence[int]) -> tuple[Lab
             where,
             f'"{term}" labels {len(labels)} dimensions of {name}, but their shape is {tuple(shape)}.',
             "Give one letter for each dimension; `...` stands for any number of leading ones.",
+            given=len(labels),
+            expected=len(shape),
         )
     return labels
 
@@ -63,7 +67,10 @@ def _letters(where: str, term: str, hidden: int) -> tuple[Label, ...]:
     before, dots, after = term.partition("...")
     if any(not letter.isalpha() for letter in before + after):
         raise LiftArgumentError(
-            where, f'"{term}" is not a term of an equation.', "Use letters, and at most one ellipsis in each term."
+            where,
+            f'"{term}" is not a term of an equation.',
+            "Use letters, and at most one ellipsis in each term.",
+            given=term,
         )
     return (*before, *(range(-hidden, 0) if dots else ()), *after)
 
@@ -79,6 +86,8 @@ def _check_sizes(where: str, equation: Equation, left: Sequence[int], right: Seq
             where,
             f"{shown} has sizes {other} and {size}; the inputs have shape {tuple(left)}, the kernel {tuple(right)}.",
             "Check the shape of the inputs, or pass another `shape` of the kernel.",
+            given=size,
+            expected=other,
         )
 
 
@@ -89,4 +98,5 @@ def _check_result(where: str, text: str, equation: Equation) -> None:
             where,
             f'the result of "{text}" has a letter twice, or one that no operand has.',
             "Label each dimension of the result with a different letter of the operands.",
+            given=text,
         )

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype
 from .equation import Label, to_equation
 from .sharding import on_auto_axes, sharding_entries, to_spec
@@ -175,7 +175,10 @@ def fp8_einsum(
     for labels in (left, right):
         if len({*labels}) < len(labels):
             raise LiftArgumentError(
-                "fp8_einsum", f'"{equation}" has a letter twice in one operand.', "Take its diagonal first."
+                "fp8_einsum",
+                f'"{equation}" has a letter twice in one operand.',
+                "Take its diagonal first.",
+                given=equation,
             )
     sizes = dict(zip(left, x.shape, strict=True)), dict(zip(right, rhs.shape, strict=True))
     x, left = _summed(x, sizes[0], sizes[1], result)
@@ -215,11 +218,15 @@ def _places(labels: list[Label], *operands: tuple[Label, ...]) -> tuple[Any, Any
 def _check(where: str, rhs: Array, precision: lax.PrecisionLike) -> None:
     if not jnp.issubdtype(rhs.dtype, jnp.floating):
         raise LiftArgumentError(
-            where, f"expected a kernel of a floating dtype, given {rhs.dtype}.", "Convert it: `kernel.astype(…)`."
+            where, Expected("a kernel of a floating dtype", given=rhs.dtype), "Convert it: `kernel.astype(…)`."
         )
     if precision is not None:
         raise LiftArgumentError(
-            where, f"8-bit numbers have only one precision, given {precision!r}.", "Pass `precision=None`."
+            where,
+            f"8-bit numbers have only one precision, given {precision!r}.",
+            "Pass `precision=None`.",
+            option="precision",
+            given=precision,
         )
 
 

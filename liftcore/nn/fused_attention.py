@@ -33,6 +33,9 @@ def check_unfused_options(where: str, implementation: str, options: Mapping[str,
             where,
             f"there is no implementation {implementation!r}.",
             'Pass `implementation="xla"` or `"cudnn"`, or None for separate products and a softmax.',
+            option="implementation",
+            given=implementation,
+            available=("xla", "cudnn"),
         )
     in_the_way = [f"`{name}`" for name, option in options.items() if option is not None]
     if in_the_way:
@@ -41,6 +44,8 @@ def check_unfused_options(where: str, implementation: str, options: Mapping[str,
             f"implementation={implementation!r} computes attention as a whole, which does not support "
             f"{', '.join(in_the_way)}.",
             f"Leave out {', '.join(in_the_way)}, or pass `implementation=None`.",
+            option="implementation",
+            given=implementation,
         )
 
 
@@ -79,6 +84,9 @@ def fused_attention(
             f"implementation={implementation!r} needs values with the depth of the keys, {key.shape[-1]}, given "
             f"{value.shape[-1]}.",
             "Pass `implementation=None`, or project values to as many features as keys.",
+            option="implementation",
+            given=value.shape[-1],
+            expected=key.shape[-1],
         )
 
     def attend(query: Array, key: Array, value: Array, bias: ArrayLike | None, mask: ArrayLike | None) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..typing import Array, Dtype
 from .sharding import (
     Entry,
@@ -308,6 +308,8 @@ def check_groups(where: str, given: int, features: int, groups: int) -> None:
                 where,
                 f"{name} are {size}, which cannot be divided into feature_group_count={groups} groups.",
                 "Pass a `feature_group_count` that divides both the inputs' features and `features`.",
+                option="feature_group_count",
+                given=groups,
             )
 
 
@@ -325,8 +327,9 @@ def check_kernel_mask(where: str, mask: Array | None, shape: tuple[int, ...]) ->
     if mask is not None and jnp.shape(mask) != shape:
         raise LiftArgumentError(
             where,
-            f"the mask has shape {jnp.shape(mask)}, but the kernel has shape {shape}.",
+            Expected(f"an array of the kernel's shape {shape}", given=jnp.shape(mask)),
             f"Pass a mask of shape {shape}.",
+            option="mask",
         )
 
 
@@ -336,4 +339,6 @@ def _check_features(where: str, given: int, expected: int) -> None:
             where,
             f"the inputs have {given} features, but the kernel is for {expected}.",
             "Pass inputs with features last, `(*batch, *spatial, features)`, or make the layer for that number.",
+            given=given,
+            expected=expected,
         )

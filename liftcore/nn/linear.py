@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..typing import Array, ArrayLike, Dtype, Initializer
 from .axes import normalize_axes, to_tuple
@@ -77,7 +77,7 @@ def dense(
     if jnp.ndim(inputs) == 0:
         raise LiftArgumentError(
             f"dense at {scope.path_text}",
-            "expected inputs of shape (..., in), given a scalar.",
+            Expected("inputs of shape (..., in)", given=inputs),
             "Add a dimension: `inputs[None]`.",
         )
     shape = (jnp.shape(inputs)[-1], features)
@@ -382,10 +382,14 @@ def _check_axes(
             where,
             f"batch_dims are {batch_dims}, but only the leading axes, counted from the front, can be batch dimensions.",
             f"Move them to the front, and pass `batch_dims={tuple(range(len(batch_dims)))}`.",
+            option="batch_dims",
+            given=batch_dims,
         )
     if len(axis) != len(axes) or {*batch} & {*axes}:
         raise LiftArgumentError(
             where,
             f"axis is {axis} and batch_dims are {batch_dims}, which name one axis of the inputs twice.",
             "Give each axis of the inputs once, in `axis` or in `batch_dims`.",
+            option="axis",
+            given=axis,
         )

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.nn import initializers
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
@@ -62,7 +62,7 @@ class Embedding:
         if not jnp.issubdtype(indices.dtype, jnp.integer):
             raise LiftArgumentError(
                 self.where,
-                f"expected indices of an integer dtype, given {indices.dtype}.",
+                Expected("indices of an integer dtype", given=indices.dtype),
                 "Convert them: `inputs.astype(jnp.int32)`.",
             )
         (table,) = self.promote_dtype(self.table, dtype=self.dtype, inexact=False)
@@ -88,7 +88,7 @@ class Embedding:
         if jnp.shape(query)[-1:] != (features,):
             raise LiftArgumentError(
                 f"attend of {self.where}",
-                f"expected a query of shape (..., {features}), given {jnp.shape(query)}.",
+                Expected(f"a query of shape (..., {features})", given=jnp.shape(query)),
                 f"Map it to the size of the table first, for example with `dense(scope, query, {features})`.",
             )
         x, table = self.promote_dtype(query, self.table, dtype=self.dtype)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
@@ -90,7 +90,7 @@ class _Update(NamedTuple):
         """Return it, after a check of the rank; nothing is made before."""
         if not isinstance(self.rank, Integral) or self.rank < 1:
             fix = "Pass a small one: `rank=8`."
-            raise LiftArgumentError(self.where, f"expected a rank of 1 or more, given {shown(self.rank)}.", fix)
+            raise LiftArgumentError(self.where, Expected("a rank of 1 or more", given=self.rank), fix, option="rank")
         return self
 
     def factors(

@@ -51,6 +51,9 @@ def merge_lora(variables: Variables, *, alpha: float | None, collection: str = L
             f'expected updates in the collection "{collection}", given {sorted(variables)}.',
             f"Pass what `init` of the layer with updates made, or add them: `variables | {{'{collection}': updates}}`. "
             'If the updates are parameters, pass `collection="params"`.',
+            option="collection",
+            collection=collection,
+            given=sorted(variables),
         )
     params = _without(rest["params"], names) if collection == "params" else rest["params"]
     rest.pop(collection)
@@ -112,6 +115,7 @@ def _moved(
                 where,
                 f'"lora/{"/".join(path)}" is an update without a kernel: "params" has none there.',
                 "Pass the parameters of the model that the updates were made for.",
+                variable=f"lora/{'/'.join(path)}",
             )
         kernel, (a, b) = meta.unbox(node[kernel_name]), map(meta.unbox, factors)
         wide = jnp.promote_types(jnp.float32, kernel.dtype)
@@ -149,8 +153,10 @@ def _product(where: str, path: Path, kernel: Array, a: Array, b: Array) -> Array
     if n < 0 or b.shape[: n + 1] != (*lead, rank) or a.shape[:-1] + b.shape[n + 1 :] != kernel.shape:
         raise LiftArgumentError(
             where,
-            f"the update at {'/'.join(path)} has shapes {a.shape} and {b.shape}, which do not make {kernel.shape}.",
+            f"the update at /{'/'.join(path)} has shapes {a.shape} and {b.shape}, which do not make {kernel.shape}.",
             "Stack updates and kernels in the same way, along leading axes.",
+            given=(a.shape, b.shape),
+            expected=kernel.shape,
         )
     left = a.reshape(*lead, math.prod(a.shape[n:-1]), rank)
     right = b.reshape(*lead, rank, math.prod(b.shape[n + 1 :]))

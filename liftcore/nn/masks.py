@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Shape
 
 __all__ = ["broadcasts", "check_attention_mask", "combine_masks", "make_attention_mask", "make_causal_mask"]
@@ -48,6 +48,7 @@ def make_attention_mask(
             "make_attention_mask",
             f"expected inputs of shapes (*batch, queries) and (*batch, keys), given {queries} and {keys}.",
             "Pass one number for each position, such as `tokens > 0`, with the same batch dimensions.",
+            given=(queries, keys),
         )
     mask = pairwise_fn(jnp.expand_dims(query_input, -1), jnp.expand_dims(key_input, -2))
     mask = jnp.expand_dims(mask, (*range(extra_batch_dims), mask.ndim + extra_batch_dims - 2))
@@ -77,7 +78,7 @@ def make_causal_mask(x: ArrayLike, extra_batch_dims: int = 0, dtype: Dtype = jnp
     if not shape:
         raise LiftArgumentError(
             "make_causal_mask",
-            "expected an array of shape (*batch, length), given a scalar.",
+            Expected("an array of shape (*batch, length)", given=x),
             "Pass the tokens, or any array of their shape.",
         )
     positions = jnp.broadcast_to(jnp.arange(shape[-1], dtype=jnp.int32), shape)
@@ -107,6 +108,7 @@ def combine_masks(*masks: ArrayLike | None, dtype: Dtype = jnp.float32) -> Array
             "combine_masks",
             f"masks of shapes {', '.join(map(str, shapes))} cannot be combined.",
             "Give all masks the same number of dimensions; use size 1 where a mask is constant: `mask[:, None]`.",
+            given=shapes,
         )
     combined, *others = given
     for mask in others:
@@ -135,6 +137,9 @@ def check_attention_mask(where: str, name: str, mask: ArrayLike | None, shape: S
             f"the {name} has shape {given}, which does not broadcast to the shape of the weights, "
             f"(*batch, heads, queries, keys) = {tuple(shape)}.",
             _mask_that_broadcasts(name, tuple(given), shape),
+            option=name,
+            given=given,
+            expected=tuple(shape),
         )
 
 

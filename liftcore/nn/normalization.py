@@ -88,6 +88,7 @@ def batch_norm(
             where,
             "`use_running_average` is missing; it selects the averages to use.",
             "Pass `use_running_average=not train`.",
+            option="use_running_average",
         )
     feature_axes = normalize_axes(where, "axis", axis, inputs.ndim)
     check_mask(where, mask, inputs.shape)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError, hide_frames, shown
+from ..errors import Expected, LiftArgumentError, hide_frames
 
 __all__ = ["OptionKind", "check_option", "checks_options", "option_kind"]
 
@@ -136,13 +136,11 @@ def check_option(where: str, name: str, kind: OptionKind, value: Any, call: str)
     inputs = _has_axes(value) and call[0].isupper()
     raise LiftArgumentError(
         f"{name} of {where}",
-        f"expected {kind.words}, given {shown(value)}.",
+        Expected(kind.words, given=value),
         f"Pass options to the constructor, and arrays to the call: `{call}(…)(x)`."
         if inputs
         else f"Pass it by name, `{call}(…, {name}={kind.example})`; the sizes of inputs are no options.",
         option=name,
-        given=shown(value),
-        expected=kind.words,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..errors import ScopeParamShapeError
+from ..errors import Expected, ScopeParamShapeError
 from ..scopes.scope import Scope
 from ..typing import ArrayLike, Dtype, Initializer, Key, Shape
 
@@ -69,7 +69,7 @@ def check_stored(
     if jnp.shape(value) != shape:
         error = ScopeParamShapeError(
             f'"{name}" at {scope.path_text}',
-            f"the stored value has shape {jnp.shape(value)}, expected shape {shape}.",
+            Expected(f"a stored value of shape {shape}", given=jnp.shape(value)),
             "Check the sizes of the module and of its inputs, or call `init` again for this model.",
         )
         _note(error, inputs, layer, scope)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..typing import Array
 from .options import checks_options
 from .sharding import gather, on_auto_axes, sharding_entries, to_spec
@@ -143,9 +143,10 @@ def _sizes(name: str, given: Sequence[int]) -> tuple[int, ...]:
     sizes = tuple(given) if isinstance(given, Sequence) else ()
     if not sizes or min(sizes) < 1:
         raise LiftArgumentError(
-            f"pooling with {name}={given}",
-            "expected a positive size for each spatial dimension of the inputs.",
+            "pooling",
+            Expected("a positive size for each spatial dimension of the inputs", given=given),
             f"Pass `{name}=(2, 2)` for images, or (2,) for series.",
+            option=name,
         )
     return sizes
 
@@ -155,12 +156,16 @@ def _check(shape: tuple[int, ...], window: tuple[int, ...], strides: tuple[int, 
     if len(shape) < n + 1:
         raise LiftArgumentError(
             where,
-            f"expected inputs of {n} spatial dimensions and one of features, given shape {shape}.",
+            Expected(f"inputs of {n} spatial dimensions and one of features", given=shape),
             "Give one size for each spatial dimension of the inputs: `window_shape=(2, 2)` for images.",
+            option="window_shape",
         )
     if len(strides) != n:
         raise LiftArgumentError(
-            where, f"expected {n} strides, given {strides}.", f"Pass `strides={(2,) * n}`, or None for 1."
+            where,
+            Expected("a stride for each spatial dimension", given=strides),
+            f"Pass `strides={(2,) * n}`, or None for 1.",
+            option="strides",
         )
     if isinstance(padding, str):
         fits = padding.upper() in ("SAME", "SAME_LOWER", "VALID")
@@ -169,6 +174,6 @@ def _check(shape: tuple[int, ...], window: tuple[int, ...], strides: tuple[int, 
     if not fits:
         raise LiftArgumentError(
             where,
-            f'expected padding "SAME", "SAME_LOWER", "VALID" or {n} pairs (low, high), given {padding!r}.',
+            Expected(f'padding "SAME", "SAME_LOWER", "VALID" or {n} pairs (low, high)', given=padding),
             f'Pass `padding="SAME"` or `padding={[(1, 1)] * n}`.',
         )

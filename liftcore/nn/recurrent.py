@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import CarryTypeError, LiftArgumentError, shown
+from ..errors import CarryTypeError, Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, PyTree, Shape
 from .options import checks_options
 from .sharding import gather, is_sharded, on_auto_axes, place, shard_like, sharding_entries, to_spec
@@ -96,10 +96,8 @@ def check_carry(where: str, carry: PyTree, inputs: ArrayLike, expected: Any, mak
     if given != (fitting or expected):
         raise LiftArgumentError(
             where,
-            f"expected a carry of shape {expected} for inputs of shape {jnp.shape(inputs)}, given {given}.",
+            Expected(f"a carry of shape {expected} for inputs of shape {jnp.shape(inputs)}", given=given),
             f"Make it with `{make}`; for a sequence, leave out the time axis.",
-            given=str(given),
-            expected=str(expected),
         )
 
 
@@ -117,8 +115,7 @@ def check_layer(where: str, layer: Any, kind: str, example: str, module: type | 
         LiftArgumentError: if it is none.
     """
     if not (callable(layer) and not isinstance(layer, type) if module is None else isinstance(layer, module)):
-        what, fix = f"expected a {kind}, given {shown(layer)}.", f"Pass one, such as `{example}`."
-        raise LiftArgumentError(where, what, fix, given=shown(layer), expected=f"a {kind}")
+        raise LiftArgumentError(where, Expected(f"a {kind}", given=layer), f"Pass one, such as `{example}`.")
 
 
 def check_cell(cell: Any, module: type, kind: str, example: str, base: str) -> None:
@@ -138,7 +135,7 @@ def check_cell(cell: Any, module: type, kind: str, example: str, base: str) -> N
     if not (hasattr(type(cell), "num_feature_axes") or "num_feature_axes" in vars(cell)):
         raise LiftArgumentError(
             "RNN, cell",
-            f"expected an RNNCellBase, or another module with `num_feature_axes`, given {shown(cell)}.",
+            Expected("an RNNCellBase, or another module with `num_feature_axes`", given=cell),
             f"Pass a cell, such as `{example}`; derive a cell of your own from `{base}`.",
         )
 
@@ -207,7 +204,7 @@ def flip_sequences(inputs: Array, seq_lengths: ArrayLike | None, num_batch_dims:
     if jnp.ndim(inputs) <= num_batch_dims:
         raise LiftArgumentError(
             "flip_sequences",
-            f"expected inputs with {num_batch_dims} batch axes and one of time, given shape {jnp.shape(inputs)}.",
+            Expected(f"inputs with {num_batch_dims} batch axes and one of time", given=jnp.shape(inputs)),
             "Pass `num_batch_dims`, the number of axes of `seq_lengths`.",
         )
     return Sequences.of("flip_sequences", jnp.shape(inputs), num_batch_dims, time_major, seq_lengths).flip(inputs)
@@ -279,13 +276,10 @@ class Sequences(NamedTuple):
         if not hasattr(inputs, "shape") or len(inputs.shape) <= feature_axes:
             sizes = "features" if feature_axes == 1 else f"{feature_axes} sizes of features"
             layout = f"(time, *batch, {sizes})" if time_major else f"(*batch, time, {sizes})"
-            given = f"shape {inputs.shape}" if hasattr(inputs, "shape") else shown(inputs)
             raise LiftArgumentError(
                 where,
-                f"expected an array of shape {layout}, given {given}.",
+                Expected(f"an array of shape {layout}", given=getattr(inputs, "shape", inputs)),
                 "For a single step call the cell; for a sequence of numbers add a feature axis: `inputs[..., None]`.",
-                given=given,
-                expected=f"shape {layout}",
             )
         return cls.of(where, inputs.shape, len(inputs.shape) - feature_axes - 1, time_major, seq_lengths)
 
@@ -293,8 +287,10 @@ class Sequences(NamedTuple):
         if lengths.shape != self.batch or not jnp.issubdtype(lengths.dtype, jnp.integer):
             raise LiftArgumentError(
                 self.where,
-                f"expected seq_lengths to be integers of shape {self.batch}, one for each sequence of the batch, given "
-                f"{shown(lengths)}.",
+                Expected(
+                    f"seq_lengths to be integers of shape {self.batch}, one for each sequence of the batch",
+                    given=lengths,
+                ),
                 f"Count the steps of each sequence; time is axis {self.axis} of the inputs, according to `time_major`.",
             )
         if not isinstance(lengths, jax.core.Tracer):  # traced lengths cannot be checked, so they are clipped
@@ -304,6 +300,9 @@ class Sequences(NamedTuple):
                     self.where,
                     f"seq_lengths has {wrong[0]}, but the inputs have {self.steps} steps along axis {self.axis}.",
                     "Count the steps of each sequence, from 0 to all of them; `time_major` sets the time axis.",
+                    option="seq_lengths",
+                    given=int(wrong[0]),
+                    expected=self.steps,
                 )
         return jnp.clip(lengths.astype(int), 0, self.steps)
 
@@ -370,7 +369,7 @@ class Sequences(NamedTuple):
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise LiftArgumentError(
                 where,
-                f"a cell must return a pair, the next carry and the outputs; given {shown(result)}.",
+                Expected("the cell to return a pair, `(carry, outputs)`", given=result),
                 "Write `return carry, outputs`.",
             )
         carry, y = self.kept(result[0], before), result[1]
@@ -380,6 +379,8 @@ class Sequences(NamedTuple):
                 where,
                 f"its outputs are stacked along axis {self.axis}, after the batch axes, but one has shape {short[0]}.",
                 "Return outputs with the batch axes, or run it with `time_major=True`.",
+                option="time_major",
+                given=short[0],
             )
         return carry, (carry, y) if keeps_all else y
 
@@ -414,20 +415,23 @@ class Sequences(NamedTuple):
         if initial_carry is not None and not (isinstance(initial_carry, tuple | list) and len(initial_carry) == 2):
             raise LiftArgumentError(
                 where,
-                f"expected a pair as `initial_carry`, given {shown(initial_carry)}.",
+                Expected("a pair", given=initial_carry),
                 "Pass a carry for each direction: `(forward, backward)`.",
+                option="initial_carry",
             )
         if reverse:
             raise LiftArgumentError(
                 where,
                 "it was called with `reverse=True`, but it already runs in both directions.",
                 "Leave it out, or swap `forward_rnn` and `backward_rnn`.",
+                option="reverse",
             )
         if keep_order is False:
             raise LiftArgumentError(
                 where,
                 "it was called with `keep_order=False`, but merges the outputs of both directions step by step.",
                 "Leave it out.",
+                option="keep_order",
             )
         return (None, None) if initial_carry is None else (initial_carry[0], initial_carry[1])
 
@@ -449,6 +453,9 @@ class Sequences(NamedTuple):
                 f"with seq_lengths the last carry is chosen for each sequence, but a part of the carry has shape "
                 f"{history.shape[1:]}, which does not begin with the shape of the batch, {self.batch}.",
                 "Carry an array for each sequence, or leave out `return_carry` or `seq_lengths`.",
+                option="seq_lengths",
+                given=history.shape[1:],
+                expected=self.batch,
             )
         lengths = _with_axes(self.lengths, history.ndim - 1)
         found = _picked(history, jnp.maximum(lengths - 1, 0)[None], 0)[0]

@@ -7,7 +7,7 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike
 from .dtypes import canonicalize_dtype
 from .masks import broadcasts
@@ -76,7 +76,7 @@ def _check(x: Array, positions: tuple[int, ...], features: int | None) -> int:
     if x.ndim < 3:
         raise LiftArgumentError(
             where,
-            f"expected x of shape (*batch, length, heads, depth), given {x.shape}.",
+            Expected("x of shape (*batch, length, heads, depth)", given=x.shape),
             "Add an axis for the heads: `x[..., None, :]`.",
         )
     depth, lengths = x.shape[-1], x.shape[:-2]
@@ -86,11 +86,16 @@ def _check(x: Array, positions: tuple[int, ...], features: int | None) -> int:
             where,
             f"{features} of the {depth} features of a head cannot be rotated in pairs.",
             f"Choose an even depth of the heads, or rotate only the first features: `features={depth // 2 * 2}`.",
+            option="features",
+            given=features,
         )
     if not broadcasts(positions, lengths):
         raise LiftArgumentError(
             where,
             f"the positions have shape {positions}, which does not broadcast to (*batch, length) = {lengths}.",
             "Pass a position for each element, such as `jnp.arange(length)`.",
+            option="positions",
+            given=positions,
+            expected=lengths,
         )
     return features

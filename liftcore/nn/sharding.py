@@ -19,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .._compat import auto_axes
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Shape
 
 __all__ = [
@@ -369,13 +369,19 @@ def check_out_sharding(where: str, out_sharding: Any) -> None:
     if out_sharding is None:
         return
     if not isinstance(out_sharding, P | NamedSharding):
-        what = f"expected a PartitionSpec or a NamedSharding as `out_sharding`, given {shown(out_sharding)}."
-        raise LiftArgumentError(where, what, 'For example, `out_sharding=PartitionSpec("data")`.')
+        raise LiftArgumentError(
+            where,
+            Expected("a PartitionSpec or a NamedSharding", given=out_sharding),
+            'For example, `out_sharding=PartitionSpec("data")`.',
+            option="out_sharding",
+        )
     spec: Any = getattr(out_sharding, "spec", out_sharding)
     mesh: Any = getattr(out_sharding, "mesh", None) or jax.sharding.get_abstract_mesh()
     if mesh.empty:
         fix = "Call the layer in a block `with jax.set_mesh(mesh):`, or pass a `NamedSharding`."
-        raise LiftArgumentError(where, "`out_sharding` is a PartitionSpec, but there is no mesh.", fix)
+        raise LiftArgumentError(
+            where, "`out_sharding` is a PartitionSpec, but there is no mesh.", fix, option="out_sharding"
+        )
     known = _explicit(mesh)
     wrong = [name for entry in spec for name in _names(entry) if name not in known]
     if wrong:
@@ -384,7 +390,7 @@ def check_out_sharding(where: str, out_sharding: Any) -> None:
             "Name one of these, or leave it out. All axes are Auto while `init_sharded` runs a module: write "
             "`out_sharding=None if self.is_initializing() else …`."
         )
-        raise LiftArgumentError(where, what, fix)
+        raise LiftArgumentError(where, what, fix, option="out_sharding", given=wrong[0], available=known)
 
 
 def is_sharding_error(error: BaseException) -> bool:

@@ -203,6 +203,7 @@ class Normalization(NamedTuple):
                 self.where,
                 f"there is nothing to average over: the inputs have shape {x.shape}, the reduced axes are {(*axes,)}.",
                 "Skip empty batches: their mean would be NaN, and so would everything computed from it.",
+                given=x.shape,
             )
         average = averager(axes, mask, self.axis_name, self.axis_index_groups)
         x = to_reduction_dtype(x, self.dtype, self.force_float32)
@@ -279,6 +280,8 @@ def group_axes(where: str, reduction_axes: int | Iterable[int] | None, shape: Sh
             where,
             f"reduction_axes are {axes} for inputs of shape {shape}; the last axis, the features, is missing.",
             f"Add it: `reduction_axes={(*axes, -1)}`.",
+            option="reduction_axes",
+            given=axes,
         )
     return axes
 
@@ -299,6 +302,8 @@ def instance_axes(where: str, feature_axes: tuple[int, ...], shape: Shape) -> tu
             where,
             f"feature_axes are {feature_axes} for inputs of shape {shape}; the first axis is the batch.",
             "Leave the first axis out, or add an axis before it: `inputs[None]`.",
+            option="feature_axes",
+            given=feature_axes,
         )
     return tuple(axis for axis in range(1, len(shape)) if axis not in feature_axes)
 
@@ -323,6 +328,7 @@ def group_sizes(
             where,
             f"expected num_groups or group_size, given num_groups={num_groups} and group_size={group_size}.",
             "Pass one of them: `num_groups=8`, or `num_groups=None, group_size=16`.",
+            option="num_groups",
         )
     name, given = ("group_size", group_size) if num_groups is None else ("num_groups", num_groups)
     if given is None or given < 1 or features % given:
@@ -330,6 +336,8 @@ def group_sizes(
             where,
             f"{what}, which cannot be divided by {name}={given}.",
             f"Pass a `{name}` that divides {features}.",
+            option=name,
+            given=given,
         )
     other = features // given
     return (other, given) if num_groups is None else (given, other)

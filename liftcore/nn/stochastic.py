@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 from ..rng import is_key
 from ..scopes.scope import Scope
 from ..typing import Array, Key
@@ -102,7 +102,7 @@ def drop(
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         raise LiftArgumentError(
             where,
-            f"expected inputs of a floating or complex dtype, given {x.dtype}.",
+            Expected("inputs of a floating or complex dtype", given=x.dtype),
             "Convert them: `inputs.astype(jnp.float32)`.",
         )
     shared = normalize_axes(where, "broadcast_dims", broadcast_dims, x.ndim)
@@ -112,8 +112,9 @@ def drop(
     if not is_key(drawn_from):
         raise LiftArgumentError(
             where,
-            f"expected a PRNG key, given {shown(drawn_from)}.",
+            Expected("a PRNG key", given=drawn_from),
             "Pass `key=` to the layer that calls it; or set its field `inference` to True, so that it drops nothing.",
+            option="key",
         )
     mask = jnp.broadcast_to(draw_kept(drawn_from, keep, shape, x), x.shape)
     return lax.select(shard_like(mask, x), x / keep, jnp.zeros_like(x))
@@ -145,6 +146,7 @@ def _check_deterministic(where: str, deterministic: bool | None) -> None:
             where,
             "`deterministic` is missing; it decides whether to drop anything.",
             "Pass `deterministic=not train`.",
+            option="deterministic",
         )
 
 
@@ -152,6 +154,7 @@ def _check_rate(where: str, rate: float) -> None:
     if not 0 <= rate <= 1:
         raise LiftArgumentError(
             where,
-            f"rate is {rate}, but a probability is between 0 and 1.",
+            Expected("a probability from 0 to 1", given=rate),
             "Pass the fraction to drop, such as `rate=0.1`.",
+            option="rate",
         )

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import jax.numpy as jnp
 from jax import lax
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..typing import Array
 from .axes import to_tuple
 from .sharding import on_auto_axes, reshape, sharding_entries, to_spec
@@ -77,12 +77,15 @@ def to_window(
                 where,
                 f"{name} has {len(entries)} entries, {entries}, but kernel_size has {len(size)}, {size}.",
                 f"Give {name} one entry for each spatial dimension, or one int for all.",
+                option=name,
+                given=entries,
             )
         if any(entry < 1 for entry in entries):
             raise LiftArgumentError(
                 where,
-                f"{name} is {entries}, but each entry must be at least 1.",
+                Expected("entries of 1 or more", given=entries),
                 f"Pass `{name}={(1,) * len(size)}` or more.",
+                option=name,
             )
         return entries
 
@@ -93,6 +96,8 @@ def to_window(
             where,
             f"with input_dilation={spacing} padding must be given in numbers, not as {pads!r}.",
             f"Pass `padding={[(1, 1)] * len(size)}`, for example.",
+            option="padding",
+            given=pads,
         )
     return Window(size, each("strides", strides), pads, spacing, each("kernel_dilation", kernel_dilation))
 
@@ -107,7 +112,7 @@ def batch_ndim(where: str, inputs: Array, spatial: int) -> int:
     if batch < 0:
         raise LiftArgumentError(
             where,
-            f"expected inputs of shape (*batch, {spatial} spatial sizes, features), given {jnp.shape(inputs)}.",
+            Expected(f"inputs of shape (*batch, {spatial} spatial sizes, features)", given=jnp.shape(inputs)),
             "Give `kernel_size` one entry for each spatial dimension of the inputs, which end with features.",
         )
     return batch
@@ -163,12 +168,16 @@ def check_padding(where: str, window: Window, spatial: Sequence[int]) -> None:
             where,
             f'padding "CAUSAL" needs one spatial dimension, but kernel_size {window.size} has {len(window.size)}.',
             "Pass the pairs yourself: `padding=[(kernel_size - 1, 0), …]` for each causal dimension.",
+            option="padding",
+            given=window.padding,
         )
     if window.padding in ("CIRCULAR", "REFLECT") and 0 in spatial:
         raise LiftArgumentError(
             where,
             f'padding "{window.padding}" repeats the inputs, but of spatial sizes {tuple(spatial)} there are none.',
             'Pass `padding="SAME"`, or longer inputs.',
+            option="padding",
+            given=window.padding,
         )
 
 
@@ -190,6 +199,9 @@ def positions(where: str, spatial: Sequence[int], window: Window) -> tuple[int, 
             where,
             f"the kernel spans {reach}, but the padded inputs are only {(*map(int, full),)}: it does not fit.",
             "Pass larger inputs, a smaller `kernel_size` or more `padding`.",
+            option="kernel_size",
+            given=tuple(map(int, full)),
+            expected=reach,
         )
     return tuple(map(int, found))  # older JAX pads with NumPy integers
 
@@ -217,7 +229,10 @@ def _to_pads(where: str, padding: PaddingLike, spatial: int, words: Sequence[str
             return [(low, high) for low, high in pairs]
     raise LiftArgumentError(
         where,
-        f"expected padding of {', '.join(words)}, or an int or an int or pair for each of {spatial} spatial "
-        f"dimensions, given {padding!r}.",
+        Expected(
+            f"{', '.join(words)}, or an int or an int or pair for each of {spatial} spatial dimensions",
+            given=padding,
+        ),
         f'Pass `padding="SAME"` or `padding={[(1, 1)] * spatial}`.',
+        option="padding",
     )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .._compat import release, trace_state
-from ..errors import LiftArgumentError, no_function, note_call, words
+from ..errors import Expected, LiftArgumentError, no_function, note_call, words
 from ..filters.trees import by_place, under
 from ..scopes import problems
 from ..scopes.scope import Scope
@@ -301,7 +301,7 @@ class Body:
         if run is None:
             raise LiftArgumentError(
                 f"repack_fn of {self.where}",
-                f"expected the scopes that `scope_fn` returned, given {type(scopes).__name__}.",
+                Expected("the scopes that `scope_fn` returned", given=type(scopes).__name__),
                 "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
             )
         for root in run.roots:
@@ -381,6 +381,8 @@ class Body:
                     f'"{"/".join(path)}" was written in scopes that `repack_fn` did not receive; it would be lost.',
                     "Pass the same scopes: `scope = scope_fn(variable_groups, rng_groups)`, `result = fn(scope, …)`, "
                     "`repack_fn(scope)`. To discard changes, create the scopes with `mutable=False`.",
+                    variable="/".join(path),
+                    option="mutable",
                 )
 
     def release(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._compat import needs_python
-from ..errors import LiftArgumentError, LoopInvarianceError, note_call, shown, words
+from ..errors import Expected, LiftArgumentError, LoopInvarianceError, note_call, shown, words
 from ..filters import asking_further, short_form
 from ..scopes.lifts import Captured, Lift
 from ..scopes.scope import Scope
@@ -31,7 +31,7 @@ def check_filters(name: str, into: Sequence[Any], out: Sequence[Any], rngs: Sequ
         where = f"{what} of {name}"
         if not isinstance(given, tuple | list):
             raise LiftArgumentError(
-                where, f"expected a list of filters, one for each group, given {shown(given)}.", f"Write `[{given!r}]`."
+                where, Expected("a list of filters, one for each group", given=given), f"Write `[{given!r}]`."
             )
         if any(isinstance(one, Captured) for one in (given[:-1] if what == "out_variable_filters" else given)):
             raise LiftArgumentError(where, "`Captured()` must be the last output filter.", "Move it to the end.")
@@ -64,6 +64,7 @@ def _no_stream_filter(name: str, filter: Predicate) -> LiftArgumentError:
         "Filter streams by name. To split keys for a part of the variables, draw these from a stream of their own: "
         f'`{scope}.param("w", lambda key: init({scope}.make_rng("head"), shape))`, with '
         '`split_rngs={"head": True, "params": False}`.',
+        option="split_rngs",
     )
 
 

@@ -25,7 +25,7 @@ import jax
 
 from .. import filters, rng
 from ..cycles import check_finite
-from ..errors import LiftArgumentError, UnliftedCollectionError, shown
+from ..errors import Expected, LiftArgumentError, UnliftedCollectionError
 from ..filters.trees import flat, names_of, nested
 from ..rest import Rest
 from ..scopes.lifts import Lift
@@ -87,10 +87,8 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
         if not isinstance(scope, Scope):
             raise LiftArgumentError(
                 "the first argument of a lifted function",
-                f"expected a scope, or a pytree of scopes, given {shown(scope)}.",
+                Expected("a scope, or a pytree of scopes", given=scope),
                 "Pass the scope whose variables are lifted; modules have lifts of their own, with the same names.",
-                given=shown(scope),
-                expected="a scope",
             )
         scope.check_valid()
     outers: list[Scope] = []
@@ -107,6 +105,7 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
                 f"it counts its draws apart from the scope at {outers[index].path_text}, which is given too: one of "
                 "them was rewound with `rewind_rngs=True`.",
                 "Rewind in the function instead: `scope = scope.rewound(rewind_rngs=True)`.",
+                option="rewind_rngs",
             )
         routes.append((index, scope.path[len(outers[index].path) :]))
     return outers, given, tuple(routes), structure
@@ -243,6 +242,7 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
             root.path_text,
             f"{names_of([rest])} was written, but no output group takes it.",
             "Add a filter for it to the output filters of the lift.",
+            variable=names_of([rest])[0],
         )
     return parts
 

@@ -13,7 +13,7 @@ import jax
 
 from .. import filters
 from .._compat import is_eager, needs_python
-from ..errors import LiftArgumentError, boundary, shown
+from ..errors import Expected, LiftArgumentError, boundary, shown
 from ..filters.trees import by_place, merged
 from ..pipeline.body import Body
 from ..scopes.lifts import Advice
@@ -66,6 +66,7 @@ def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argn
             f"{what}_argnums={nums}, {what}_argnames={names}",
             f"number 0 is the scope (or module) itself, which is lifted and cannot be {_ADJECTIVES[what]}.",
             "Count from 1: the first argument after it.",
+            option=f"{what}_argnums" if 0 in nums else f"{what}_argnames",
         )
     _check_there(fn, what, nums, names)
     by_name = {*names, *(parameters[num] for num in nums if num < len(parameters))}
@@ -102,7 +103,7 @@ def name_arguments(args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, 
     if any(map(str.isdecimal, kwargs)):
         raise LiftArgumentError(
             "the arguments of a lifted function",
-            f"expected valid Python names for arguments, given {[*filter(str.isdecimal, kwargs)]}.",
+            Expected("valid Python names for arguments", given=[*filter(str.isdecimal, kwargs)]),
             "Give that argument a name that begins with a letter.",
         )
     return {**dict(zip(map(str, itertools.count(1)), args, strict=False)), **kwargs}
@@ -131,10 +132,8 @@ def split_arguments(
         except TypeError as error:
             raise LiftArgumentError(
                 body.where,
-                f"static argument {name!r} must be hashable, given {type(value).__name__}.",
+                Expected(f"a hashable value as the static argument {name!r}", given=value),
                 "Pass a tuple instead of a list, and do not declare an array static.",
-                given=type(value).__name__,
-                expected="a hashable value",
             ) from error
     return fixed, {name: value for name, value in arguments.items() if name not in fixed}
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import mapped_aval
-from ..errors import AxisSizeError, LiftArgumentError, LiftError, common_size, shown, words
+from ..errors import AxisSizeError, Expected, LiftArgumentError, LiftError, common_size, words
 from ..leaves import Others, is_numpy, split_leaves
 from ..meta import add_axis, has_boxes, is_box, remove_axis
 from ..pipeline.body import Body
@@ -124,11 +124,9 @@ class VariableAxes:
         if not isinstance(variable_axes, Mapping):
             raise LiftArgumentError(
                 "variable_axes",
-                f"expected a mapping from filters to axes, given {shown(variable_axes)}.",
+                Expected("a mapping from filters to axes", given=variable_axes),
                 'Write `variable_axes={"params": 0}`; pass the arguments of the function to the lifted function.',
                 option="variable_axes",
-                given=shown(variable_axes),
-                expected="a mapping",
             )
         pairs = [(key, *_in_out(key, axis)) for key, axis in variable_axes.items()]
         pairs.append((PERTURBATIONS, 0, 0))
@@ -154,11 +152,9 @@ def _in_out(key: Any, axis: Any) -> tuple[Any, Any]:
     if not all(one is _ABSENT or one is None or (isinstance(one, int) and not isinstance(one, bool)) for one in pair):
         raise LiftArgumentError(
             f"variable_axes[{key!r}]",
-            f"expected an axis (an int, or None for the same value everywhere), given {axis!r}.",
+            Expected("an axis (an int, or None for the same value everywhere)", given=axis),
             "Write an int, None, In(axis), Out(axis) or InOut(in_axis, out_axis).",
             option="variable_axes",
-            given=repr(axis),
-            expected="an axis",
         )
     return pair
 
@@ -170,10 +166,9 @@ def split_rules(split_rngs: Mapping[Any, bool] | bool) -> tuple[list[Filter], li
     if not isinstance(split_rngs, Mapping) or not all(isinstance(flag, bool) for flag in split_rngs.values()):
         raise LiftArgumentError(
             "split_rngs",
-            f"expected one bool, or a mapping from filters to bools, given {split_rngs!r}.",
+            Expected("one bool, or a mapping from filters to bools", given=split_rngs),
             'Write `split_rngs={"params": True, "dropout": True}`.',
             option="split_rngs",
-            given=repr(split_rngs),
         )
     return list(split_rngs), [0 if flag else None for flag in split_rngs.values()]
 
@@ -216,6 +211,7 @@ def flatten_axes(where: str, axes: PyTree, tree: PyTree, body: Body | None = Non
             where if body is None else f"{body.where}, {where}",
             f"{axes!r} is not a prefix of the value's structure, {jax.tree.structure(tree)}.",
             "Give one axis for the whole value, or one for each part; the scope (or module) does not count.",
+            given=axes,
         ) from error
     flat: list[Any] = []
     for axis, part in zip(prefix, parts, strict=True):
@@ -264,7 +260,9 @@ def _fits(axis: int, shape: Shape) -> bool:
 def _no_place(where: str, axis: int, shape: Shape) -> LiftArgumentError:
     """Return the error for a value with too few axes."""
     what = f"a value of shape {shape} cannot have its new axis at position {axis}."
-    return LiftArgumentError(where, what, f"Give it an axis from {-len(shape) - 1} to {len(shape)}, such as 0.")
+    return LiftArgumentError(
+        where, what, f"Give it an axis from {-len(shape) - 1} to {len(shape)}, such as 0.", given=axis
+    )
 
 
 def _no_axis(axis: Any) -> bool:
@@ -441,11 +439,9 @@ def check_params(name: str, metadata_params: Any) -> None:
     if not isinstance(metadata_params, Mapping):
         raise LiftArgumentError(
             f"metadata_params of {name}",
-            f"expected a mapping for boxed metadata, given {metadata_params!r}.",
+            Expected("a mapping for boxed metadata", given=metadata_params),
             'Write `metadata_params={PARTITION_NAME: "layers"}`.',
             option="metadata_params",
-            given=repr(metadata_params),
-            expected="a mapping",
         )
 
 
@@ -485,7 +481,7 @@ def _without(body: Body, group: PyTree, axis: int, params: Mapping[Any, Any]) ->
         except LiftError as error:
             name = path_text(path[1:])
             where = f"{words().variable(name)} in {body.where}"
-            raise type(error)(where, error.what, error.fix, variable=name) from error
+            raise type(error)(where, error.what, error.fix, **error.facts | {"variable": name}) from error
 
     return jax.tree.map_with_path(change, group, is_leaf=is_box)
 

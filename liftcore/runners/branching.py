@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import zeros
-from ..errors import LiftArgumentError, shown, words
+from ..errors import Expected, LiftArgumentError, words
 from ..filters.trees import by_place, merged, overlay, select
 from ..leaves import is_number
 from ..pipeline.body import Body
@@ -244,5 +244,4 @@ def _check(where: str, expected: str, given: Any, kinds: tuple[Any, ...], fix: s
         dtype = jnp.result_type(given)
         if jnp.shape(given) == () and any(jnp.issubdtype(dtype, kind) for kind in kinds):
             return
-    what = f"expected {expected}, given {shown(given)}."
-    raise LiftArgumentError(where, what, fix, given=shown(given), expected=expected)
+    raise LiftArgumentError(where, Expected(expected, given=given), fix)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import LiftArgumentError, bind_user, boundary, call_user, name_of, shown, words
+from ..errors import Expected, LiftArgumentError, bind_user, boundary, call_user, name_of, words
 from ..filters.trees import by_place, merged, select
 from ..leaves import Others, is_array_like, split_leaves
 from ..pipeline.body import Body
@@ -81,7 +81,7 @@ def split_held(body: Body, args: Sequence[Any], nondiff_argnums: Sequence[int]) 
             "number 0 is the scope (or module) itself.",
             f"Count from 1; choose its variables with `{wrt}`.",
             option="nondiff_argnums",
-            given=str(tuple(nondiff_argnums)),
+            given=tuple(nondiff_argnums),
         )
     is_seen = [num not in numbers for num in range(1, len(args) + 1)]
     return split_leaves(args, is_seen, is_leaf=lambda one: one is not args)  # each argument is a leaf
@@ -216,6 +216,8 @@ class Ruled:
                 f"it {does} {sorted(given)}, but {sorted(expected)} was expected: a rule must have the same effects as "
                 "its function.",
                 "Create variables in the function, and write in the rule the variables that the function writes.",
+                given=sorted(given),
+                expected=sorted(expected),
             )
 
 
@@ -275,6 +277,9 @@ def by_number(fn: Callable[..., Any], argnums: Sequence[int], argnames: Sequence
                 f"{name_of(fn)}, nondiff_argnames={tuple(argnames)}",
                 f'it has no argument "{name}" that may be passed by position (available: {known[1:]}).',
                 "Choose one of these.",
+                option="nondiff_argnames",
+                given=name,
+                available=known[1:],
             )
     return (*argnums, *map(known.index, argnames))
 
@@ -322,7 +327,7 @@ def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., A
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise LiftArgumentError(
                 f"{name_of(rule)}, the rule of {where}",
-                f"expected the pair `{expected}`, given {shown(given)}.",
+                Expected(f"the pair `{expected}`", given=given),
                 f"Write `return {expected}`.",
             )
         return tuple(given)

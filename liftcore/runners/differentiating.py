@@ -189,6 +189,8 @@ def positive(body: Body, argnums: int | Sequence[int], count: int, what: str = "
             f"{body.where}, {what}={argnums}",
             f"there are {count} positional arguments, the scope included.",
             "Count from 0, which is the scope (or module); arguments passed by name cannot be chosen.",
+            option=what,
+            given=argnums,
         )
     return tuple(number % count for number in numbers)
 
@@ -220,6 +222,9 @@ def checked_pair(where: Callable[[], str], result: Any) -> Any:
             where(),
             f"with has_aux=True, expected a function that returns a pair, but it returned {given}.",
             "Return `(loss, aux)`, or leave out `has_aux`.",
+            option="has_aux",
+            given=result,
+            expected="a pair",
         )
     return result
 
@@ -256,7 +261,7 @@ def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
                 "Leave it out of `wrt`, or pass `allow_int=True`.",
                 variable=path_text(path),
                 option="wrt",
-                given=str(jnp.result_type(wrong[0])),
+                given=jnp.result_type(wrong[0]),
             )
 
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..errors import AxisSizeError, LiftArgumentError, name_of, shown
+from ..errors import AxisSizeError, Expected, LiftArgumentError, name_of, shown
 from ..filters.trees import apart, by_place, merged, overlay
 from ..pipeline.body import Body
 from ..pipeline.effects import Changes
@@ -59,9 +59,10 @@ def lax_scan(size: int, **options: Any) -> Callable[..., tuple[PyTree, PyTree]]:
     unroll = options.get("unroll", 1)
     if not hasattr(unroll, "__index__") or unroll < 0:
         raise LiftArgumentError(
-            f"unroll={unroll!r}",
-            "expected the number of iterations in one step of the compiled loop, or a bool.",
+            "unroll",
+            Expected("the number of iterations in one step of the compiled loop, or a bool", given=unroll),
             "Write an integer, or `unroll=True` for all iterations.",
+            option="unroll",
         )
 
     def scan(step: Callable[..., Any], carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
@@ -541,7 +542,7 @@ def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None
     if not isinstance(state, tuple | list) or len(state) != 2:
         raise LiftArgumentError(
             body.where,
-            f"the state of a loop is a pair of the group of carried variables and the carry; given {shown(state)}.",
+            Expected("a pair of the group of carried variables and the carry, the state of a loop", given=state),
             "Pass `(variable_groups[1], carry)`; the carry may be None.",
         )
     if True in [np.shape(leaf)[:1] != (size,) for leaf in jax.tree.leaves(xs)]:
@@ -551,6 +552,8 @@ def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None
             body.where,
             f"slices{path} of shape {shape} were given, but the loop has size {size}.",
             f"Pass {size} slices along axis 0.",
+            given=shape,
+            expected=size,
         )
 
 

@@ -276,6 +276,7 @@ def _check_shared(body: Body, split: Split, elements: Elements, error: ValueErro
                 "between them.",
                 fix_for(body, names, f"{axis}, or {advice}."),
                 variable=names[0],
+                option="variable_axes",
             ) from (None if isinstance(error, LoopInvarianceError) else error)
 
 

@@ -67,6 +67,9 @@ class Shards(NamedTuple):
                 f"split_rngs of {self.where}",
                 f"{split!r} is not an axis that it maps over (these are {list(self.axes)}).",
                 "Name one or several of these, or write True for all.",
+                option="split_rngs",
+                given=split,
+                available=self.axes,
             )
         return names
 
@@ -130,6 +133,9 @@ class Shards(NamedTuple):
                     f"variable_specs of {self.where}",
                     f"{spec} names an axis that it does not map over (these are {list(self.axes)}).",
                     "Name one or several of these, or none.",
+                    option="variable_specs",
+                    given=spec,
+                    available=self.axes,
                 )
             for path, value in jax.tree.leaves_with_path(group):
                 entries = (entry if isinstance(entry, tuple) else (entry,) for entry in spec)
@@ -142,8 +148,8 @@ class Shards(NamedTuple):
                         f"Give it a separate filter and spec in `{_option()}`.",
                         variable=path_text(path[1:]),
                         option="variable_specs",
-                        given=str(shape),
-                        expected=str(spec),
+                        given=shape,
+                        expected=spec,
                     )
 
     def check_new(self, groups: Sequence[PyTree], specs: Sequence[PartitionSpec], advice: str) -> None:
@@ -159,8 +165,8 @@ class Shards(NamedTuple):
                         f"Give it a separate filter and spec in `{_option()}`, or add an axis.",
                         variable=name,
                         option="variable_specs",
-                        given=str(value.shape),
-                        expected=str(spec),
+                        given=value.shape,
+                        expected=spec,
                     )
                 extra = [axis for axis in self.axes if axis in varying_axes(value) - spec_axes(spec)]
                 if extra:
@@ -174,7 +180,7 @@ class Shards(NamedTuple):
                         f"Partition it there too, such as {fix}, or {advice}.",
                         variable=name,
                         option="variable_specs",
-                        given=str(spec),
+                        given=spec,
                         expected=wider,
                     )
 

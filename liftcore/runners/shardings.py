@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..filters import to_predicate
 from ..pipeline.body import Body
 from ..typing import Path, PyTree
@@ -94,9 +94,10 @@ class Placement:
         """
         if not isinstance(variables, Mapping):
             raise LiftArgumentError(
-                f"variable_shardings={variables!r} of jit",
-                "expected a mapping from filters to shardings.",
+                "variable_shardings of jit",
+                Expected("a mapping from filters to shardings", given=variables),
                 'Write `variable_shardings={"params": sharding}`.',
+                option="variable_shardings",
             )
         if in_shardings is None and out_shardings is None and not variables:
             return None
@@ -119,6 +120,8 @@ class Placement:
                 f"{where}, in_shardings",
                 f"it applies to positional arguments, but {named} were passed by name.",
                 "Pass them by position.",
+                option="in_shardings",
+                given=named,
             )
         positional = sorted((name for name in arguments if name.isdecimal()), key=int)
         values = tuple(arguments[name] for name in positional)

@@ -287,4 +287,5 @@ def _mixed(
         f"its initial value reads {words().variable(names[read])}, but the form of it that `{out}` and `{into}` return "
         f"depends on {words().variables(wanted)}.",
         "Map them separately, each in its own `map_variables`, or create the one that is read before the lift.",
+        variable=names[reader],
     )

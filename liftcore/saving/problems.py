@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from ..errors import SerializationError
+from ..errors import Expected, SerializationError
 from ..typing import Path
 
 __all__ = ["DAMAGED", "TRACER", "StateError", "damaged", "printable", "several", "unwritable"]
@@ -25,16 +25,16 @@ _SURROGATE = "the text contains one half of a surrogate pair, a character that U
 class StateError(SerializationError):
     """An error at a path in a state. While it passes through the containers, their names are added in front."""
 
-    def __init__(self, what: str, fix: str, path: Path = ()) -> None:
-        super().__init__(f"state at /{printable('/'.join(path))}", what, fix)
+    def __init__(self, what: str | Expected, fix: str, path: Path = (), **facts: Any) -> None:
+        super().__init__(f"state at /{printable('/'.join(path))}", what, fix, **facts)
         self.path = path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.what, self.fix, self.path)
+        return type(self), (self.what, self.fix, self.path), vars(self)
 
     def below(self, name: Any) -> StateError:
         """Return the error for a container of the place, which has it under the given name."""
-        return type(self)(self.what, self.fix, (printable(str(name)), *self.path))
+        return type(self)(self.what, self.fix, (printable(str(name)), *self.path), **self.facts)
 
 
 def damaged(what: str) -> StateError:

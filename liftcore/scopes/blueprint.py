@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .. import meta
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError, shown
 from ..filters.trees import nested
 from ..leaves import is_array, is_array_or_struct
 from ..rest import Rest, split_static
@@ -202,6 +202,8 @@ class Blueprint:
                 "Blueprint",
                 f"the pytree differs in more than its arrays: expected {self.rest}, given {rest}.",
                 "Make another one: `Blueprint.of(tree)`.",
+                given=str(rest),
+                expected=str(self.rest),
             )
         found: dict[Path, Any] = {}
         for path, array in zip(self.paths, jax.tree.leaves(dynamic), strict=True):
@@ -233,8 +235,9 @@ def _collection(collection: str | Callable[[Any], str], leaf: Any) -> str:
     if not isinstance(name, str):
         raise LiftArgumentError(
             "Blueprint.of",
-            f"expected the name of a collection for {shown(leaf)}, given {shown(name)}.",
+            Expected(f"the name of a collection for {shown(leaf)}", given=name),
             'Write `collection="params"`, or a function that returns a name for each array.',
+            option="collection",
         )
     return name
 
@@ -281,6 +284,8 @@ def _from_variables(variables: Any, path: Path) -> Any:
                 "Blueprint.read",
                 f"there is no variable {'/'.join(path)} (available: {available}).",
                 "Pass the result of `variables`, or what `init` returned for this pytree.",
+                variable="/".join(path),
+                available=available,
             )
         found = found[name]
     return meta.unbox(found)

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import errors, meta, rng
 from .._compat import trace_state
-from ..errors import note_call, refused, shown
+from ..errors import note_call, refused
 from ..statics import Undescribed
 from ..typing import Path
 from ..values import shapes
@@ -300,11 +300,9 @@ def check_variables(variables: Any) -> None:
     if not isinstance(variables, Mapping):
         raise errors.ApplyScopeInvalidVariablesTypeError(
             "variables",
-            f"expected a mapping {{collection: {{name: value}}}}, given {shown(variables)}.",
+            errors.Expected("a mapping {collection: {name: value}}", given=variables),
             'Pass the variables that `init` returned, such as `{"params": {…}}`.',
             option="variables",
-            given=shown(variables),
-            expected="a mapping",
         )
     inner = variables.get("params")
     if isinstance(inner, Mapping) and isinstance(inner.get("params"), Mapping):
@@ -316,17 +314,15 @@ def check_variables(variables: Any) -> None:
     for name, found in variables.items():
         if not isinstance(name, str):
             raise errors.ApplyScopeInvalidVariablesTypeError(
-                "variables", f"expected names of collections, given {shown(name)}.", 'Name it: `{"params": {…}}`.'
+                "variables", errors.Expected("names of collections", given=name), 'Name it: `{"params": {…}}`.'
             )
         if not isinstance(found, Mapping):
             raise errors.ApplyScopeInvalidVariablesTypeError(
                 f'variables["{name}"]',
-                f"expected a collection (a mapping from names), given {shown(found)}.",
+                errors.Expected("a collection (a mapping from names)", given=found),
                 'Pass `{"params": params}`, not `params` alone.',
                 collection=name,
                 option="variables",
-                given=shown(found),
-                expected="a mapping",
             )
 
 

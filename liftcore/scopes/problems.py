@@ -125,12 +125,11 @@ def no_name(scope: Scope, name: Any, collection: str | None, written: bool = Fal
     if isinstance(name, str):
         return errors.LiftArgumentError(
             f"{_owner(collection)} at {scope.path_text}",
-            f"expected a name that is one part of a path, given {name!r}.",
+            errors.Expected("a name that is one part of a path", given=name),
             "Give it a name that is not empty and contains no `/`; to add levels, nest scopes (or modules)."
             if collection is None
             else "Give it a name that is not empty.",
             collection=collection,
-            given=repr(name),
         )
     if collection is None:
         fix = f'Write `name="{name}"`.'
@@ -138,11 +137,9 @@ def no_name(scope: Scope, name: Any, collection: str | None, written: bool = Fal
         fix = f"Write `{_call(collection, written)}`."
     return errors.LiftArgumentError(
         f"{_owner(collection)} at {scope.path_text}",
-        f"expected a string as its name, given {shown(name)}.",
+        errors.Expected("a string as its name", given=name),
         fix,
         collection=collection,
-        given=shown(name),
-        expected="a string",
     )
 
 
@@ -150,9 +147,8 @@ def no_collection(scope: Scope, name: str, collection: Any, written: bool = Fals
     """The error for a value that cannot be the name of a collection."""
     return errors.LiftArgumentError(
         f'the collection of "{name}" at {scope.path_text}',
-        f"expected a name that is one part of a path, given {shown(collection)}.",
+        errors.Expected("a name that is one part of a path", given=collection),
         f'Write `{_call("state", written)}`, with a collection such as "state".',
-        given=shown(collection),
     )
 
 
@@ -170,10 +166,9 @@ def no_initializer(scope: Scope, collection: str, name: str, init_fn: Any) -> Li
     key = " of a key" if collection == "params" else ""
     return errors.LiftArgumentError(
         f'"{collection}/{name}" at {scope.path_text}',
-        f"expected an initializer, a function{key}, given {shown(init_fn)}.",
+        errors.Expected(f"an initializer, a function{key}", given=init_fn),
         f"Pass a function that makes the value: `lambda{' key' if key else ''}: value`.",
         **_variable(scope, collection, name),
-        given=shown(init_fn),
     )
 
 
@@ -186,9 +181,7 @@ def made_no_value(scope: Scope, name: str, init_fn: Any, made: Any) -> LiftError
     else:
         what, fix = "returned a function, not a value", f"Call it first: `{text}()` is the initializer."
     where = f'"params/{name}" at {scope.path_text}'
-    return errors.LiftArgumentError(
-        where, f"its initializer {text} {what}.", fix, **_variable(scope, "params", name), given=shown(made)
-    )
+    return errors.LiftArgumentError(where, f"its initializer {text} {what}.", fix, **_variable(scope, "params", name))
 
 
 def _lift_of(scope: Scope, inside: Tree) -> str:
@@ -212,6 +205,7 @@ def returned(where: str, fn: Any, kind: str) -> LiftError:
         where,
         f"{name_of(fn)} returned {'an' if kind[0] in 'AEIOU' else 'a'} {kind}, which ends with the lift.",
         "Return arrays: results computed with it, or the value of the variable.",
+        given=kind,
     )
 
 
@@ -225,6 +219,7 @@ def not_taken(scope: Scope, collection: str, name: str, inside: Tree, done: str)
             f'collection "{collection}" was {done}, but it is immutable in the scopes of {_lift_of(scope, inside)}.',
             f'Make it mutable: `scope_fn(variable_groups, rng_groups, mutable="{collection}")`.',
             **variable,
+            option="mutable",
         )
     listed = lift.taken if lift.taken(("", ""), None) else subtract(lift.taken, "perturbations")
     return errors.UnliftedCollectionError(
@@ -280,7 +275,7 @@ def wrong_names(scope: Scope, collection: str, name: str, names: Sequence[Any], 
         f"it has {len(names)} axis names, {tuple(names)}, but {len(shape)} axes: its shape is {tuple(shape)}.",
         f"Give at most one name for each axis: `{code}`; a lift names the axes that it adds itself.",
         **_variable(scope, collection, name),
-        given=str(tuple(names)),
+        given=tuple(names),
     )
 
 
@@ -364,8 +359,8 @@ def wrong_shape(scope: Scope, name: str, given: Any, expected: Any, asked: bool 
         f"the stored value has {_shape(given)}, {shape}.",
         "Check the sizes of the module and of its inputs, or call `init` again for this model.",
         **_variable(scope, "params", name),
-        given=_shape(given),
-        expected=f"shape {expected}" if asked else _shape(expected),
+        given=jax.tree.map(np.shape, given),
+        expected=expected if asked else jax.tree.map(np.shape, expected),
     )
 
 

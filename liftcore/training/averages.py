@@ -7,7 +7,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError, shown
 from ..filters import Parameters, to_predicate
 from ..nn.dtypes import accumulation_dtype
 from ..struct import PyTreeNode, field
@@ -64,8 +64,8 @@ class ExponentialMovingAverage(PyTreeNode):
         """
         where = "ExponentialMovingAverage.create"
         if not _is_decay(decay):
-            what = f"expected 0 <= decay < 1, given {shown(decay)}."
-            raise LiftArgumentError(where, what, "For example, `decay=0.999`.")
+            what = Expected("a number that is at least 0 and below 1", given=decay)
+            raise LiftArgumentError(where, what, "For example, `decay=0.999`.", option="decay")
         filter = to_predicate(only)  # a predicate is hashable, as static fields must be
         part = taken(f"{where}, only", variables, filter)
         found = Parameters.of_variables(part)
@@ -131,4 +131,6 @@ def _check_floating(where: str, value: PyTree) -> None:
     for leaf in jax.tree.leaves(value):
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.inexact):
             what = f"{shown(leaf)} is not floating-point, and cannot be averaged."
-            raise LiftArgumentError(where, what, 'Exclude it, for example with `only="params"`.')
+            raise LiftArgumentError(
+                where, what, 'Exclude it, for example with `only="params"`.', option="only", given=leaf
+            )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError, boundary, call_user, shown
+from ..errors import Expected, LiftArgumentError, boundary, call_user
 from ..runners.differentiating import checked_pair
 from ..struct import PyTreeNode, field
 from ..typing import Array, PyTree
@@ -123,7 +123,7 @@ def scaled(scale: DynamicScale, fun: Callable[..., Any], has_aux: bool) -> Calla
         LiftArgumentError: if the scale is not a `DynamicScale`.
     """
     if not isinstance(scale, DynamicScale):
-        raise LiftArgumentError("scale", f"expected a DynamicScale, given {shown(scale)}.", "Pass `DynamicScale()`.")
+        raise LiftArgumentError("scale", Expected("a DynamicScale", given=scale), "Pass `DynamicScale()`.")
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 from ..struct import PyTreeNode, optional
 from ..typing import PyTree
 
@@ -79,7 +79,7 @@ class EarlyStopping(PyTreeNode):
                 "values were passed, but none are kept." if self.best is None else "the values of `best` are missing."
             )
             fix = "Pass them to both: `EarlyStopping(…, best=state)` and `stopping.update(metric, state)`."
-            raise LiftArgumentError("EarlyStopping.update", what, fix)
+            raise LiftArgumentError("EarlyStopping.update", what, fix, option="best")
         is_nan = math.isnan(_number(metric))
         with jax.numpy_dtype_promotion("standard"):  # metrics of different dtypes may follow each other
             is_close = self.best_metric - metric <= self.min_delta
@@ -101,6 +101,5 @@ def _number(metric: Any) -> float:
     try:
         return math.fsum([metric])  # `float` would accept a text too
     except (TypeError, ValueError):
-        what = f"expected one number, given {shown(metric)}."
         fix = "Pass one, such as the mean over the batches, outside of `jax.jit`."
-        raise LiftArgumentError("EarlyStopping.update, metric", what, fix) from None
+        raise LiftArgumentError("EarlyStopping.update, metric", Expected("one number", given=metric), fix) from None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from ..errors import LiftArgumentError, UnmatchedFilterError, shown
+from ..errors import Expected, LiftArgumentError, UnmatchedFilterError
 from ..filters import Parameters, names_in, to_predicate
 from ..filters.parameters import listed
 from ..typing import Filter, Path, Predicate, PyTree
@@ -43,9 +43,8 @@ def labels(rules: Mapping[Any, Filter], *, collection: str | None = "params") ->
         LiftArgumentError: if `rules` is not a mapping.
     """
     if not isinstance(rules, Mapping):
-        what = f"expected a mapping from labels to filters, given {shown(rules)}."
         fix = 'Write `labels({"decay": PathContains("kernel"), "rest": ...})`.'
-        raise LiftArgumentError("labels, rules", what, fix)
+        raise LiftArgumentError("labels, rules", Expected("a mapping from labels to filters", given=rules), fix)
     names, predicates = list(rules), [to_predicate(filter) for filter in rules.values()]
     prefix = _prefix(collection)
 
@@ -55,7 +54,9 @@ def labels(rules: Mapping[Any, Filter], *, collection: str | None = "params") ->
         missed = [path for path, index in zip(found.paths, first, strict=True) if index is None]
         if missed:
             what = f"no rule matches {listed(missed)} (labels: {', '.join(map(repr, names))})."
-            raise UnmatchedFilterError("labels", what, "Add a rule for them, or `...` as the last rule for the rest.")
+            raise UnmatchedFilterError(
+                "labels", what, "Add a rule for them, or `...` as the last rule for the rest.", available=names
+            )
         for index, name in enumerate(names):
             if index not in first:
                 _check_elsewhere(f"labels, {name!r}", params, prefix, predicates, index)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..caches import bounded
-from ..errors import LiftArgumentError, call_user, common_size, shown
+from ..errors import Expected, LiftArgumentError, call_user, common_size
 from ..nn.dtypes import accumulation_dtype
 from ..statics import kept_with
 from ..struct import PyTreeNode, field
@@ -77,8 +77,11 @@ class Metric(PyTreeNode):
         """
         treedef: Any = jax.tree.structure(self)
         if treedef != jax.tree.structure(other):
-            what = f"expected a metric like this {type(self).__name__}, given {shown(other)}."
-            raise LiftArgumentError(f"{type(self).__name__}.merge", what, "Create both in the same way.")
+            raise LiftArgumentError(
+                f"{type(self).__name__}.merge",
+                Expected(f"a metric like this {type(self).__name__}", given=other),
+                "Create both in the same way.",
+            )
         merged: Self = jax.tree.map(_added, self, other)
         return merged
 
@@ -136,12 +139,12 @@ class Average(Metric):
             what = f'expected values by the name "{self.name}", given {", ".join(values) or "none"}.'
             first = next(iter(values), "loss")
             fix = f'Write `update({self.name}=…)`, or name the metric after the values: `Average("{first}")`.'
-            raise LiftArgumentError(where, what, fix)
+            raise LiftArgumentError(where, what, fix, option=self.name, given=tuple(values))
         found = _wide(values[self.name])
         if jnp.iscomplexobj(found) and not jnp.iscomplexobj(self.total):
             what = f'"{self.name}" is complex, but the sum is {jnp.result_type(self.total)}, and would lose a part.'
             fix = f'Begin with a complex sum: `Average("{self.name}", total=jnp.zeros((), jnp.complex64))`.'
-            raise LiftArgumentError(where, what, fix)
+            raise LiftArgumentError(where, what, fix, option="total", given=found.dtype)
         weights = jnp.broadcast_to(_mask_like(f"{where}, mask", mask, found), found.shape)
         kept = jnp.where(weights == 0, 0, found)  # a masked NaN does not count either
         return self.merge(self.replace(total=(kept * weights).sum(), weight=weights.sum()))
@@ -181,14 +184,19 @@ class Accuracy(Average):
         absent = [name for name in ("logits", "labels") if name not in values]
         if absent:
             what = f"expected `logits` and `labels`, given {', '.join(values) or 'none'}."
-            raise LiftArgumentError("Accuracy.update", what, f"Pass `{absent[0]}=…` too.")
+            raise LiftArgumentError(
+                "Accuracy.update", what, f"Pass `{absent[0]}=…` too.", option=absent[0], given=tuple(values)
+            )
         logits, labels = jnp.asarray(values["logits"]), jnp.asarray(values["labels"])
         guessed = logits.argmax(-1) if self.threshold is None else logits >= self.threshold
         if guessed.shape != labels.shape:
             expected = labels.shape if self.threshold is not None else f"{(*labels.shape, 'classes')}".replace("'", "")
-            what = f"expected logits of shape {expected} for labels of shape {labels.shape}, given {logits.shape}."
             fix = "If labels are vectors, pass `labels.argmax(-1)`. With two classes, `Accuracy(threshold=0.5)`."
-            raise LiftArgumentError("Accuracy.update", what, fix)
+            raise LiftArgumentError(
+                "Accuracy.update",
+                Expected(f"logits of shape {expected} for labels of shape {labels.shape}", given=logits.shape),
+                fix,
+            )
         return super().update(mask=mask, **{self.name: guessed == labels})
 
 
@@ -317,12 +325,18 @@ def _valid(mask: ArrayLike | None, valid: Array) -> Array:
 def _check_values(values: Any, size: int) -> None:
     """Check that there is a value for each example, and not, for instance, their mean."""
     if not isinstance(values, Mapping):
-        what = f"the function must return a dict of values for each example, but returned {shown(values)}."
-        raise LiftArgumentError("evaluate", what, 'For example, `return {"loss": losses}`.')
+        raise LiftArgumentError(
+            "evaluate",
+            Expected("the function to return a dict of values for each example", given=values),
+            'For example, `return {"loss": losses}`.',
+        )
     for name, value in values.items():
         if np.shape(value)[:1] != (size,):
-            what = f'expected a value of "{name}" for each of {size} examples, given {shown(value)}.'
-            raise LiftArgumentError("evaluate", what, "Leave out `.mean()`: the mean is taken over all examples.")
+            raise LiftArgumentError(
+                "evaluate",
+                Expected(f'a value of "{name}" for each of {size} examples', given=value),
+                "Leave out `.mean()`: the mean is taken over all examples.",
+            )
 
 
 def _examples(batch: Any) -> int:
@@ -360,6 +374,10 @@ def _mask_like(where: str, mask: ArrayLike | None, values: Array) -> Array:
         return jnp.ones(values.shape, values.real.dtype)
     found = jnp.asarray(mask)
     if found.shape != values.shape[: found.ndim]:
-        what = f"expected a mask of the first axes of {values.shape}, given one of shape {found.shape}."
-        raise LiftArgumentError(where, what, "Pass one number for each value, or for each example.")
+        raise LiftArgumentError(
+            where,
+            Expected(f"a mask of the first axes of {values.shape}", given=found.shape),
+            "Pass one number for each value, or for each example.",
+            option="mask",
+        )
     return _wide(found).reshape(*found.shape, *(1,) * (values.ndim - found.ndim))

@@ -14,12 +14,12 @@ from jax.tree_util import keystr
 from ..errors import (
     AxisSizeError,
     CarryTypeError,
+    Expected,
     LiftArgumentError,
     boundary,
     check_function,
     common_size,
     name_of,
-    shown,
 )
 from ..filters import Any as AnyOf
 from ..filters import DenyList, to_predicate
@@ -92,8 +92,12 @@ def accumulate_gradients(
     """
     check_function(_WHERE, fn)
     if not isinstance(steps, Integral) or isinstance(steps, bool) or steps < 1:
-        what = f"expected a number of microbatches, 1 or more, given {shown(steps)}."
-        raise LiftArgumentError(f"{_WHERE}, steps", what, "For example, `steps=4`.")
+        raise LiftArgumentError(
+            f"{_WHERE}, steps",
+            Expected("a number of microbatches, 1 or more", given=steps),
+            "For example, `steps=4`.",
+            option="steps",
+        )
     loss = paired(_WHERE, fn) if has_aux else fn
     loss = loss if scale is None else scaled(scale, loss, has_aux)
     differentiated = value_and_grad(loss, has_aux=has_aux, wrt=wrt)
@@ -183,6 +187,6 @@ def _parted(name: str, leaf: Any, axis: int, steps: int) -> Any:
     if shape[axis] % steps:
         what = f"{shape[axis]} batch elements cannot be split into {steps} microbatches of equal size."
         fix = "Choose a value of `steps` that divides the batch size."
-        raise AxisSizeError(f"{_WHERE}, {name}", what, fix)
+        raise AxisSizeError(f"{_WHERE}, {name}", what, fix, option="steps", given=steps)
     split = jnp.reshape(leaf, (*shape[:axis], shape[axis] // steps, steps, *shape[axis + 1 :]))
     return jnp.moveaxis(split, axis + 1, 0)

@@ -12,7 +12,7 @@ from typing import Any, Self
 import jax
 
 from .. import entry
-from ..errors import LiftArgumentError, boundary, call_user, shown
+from ..errors import Expected, LiftArgumentError, boundary, call_user
 from ..filters import Any as AnyOf
 from ..filters import intersect
 from ..pickling import opened, portable
@@ -87,7 +87,7 @@ class TrainState(PyTreeNode):
         taken = sorted(name for name in own if isinstance(getattr(above, name, None), property | types.FunctionType))
         if taken:
             what = f"`{taken[0]}` is a method or property of {cls.__mro__[1].__name__}, and cannot be a field."
-            raise LiftArgumentError(f"class {cls.__name__}", what, "Give the field another name.")
+            raise LiftArgumentError(f"class {cls.__name__}", what, "Give the field another name.", option=taken[0])
         super().__init_subclass__(**kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -225,7 +225,13 @@ class TrainState(PyTreeNode):
         where = f"{type(self).__name__}.apply"
         if "mutable" in kwargs:
             what = f"`mutable` was passed, but the collections of the state are mutable: {list(self.model_state)}."
-            raise LiftArgumentError(where, what, "Leave out `mutable`, or write `state.apply_fn(state.variables, …)`.")
+            raise LiftArgumentError(
+                where,
+                what,
+                "Leave out `mutable`, or write `state.apply_fn(state.variables, …)`.",
+                option="mutable",
+                available=self.model_state,
+            )
         out, written = call(self.variables, *args, mutable=list(self.model_state), **kwargs)
         for name, before in self.model_state.items():
             _check_structure(where, name, before, written.get(name, {} if before else before))
@@ -388,19 +394,25 @@ def _check_params(where: str, params: PyTree) -> None:
     if found:
         what = f"expected parameters, given variables of several collections: {', '.join(map(str, params))}."
         fix = "Write `variables=…` instead: the optimizer then gets the parameters, and the `model_state` the others."
-        raise LiftArgumentError(where, what, fix)
+        raise LiftArgumentError(where, what, fix, option="variables", given=list(params))
 
 
 def _parted(where: str, params: PyTree, variables: Variables | None) -> tuple[PyTree, dict[str, Any]]:
     """Return the parameters of `create`, and the variables of other collections."""
     if (params is None) == (variables is None):
         what = f"expected `params` or `variables`, given {'neither' if params is None else 'both'}."
-        raise LiftArgumentError(where, what, "Pass what `init` returned: `variables=model.init(key, x)`.")
+        raise LiftArgumentError(
+            where, what, "Pass what `init` returned: `variables=model.init(key, x)`.", option="variables"
+        )
     if variables is None:
         return params, {}
     if not isinstance(variables, Mapping) or "params" not in variables:
-        what = f'expected variables with a collection "params", given {shown(variables)}.'
-        raise LiftArgumentError(f"{where}, variables", what, "If these are the parameters, write `params=…`.")
+        raise LiftArgumentError(
+            f"{where}, variables",
+            Expected('variables with a collection "params"', given=variables),
+            "If these are the parameters, write `params=…`.",
+            option="variables",
+        )
     trained = ("params", _OVERWRITE)
     others = {name: value for name, value in variables.items() if name not in trained}
     params = {name: variables[name] for name in trained if name in variables}
@@ -411,13 +423,17 @@ def _check_collections(where: str, cls: type, collections: Mapping[str, Any], mo
     """Check that the collections of `create` are passed once, and that a checkpoint has one entry for each name."""
     if collections and model_state is not None:
         what = "the `model_state` was passed too, but it consists of their other collections."
-        raise LiftArgumentError(where, what, "Leave out `model_state`; `variables` has all collections.")
+        raise LiftArgumentError(
+            where, what, "Leave out `model_state`; `variables` has all collections.", option="model_state"
+        )
     names: Any = cls
     found = model_state if isinstance(model_state, Mapping) else collections
     both = sorted(found.keys() & {one.name for one in dataclasses.fields(names)})
     if both:
         what = f'"{both[0]}" is a collection and a field of {cls.__name__}; a checkpoint has one entry of this name.'
-        raise LiftArgumentError(where, what, "Leave out the field; the collection is in `state.model_state`.")
+        raise LiftArgumentError(
+            where, what, "Leave out the field; the collection is in `state.model_state`.", collection=both[0]
+        )
 
 
 def _check_structure(where: str, name: str, before: PyTree, after: PyTree) -> None:
@@ -426,7 +442,13 @@ def _check_structure(where: str, name: str, before: PyTree, after: PyTree) -> No
     if treedef != jax.tree.structure(after):
         what = f'the collection "{name}" has other variables than before, such as one more sown value.'
         others = f'{{name: tree for name, tree in variables.items() if name != "{name}"}}'
-        raise LiftArgumentError(where, what, f"If nothing needs to be kept, leave it out: `variables={others}`.")
+        raise LiftArgumentError(
+            where,
+            what,
+            f"If nothing needs to be kept, leave it out: `variables={others}`.",
+            option="variables",
+            collection=name,
+        )
 
 
 def _loss_and_state(where: str, found: Any, has_aux: bool) -> tuple[Any, Any, Any]:
@@ -443,7 +465,7 @@ def _loss_and_state(where: str, found: Any, has_aux: bool) -> tuple[Any, Any, An
         fix = "Write `out, state = state.apply(x)`, and return the state too: " + (
             "`return loss, (state, aux)`." if has_aux else "`return loss, state`."
         )
-        raise LiftArgumentError(where, f"the loss function must return {expected}, but returned {shown(found)}.", fix)
+        raise LiftArgumentError(where, Expected(f"the loss function to return {expected}", given=found), fix)
     return loss, after, aux
 
 
@@ -453,7 +475,7 @@ def _check_tx(where: str, tx: Any) -> None:
         fix = (
             f"Call it: `tx={tx.__name__}(1e-3)`." if hasattr(tx, "__name__") else "For example, `tx=optax.adam(1e-3)`."
         )
-        raise LiftArgumentError(where, f"expected an optimizer with `init` and `update`, given {shown(tx)}.", fix)
+        raise LiftArgumentError(where, Expected("an optimizer with `init` and `update`", given=tx), fix, option="tx")
 
 
 def _check_not_for_tx(where: str, state: TrainState, names: Iterable[str]) -> None:
@@ -464,7 +486,7 @@ def _check_not_for_tx(where: str, state: TrainState, names: Iterable[str]) -> No
         fix = (
             f'If the optimizer takes it, write `tx_args={{"{unknown[0]}": …}}`; if not, define the field in a subclass.'
         )
-        raise LiftArgumentError(where, what, fix)
+        raise LiftArgumentError(where, what, fix, option="tx_args", given=unknown[0])
 
 
 def _overwrites(params: PyTree) -> bool:
@@ -486,7 +508,7 @@ def _check_lookahead(where: str, params: PyTree, opt_state: PyTree) -> None:
     if any(map(_is_lookahead, nodes)) and not _is_pair(params):
         what = f"optax.lookahead needs fast and slow parameters, given a {type(params).__name__} of parameters."
         fix = "Write `params=optax.LookaheadParams.init_synced(params)`. Train `params.fast`; evaluate `params.slow`."
-        raise LiftArgumentError(where, what, fix)
+        raise LiftArgumentError(where, what, fix, option="params")
 
 
 def _is_lookahead(node: Any) -> bool:

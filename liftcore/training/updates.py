@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 from ..nn.masks import broadcasts
 from ..texts import path_text
 from ..typing import Array, ArrayLike, PyTree, Shape
@@ -85,8 +85,9 @@ def check_decay(where: str, decay: Any, shape: Shape = ()) -> None:
     except (TypeError, ValueError):  # such as a text
         fits = False
     if not fits:
-        what = f"expected a number from 0 to 1, given {shown(decay)}."
-        raise LiftArgumentError(where, what, "For example, `decay=0.999`.")
+        raise LiftArgumentError(
+            where, Expected("a number from 0 to 1", given=decay), "For example, `decay=0.999`.", option="decay"
+        )
 
 
 def _check_shape(where: str, name: str, added: Any, kept: Any) -> None:
@@ -94,4 +95,10 @@ def _check_shape(where: str, name: str, added: Any, kept: Any) -> None:
     shape, expected = np.shape(added), np.shape(kept)
     if not broadcasts(shape, expected):
         what = f"{name} of shape {shape} cannot be added to an array of shape {expected}."
-        raise LiftArgumentError(where, what, "Reduce it to that shape, such as to the mean over the examples.")
+        raise LiftArgumentError(
+            where,
+            what,
+            "Reduce it to that shape, such as to the mean over the examples.",
+            given=shape,
+            expected=expected,
+        )

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 
 from ..cursor import cursor
-from ..errors import LiftArgumentError, shown
+from ..errors import Expected, LiftArgumentError
 from .flat import path_aware_map
 
 __all__ = [
@@ -82,7 +82,13 @@ class Traversal(abc.ABC):
         given, places = list(values), len(list(self.iterate(inputs)))
         if len(given) != places:
             what = f"there are {len(given)} values for {places} places."
-            raise LiftArgumentError("Traversal.set", what, "Give one for each value of `iterate(inputs)`.")
+            raise LiftArgumentError(
+                "Traversal.set",
+                what,
+                "Give one for each value of `iterate(inputs)`.",
+                given=len(given),
+                expected=places,
+            )
         left = iter(given)
         return self.update(lambda _: next(left), inputs)
 
@@ -206,8 +212,11 @@ class TraverseEach(Traversal):
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
         """Return a copy with new items."""
         if not isinstance(inputs, Mapping | list | tuple):
-            what = f"expected a mapping, a list or a tuple, given {shown(inputs)}."
-            raise LiftArgumentError("TraverseEach", what, "For the leaves of a pytree, write `.tree()`.")
+            raise LiftArgumentError(
+                "TraverseEach",
+                Expected("a mapping, a list or a tuple", given=inputs),
+                "For the leaves of a pytree, write `.tree()`.",
+            )
         edit = cursor(inputs)
         for key in list(inputs) if isinstance(inputs, Mapping) else range(len(inputs)):
             edit[key] = fn(inputs[key])

@@ -71,7 +71,7 @@ def test_the_greatest_metric_may_be_the_best(tmp_path):
         assert (checkpoints.steps(), checkpoints.best_step()) == ([1, 2], 1)
         with pytest.raises(LiftArgumentError, match=r"'accuracy' decides .* another `metric` to `Checkpoints`"):
             checkpoints.save(3, 3, {"loss": 1.0})
-        with pytest.raises(LiftArgumentError, match=r"'accuracy' is .*, not a number"):
+        with pytest.raises(LiftArgumentError, match=r"expected a number as 'accuracy', given"):
             checkpoints.save(3, 3, {"accuracy": np.ones(2)})
         assert checkpoints.steps() == [1, 2]
 
@@ -90,7 +90,7 @@ def test_metrics_that_are_damaged_are_named(tmp_path, text):
 
 @pytest.mark.parametrize("options", [{"best": -1}, {"best": True}, {"mode": "least"}])
 def test_options_of_the_best_steps_are_checked(tmp_path, options):
-    with pytest.raises(LiftArgumentError, match="is"):
+    with pytest.raises(LiftArgumentError, match=next(iter(options))):
         Checkpoints(tmp_path, **options)
 
 
@@ -126,7 +126,10 @@ def test_other_files_are_left_alone(tmp_path):
 
 @pytest.mark.parametrize("step", [-1, 1.5, True, "3", None, 10**18, np.ones(2), {"w": np.ones(200)}])
 def test_a_step_is_a_natural_number(tmp_path, step):
-    with pytest.raises(LiftArgumentError, match=r"the step is .{1,50}\. Give an integer of 0 or more"):
+    with pytest.raises(
+        LiftArgumentError,
+        match=r"expected the number of a step as `step`, given .{1,50}\. Give an integer of 0 or more",
+    ):
         Checkpoints(tmp_path).save(step, 1)
     assert os.listdir(tmp_path) == []
 
@@ -402,7 +405,7 @@ def test_a_step_never_has_the_metrics_of_another_tree(
 
 
 def test_a_metric_too_large_for_a_float_is_an_error(tmp_path: Path) -> None:
-    with Checkpoints(tmp_path) as checkpoints, pytest.raises(LiftArgumentError, match="not a number"):
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(LiftArgumentError, match="expected a number"):
         checkpoints.save(1, {"w": 1}, metrics={"loss": 10**400})
 
 

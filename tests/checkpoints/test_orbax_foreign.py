@@ -217,7 +217,7 @@ def test_parts_are_restored_by_filter_cast_strict_and_transform(tmp_path: Path) 
     assert load_orbax(path, transform=lambda state: sorted(state)) == ["a", "b", "key"]
     with pytest.raises(SerializationError, match=r"key: expected key<rbg>\[\], found"):
         load_orbax(path, {"key": jax.random.key(0, impl="rbg")}, filter="key")
-    with pytest.raises(LiftArgumentError, match="need a target"):
+    with pytest.raises(LiftArgumentError, match="`filter` needs a target"):
         load_orbax(path, filter="a")
 
 

@@ -165,7 +165,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[LiftError], str]] = {
     "a state without a carry": (
         lambda: looped(state=lambda variables: variables[1]),
         LiftArgumentError,
-        r"the state of a loop is a pair of .* Pass `\(variable_groups\[1\], carry\)`",
+        r"expected a pair of .*, the state of a loop, given .* Pass `\(variable_groups\[1\], carry\)`",
     ),
     "one group for all": (
         direct(lambda body, variables, rngs, x: body(variables[0], rngs, x)),

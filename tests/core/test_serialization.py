@@ -485,7 +485,7 @@ def test_damaged_bytes_are_an_error(data, message):
 
 
 def test_only_bytes_are_read():
-    with pytest.raises(SerializationError, match=r"msgpack: expected bytes, found a value of type str\."):
+    with pytest.raises(SerializationError, match=r"msgpack: expected bytes, given '"):
         msgpack_restore("text")  # type: ignore[arg-type]
     with pytest.raises(SerializationError, match=r"msgpack: the bytes are not contiguous in memory\. Pass bytes"):
         msgpack_restore(memoryview(b"abcd")[::2])

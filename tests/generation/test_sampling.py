@@ -103,13 +103,13 @@ def test_logits_of_many_positions_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_k": 0}, "top_k is 0, but must be 1 or more"),
-        ({"top_p": np.array([0.5, 0.0, 1.0, 1.0])}, "top_p is 0.0, but must be more than 0, and at most 1"),
-        ({"top_p": 1.5}, "top_p is 1.5"),
-        ({"top_p": "most"}, "top_p is 'most', but must be more than 0"),
-        ({"top_k": np.ones(3, int)}, r"expected one number as top_k, or an array of shape \(4,\), given a int64\[3\]"),
-        ({"temperature": -1.0}, "temperature is -1.0, but must be 0 or a positive number"),
-        ({"temperature": np.ones(3)}, "expected one number as temperature, or"),
+        ({"top_k": 0}, "expected 1 or more as `top_k`, given 0"),
+        ({"top_p": np.array([0.5, 0.0, 1.0, 1.0])}, "expected more than 0, and at most 1 as `top_p`, given 0.0"),
+        ({"top_p": 1.5}, "as `top_p`, given 1.5"),
+        ({"top_p": "most"}, "as `top_p`, given 'most'"),
+        ({"top_k": np.ones(3, int)}, r"expected one number or an array of shape \(4,\) as `top_k`, given a int64\[3\]"),
+        ({"temperature": -1.0}, "expected 0 or a positive number as `temperature`, given -1.0"),
+        ({"temperature": np.ones(3)}, "expected one number or an array of shape"),
     ],
 )
 def test_limits_out_of_range_are_refused(options: Any, message: str) -> None:

@@ -221,5 +221,5 @@ def test_misuse_says_so() -> None:
         apply(liftcore.jit(lambda scope, x: x, in_shardings=over()))({}, x=X)
     with pytest.raises(LiftArgumentError, match=r"jit\(<lambda>\) at /, out_shardings: it is not a prefix"):
         apply(liftcore.jit(lambda scope, x: x, out_shardings={"y": over()}))({}, X)
-    with pytest.raises(LiftArgumentError, match=r"variable_shardings=.* of jit: expected a mapping"):
+    with pytest.raises(LiftArgumentError, match=r"variable_shardings of jit: expected a mapping"):
         liftcore.jit(layer, variable_shardings=over())  # type: ignore[arg-type]

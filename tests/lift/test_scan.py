@@ -130,7 +130,7 @@ def test_a_carry_that_changes_its_type_is_an_error(mutable: bool) -> None:
 
 
 def test_a_body_must_return_a_pair() -> None:
-    with pytest.raises(LiftArgumentError, match=r"must return a pair.*`return carry, None`"):
+    with pytest.raises(LiftArgumentError, match=r"the body to return a pair.*`return carry, None`"):
         pure(lambda carry, x: carry)(0.0, jnp.arange(3.0))
 
 

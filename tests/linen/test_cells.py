@@ -98,9 +98,7 @@ def test_parameters_without_a_product() -> None:
     (kernel, bias), variables = DenseParams(4, False).init_with_output(KEY, X)
     assert_same((kernel, bias), (variables["params"]["kernel"], None))
     assert_same(DenseParams(4).init(KEY, X), nn.Dense(4).init(KEY, X))
-    with pytest.raises(
-        LiftArgumentError, match=r"DenseParams at /: expected inputs of shape .*, given a scalar\. Add "
-    ):
+    with pytest.raises(LiftArgumentError, match=r"DenseParams at /: expected inputs of shape .*, given .*\. Add "):
         DenseParams(4).init(KEY, 1.0)
 
 

@@ -240,7 +240,7 @@ def test_remat_scan_is_named_as_in_linen_and_asks_for_lengths() -> None:
             return nn.remat_scan(nn.Dense, (2,))(3)(x)
 
     assert list(Model().init(KEY, X)["params"]) == ["Remat_scanDense_0"]
-    with pytest.raises(LiftArgumentError, match=r"lengths=\(\) of remat_scan"):
+    with pytest.raises(LiftArgumentError, match=r"lengths of remat_scan"):
         nn.remat_scan(nn.Dense)(3).init(KEY, X)
 
 

@@ -148,7 +148,7 @@ def test_model_that_has_no_target_is_refused() -> None:
     listed = "its layers are params/attention/query/kernel .DenseGeneral., .* params/shared/kernel .Dense.. Write"
     with pytest.raises(LiftArgumentError, match=listed):
         jax.eval_shape(nn.LoRA(Block(), 2, targets=filters.PathContains("encoder")).init, KEY, X)
-    with pytest.raises(LiftArgumentError, match="lora at /: expected a rank of 1 or more, given 0"):
+    with pytest.raises(LiftArgumentError, match="lora at /: expected a rank of 1 or more as `rank`, given 0"):
         nn.LoRADense(3, 0).init(KEY, X)
 
 

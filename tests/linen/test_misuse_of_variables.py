@@ -305,7 +305,7 @@ LAYERS: Table = {
     "a scalar for a dense layer": (
         lambda: nn.Dense(3).init(KEY, 1.0),
         LiftArgumentError,
-        "dense at / | expected inputs of shape (..., in), given a scalar. | `inputs[None]`",
+        "dense at / | expected inputs of shape (..., in), given | `inputs[None]`",
     ),
     "numbers for an embedding": (
         lambda: nn.Sequential([nn.Embed(4, 3)]).init(KEY, X),
@@ -320,7 +320,7 @@ LAYERS: Table = {
     "a dropout rate of two": (
         lambda: nn.Dropout(2.0, deterministic=False).apply({}, X, rngs={"dropout": KEY}),
         LiftArgumentError,
-        "dropout at / | rate is 2.0, but a probability is between 0 and 1. | `rate=0.1`",
+        "dropout at / | expected a probability from 0 to 1 as `rate`, given 2.0. | `rate=0.1`",
     ),
 }
 
@@ -422,7 +422,7 @@ LIFTS: Table = {
     "a scan whose body returns one value": (
         lambda: scanned(lambda net, carry, x: carry),
         LiftArgumentError,
-        "scan(Loop) at / | the body must return a pair | `return carry, ys`, or `return carry, None`",
+        "scan(Loop) at / | expected the body to return a pair | `return carry, ys`, or `return carry, None`",
     ),
     "a scan without a length": (
         lambda: scanned(lambda net, carry, x: (carry, None), length=None),

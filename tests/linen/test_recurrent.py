@@ -301,14 +301,14 @@ LENGTHS = "RNN at /: expected seq_lengths to be integers of shape"
 EACH = "one for each sequence of the batch, given"
 COUNT = "Count the steps of each sequence; time is axis 1 of the inputs, according to `time_major`."
 MISTAKES: list[tuple[Any, Any, dict[str, Any], type[LiftError], str]] = [
-    (LAYER, SEQUENCES[0, 0], {}, LiftArgumentError, f"{SHAPE} (*batch, time, features), given shape (4,). {STEP}"),
+    (LAYER, SEQUENCES[0, 0], {}, LiftArgumentError, f"{SHAPE} (*batch, time, features), given (4,). {STEP}"),
     (LAYER, [SEQUENCES], {}, LiftArgumentError, f"{SHAPE} (*batch, time, features), given a list. {STEP}"),
     (
         nn.RNN(nn.ConvLSTMCell(2, (2, 2)), time_major=True),
         SEQUENCES,
         {},
         LiftArgumentError,
-        f"{SHAPE} (time, *batch, 3 sizes of features), given shape (2, 3, 4). {STEP}",
+        f"{SHAPE} (time, *batch, 3 sizes of features), given (2, 3, 4). {STEP}",
     ),
     (
         LAYER,
@@ -416,7 +416,7 @@ def test_cell_that_returns_no_pair() -> None:
         def __call__(self, carry: Any, x: Any) -> Any:
             return x
 
-    text = r"Broken at /cell/scan\(step\): a cell must return a pair.* given a float32\[2,4\] array\. Write `return "
+    text = r"Broken at /cell/scan\(step\): expected the cell to return .* given a float32\[2,4\] array\. Write `ret"
     with pytest.raises(LiftArgumentError, match=text):
         nn.RNN(Broken()).apply({}, SEQUENCES)
 

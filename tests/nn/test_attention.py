@@ -184,7 +184,7 @@ EINSUMS = {"qk_attn_weights_einsum": jnp.einsum, "attn_weights_value_einsum": jn
         (None, {"bias": np.ones((5, 5))}, "the bias has shape (5, 5), which does not"),
         (None, {"bias": np.ones((5, 5)), "implementation": "xla"}, "the bias has shape (5, 5), which does not"),
         (None, {"dropout_rate": 0.1}, "dropout_rate is 0.1, but there is no key to draw with. Pass `dropout_rng=key`"),
-        (None, {"dropout_rate": 1.5}, "dropout_rate is 1.5, but a probability is between 0 and 1"),
+        (None, {"dropout_rate": 1.5}, "expected a probability from 0 to 1 as `dropout_rate`, given 1.5"),
         (None, {"qk_attn_weights_einsum": jnp.einsum}, "`qk_attn_weights_einsum` was given alone"),
         (None, {**EINSUMS, "precision": "highest"}, "`qk_attn_weights_einsum` and `precision` were both given"),
         (None, {**EINSUMS, "einsum_dot_general": jax.lax.dot_general}, "and `einsum_dot_general` were both given"),
@@ -246,7 +246,7 @@ def test_masks_combine_to_what_all_let_through() -> None:
         (lambda: nn.make_attention_mask(jnp.ones((2, 3)), jnp.ones((3, 3))), "given (2, 3) and (3, 3)"),
         (
             lambda: nn.make_causal_mask(1.0),
-            "make_causal_mask: expected an array of shape (*batch, length), given a scalar",
+            "make_causal_mask: expected an array of shape (*batch, length), given",
         ),
         (lambda: nn.combine_masks(jnp.ones((3, 3)), jnp.ones(3)), "masks of shapes (3, 3), (3,) cannot be combined"),
         (lambda: nn.combine_masks(jnp.ones((3, 3)), jnp.ones((3, 2))), "masks of shapes (3, 3), (3, 2) cannot be"),

@@ -134,11 +134,15 @@ def test_batch_may_be_of_any_shape(layer: Any, sizes: tuple[int, ...], batch: tu
         ((6,), {}, "expected inputs of shape (*batch, 1 spatial sizes, features), given (6,). Give `kernel_size`"),
         ((6, 4), {"strides": (1, 2)}, "strides has 2 entries, (1, 2), but kernel_size has 1, (3,). Give strides one"),
         ((6, 4), {"kernel_dilation": ()}, "kernel_dilation has 0 entries"),
-        ((6, 4), {"strides": 0}, "strides is (0,), but each entry must be at least 1. Pass `strides=(1,)` or more."),
-        ((6, 4), {"kernel_size": (0,)}, "kernel_size is (0,), but each entry must be at least 1"),
+        (
+            (6, 4),
+            {"strides": 0},
+            "expected entries of 1 or more as `strides`, given (0,). Pass `strides=(1,)` or more.",
+        ),
+        ((6, 4), {"kernel_size": (0,)}, "expected entries of 1 or more as `kernel_size`, given (0,)"),
         ((0, 4), {"padding": "CIRCULAR"}, 'padding "CIRCULAR" repeats the inputs, but of spatial sizes (0,) there are'),
         ((6, 4), {"padding": "SAMEISH"}, "given 'SAMEISH'. Pass `padding=\"SAME\"` or `padding=[(1, 1)]`."),
-        ((6, 4), {"padding": [1, 1]}, "for each of 1 spatial dimensions, given [1, 1]"),
+        ((6, 4), {"padding": [1, 1]}, "for each of 1 spatial dimensions as `padding`, given [1, 1]"),
         ((6, 4), {"padding": [(1, 1, 1)]}, "given [(1, 1, 1)]"),
         ((6, 4), {"input_dilation": 2}, "with input_dilation=(2,) padding must be given in numbers, not as 'SAME'"),
         ((6, 6, 4), {"kernel_size": (3, 3), "padding": "CAUSAL"}, 'padding "CAUSAL" needs one spatial dimension'),
@@ -152,7 +156,7 @@ def test_batch_may_be_of_any_shape(layer: Any, sizes: tuple[int, ...], batch: tu
         (
             (6, 4),
             {"mask": np.ones((3, 4))},
-            "mask has shape (3, 4), but the kernel has shape (3, 4, 5)",
+            "expected an array of the kernel's shape (3, 4, 5) as `mask`, given (3, 4)",
         ),
     ],
 )
@@ -168,7 +172,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(shape: Any, argume
     [
         ((6,), {}, "expected inputs of shape (*batch, 1 spatial sizes, features), given (6,)"),
         ((2, 4), {"padding": "VALID"}, "the kernel spans (3,), but the padded inputs are only (2,): it does not fit"),
-        ((6, 4), {"mask": np.ones((3, 4, 5))}, "but the kernel has shape (6, 12, 5)"),
+        ((6, 4), {"mask": np.ones((3, 4, 5))}, "an array of the kernel's shape (6, 12, 5) as `mask`, given"),
         ((6, 4), {"strides": (1, 1)}, "strides has 2 entries"),
         ((0, 4), {"padding": "REFLECT"}, 'padding "REFLECT" repeats the inputs'),
     ],
@@ -184,16 +188,12 @@ def test_conv_local_refuses_what_does_not_fit(shape: Any, arguments: Any, messag
     ("shape", "arguments", "message"),
     [
         ((6,), {}, "expected inputs of shape (*batch, 1 spatial sizes, features), given (6,)"),
-        ((6, 4), {"padding": "CAUSAL"}, "expected padding of SAME, VALID, CIRCULAR, or an int"),
+        ((6, 4), {"padding": "CAUSAL"}, "expected SAME, VALID, CIRCULAR, or an int"),
         ((6, 4), {"padding": "REFLECT"}, "given 'REFLECT'. Pass `padding=\"SAME\"`"),
         ((6, 4), {"strides": (2, 2)}, "strides has 2 entries"),
-        ((6, 4), {"kernel_dilation": 0}, "kernel_dilation is (0,), but each entry must be at least 1"),
+        ((6, 4), {"kernel_dilation": 0}, "expected entries of 1 or more as `kernel_dilation`, given (0,)"),
         ((0, 4), {"padding": "circular"}, 'padding "CIRCULAR" repeats the inputs'),
-        (
-            (6, 4),
-            {"mask": np.ones((3, 5, 4))},
-            "the mask has shape (3, 5, 4), but the kernel has shape",
-        ),
+        ((6, 4), {"mask": np.ones((3, 5, 4))}, "an array of the kernel's shape (3, 4, 5) as `mask`, given (3, 5, 4)"),
         ((6, 4), {"mask": np.ones((3, 4, 5)), "transpose_kernel": True}, "Pass a mask of shape (3, 5, 4)."),
     ],
 )

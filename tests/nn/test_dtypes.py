@@ -28,6 +28,8 @@ def test_dtype_is_the_given_one_or_what_the_arrays_promote_to(args: Any, options
 
 
 def test_integer_dtype_is_refused_where_the_layer_needs_fractions() -> None:
-    with pytest.raises(LiftArgumentError, match=r"dtype=int32: expected a floating or complex dtype.* Pass `dtype="):
+    with pytest.raises(
+        LiftArgumentError, match=r"dtype: expected a floating or complex dtype.*, given int32. Pass `dtype="
+    ):
         promote_dtype(np.ones(1), dtype=jnp.int32)
     assert canonicalize_dtype(dtype=jnp.int32, inexact=False) == jnp.int32

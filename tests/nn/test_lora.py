@@ -100,7 +100,7 @@ def test_merging_keeps_boxes() -> None:
     [
         (
             lambda: liftcore.init(nn.lora)(jax.random.key(0), X, 4, 0),
-            "lora at /: expected a rank of 1 or more, given 0",
+            "lora at /: expected a rank of 1 or more as `rank`, given 0",
         ),
         (lambda: liftcore.apply(nn.lora)(UPDATE, X, 4, 2, axis=2), "lora at /: axis is (2,), but the inputs have 2"),
         (
@@ -113,7 +113,7 @@ def test_merging_keeps_boxes() -> None:
         ),
         (
             lambda: nn.unmerge_lora({"params": {"x": {"kernel": X}}}, {"x": UPDATE["lora"]}, alpha=None),
-            "unmerge_lora: the update at x has shapes (3, 2) and (2, 4), which do not make (5, 3)",
+            "unmerge_lora: the update at /x has shapes (3, 2) and (2, 4), which do not make (5, 3)",
         ),
     ],
 )
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_refused(fn: Any, message: str) -> None:
 
 def test_stored_update_of_other_sizes_or_none_is_refused() -> None:
     with pytest.raises(
-        ScopeParamShapeError, match=r'"lora/a" at /: the stored value has shape \(3, 2\), expected .* \(3, 1\)'
+        ScopeParamShapeError, match=r'"lora/a" at /: expected a stored value of shape \(3, 1\), given \(3, 2\)'
     ):
         liftcore.apply(nn.lora)(UPDATE, X, 4, 1)
     with pytest.raises(ScopeVariableNotFoundError, match='"lora/a" at /: there is no such variable'):

@@ -145,7 +145,7 @@ def test_running_statistics_of_other_sizes_are_refused_and_not_broadcast() -> No
             {"batch_stats": {"norm": stats["batch_stats"]}}, X
         )
     assert str(raised.value).startswith(
-        '"batch_stats/mean" at /norm: the stored value has shape (1,), expected shape (3,). Check the sizes'
+        '"batch_stats/mean" at /norm: expected a stored value of shape (3,), given (1,). Check the sizes'
     )
     assert raised.value.__notes__ == ["The batch_norm at /norm was called with inputs of shape (6, 3)."]
 

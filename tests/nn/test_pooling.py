@@ -38,8 +38,11 @@ def test_batch_may_be_of_any_shape(batch: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((2, 2, 2),), "expected inputs of 3 spatial dimensions and one of features, given shape (2, 6, 3)"),
-        (((2,), (1, 1)), "expected 1 strides, given (1, 1). Pass `strides=(2,)`"),
+        (((2, 2, 2),), "expected inputs of 3 spatial dimensions and one of features, given (2, 6, 3)"),
+        (
+            ((2,), (1, 1)),
+            "expected a stride for each spatial dimension as `strides`, given (1, 1). Pass `strides=(2,)`",
+        ),
         (((2,), None, "FULL"), "given 'FULL'. Pass `padding=\"SAME\"` or `padding=[(1, 1)]`"),
         (((2,), None, [(1, 1), (1, 1)]), "1 pairs (low, high), given [(1, 1), (1, 1)]"),
         (((2,), None, [(1,)]), "given [(1,)]"),
@@ -53,11 +56,11 @@ def test_what_does_not_fit_is_refused(arguments: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((2,), "pooling with window_shape=2: expected a positive size for each spatial dimension"),
-        (((),), "pooling with window_shape=(): expected a positive size"),
-        (((2, 0),), "pooling with window_shape=(2, 0): expected a positive size"),
-        (((2, 2), (0, 1)), "pooling with strides=(0, 1): expected a positive size for each spatial dimension of the "),
-        (((2, 2), 2), "pooling with strides=2: expected a positive size"),
+        ((2,), "pooling: expected a positive size for each spatial dimension of the inputs as `window_shape`, given 2"),
+        (((),), "as `window_shape`, given ()"),
+        (((2, 0),), "as `window_shape`, given (2, 0)"),
+        (((2, 2), (0, 1)), "as `strides`, given (0, 1)"),
+        (((2, 2), 2), "as `strides`, given 2"),
     ],
 )
 def test_sizes_are_positive(arguments: Any, message: str) -> None:

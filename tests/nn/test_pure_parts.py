@@ -109,9 +109,9 @@ def test_functions_put_in_are_asked_for_what_was_given_only() -> None:
             lambda x: nn.convolve_transpose(x, jnp.ones((3, 5, 2))),
             "inputs have 4 features, but the kernel is for 5",
         ),
-        (lambda x: nn.drop(jax.random.key(0), x, 1.5), "rate is 1.5"),
+        (lambda x: nn.drop(jax.random.key(0), x, 1.5), "as `rate`, given 1.5"),
         (lambda x: nn.drop(jax.random.key(0), x.astype(int), 0.5), "inputs of a floating or complex dtype"),
-        (lambda x: nn.drop(None, x, 0.5), "expected a PRNG key, given None. Pass `key=`"),
+        (lambda x: nn.drop(None, x, 0.5), "expected a PRNG key as `key`, given None. Pass `key=`"),
         (lambda x: nn.drop(jax.random.split(jax.random.key(0)), x, 0.5), "given PRNG keys of shape"),
     ],
 )

@@ -61,10 +61,10 @@ def test_dropout_without_a_key_names_the_sequence() -> None:
         (
             ONES,
             {"rate": 1.5, "deterministic": True},
-            "dropout at /: rate is 1.5, but a probability is between 0 and 1",
+            "dropout at /: expected a probability from 0 to 1 as `rate`, given 1.5",
         ),
-        (ONES, {"rate": -0.1, "deterministic": False}, "rate is -0.1, but a probability"),
-        (ONES, {"rate": float("nan"), "deterministic": False}, "rate is nan, but a probability"),
+        (ONES, {"rate": -0.1, "deterministic": False}, "as `rate`, given -0.1"),
+        (ONES, {"rate": float("nan"), "deterministic": False}, "as `rate`, given nan"),
         (ONES.astype(int), {"rate": 0.5, "deterministic": False}, "floating or complex dtype, given int32"),
         (ONES, {"rate": 0.5, "deterministic": False, "broadcast_dims": (2,)}, "broadcast_dims is (2,), but the inputs"),
     ],

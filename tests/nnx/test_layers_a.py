@@ -65,8 +65,11 @@ def test_layer_is_split_copied_pickled_and_traced_as_itself(name: str) -> None:
         (lambda: nnx.Einsum("ab->a", (3, 4), rngs=rngs()), "must have two operands"),
         (lambda: nnx.Einsum("ab,bc", (3, 4), rngs=rngs()), "an output after `->`"),
         (lambda: nnx.Conv(3, 4, 2, feature_group_count=2, rngs=rngs()), "in_features is 3, which does not divide"),
-        (lambda: nnx.Conv(3, 4, 2, mask=jnp.ones(3), rngs=rngs()), "but the kernel has shape (2, 3, 4)"),
-        (lambda: nnx.ConvTranspose(3, 4, 2, mask=jnp.ones(3), rngs=rngs()), "the mask has shape (3,)"),
+        (
+            lambda: nnx.Conv(3, 4, 2, mask=jnp.ones(3), rngs=rngs()),
+            "an array of the kernel's shape (2, 3, 4) as `mask`, given (3,)",
+        ),
+        (lambda: nnx.ConvTranspose(3, 4, 2, mask=jnp.ones(3), rngs=rngs()), "as `mask`, given (3,)"),
         (lambda: nnx.LoRA(3, 0, 4, rngs=rngs()), "lora_rank of 1 or more, given 0"),
         (lambda: nnx.LoRA(3, 2, 4, base_module=5, rngs=rngs()), "base_module must be callable"),  # type: ignore[arg-type]
         (lambda: nnx.Dropout(0.5, rngs=3), "expected an Rngs, an RngStream or None"),  # type: ignore[arg-type]
@@ -95,9 +98,9 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: nnx.Embed(3, 2, rngs=r).attend(X), "expected a query of shape (..., 2)"),
         (lambda r: nnx.Conv(3, 4, 2, rngs=r)(IMAGE), "the inputs have 2 features, but the kernel is for 3"),
         (lambda r: nnx.Conv(2, 4, (2, 2), rngs=r)(X), "expected inputs of shape (*batch, 2 spatial sizes, features)"),
-        (lambda r: nnx.Conv(2, 4, 2, padding="FULL", rngs=r)(IMAGE), "expected padding of SAME"),
+        (lambda r: nnx.Conv(2, 4, 2, padding="FULL", rngs=r)(IMAGE), "expected SAME"),
         (lambda r: nnx.Conv(2, 4, (2, 2), padding="CAUSAL", rngs=r)(IMAGE), "needs one spatial dimension"),
-        (lambda r: nnx.ConvTranspose(2, 4, 2, padding="CAUSAL", rngs=r)(IMAGE), "expected padding of SAME, VALID"),
+        (lambda r: nnx.ConvTranspose(2, 4, 2, padding="CAUSAL", rngs=r)(IMAGE), "expected SAME, VALID"),
         (lambda r: nnx.PReLU()(jnp.arange(3)), "expected inputs of a floating dtype, given int32"),
         (lambda r: nnx.LoRA(4, 2, 4, rngs=r)(X), "the layer expects 4 features"),
         (lambda r: nnx.Dropout(1.5, rngs=r)(X), "rate is 1.5"),

@@ -323,7 +323,7 @@ def test_a_cell_that_returns_no_pair_is_named() -> None:
         def __call__(self, carry: Any, x: Any) -> Any:
             return carry
 
-    with pytest.raises(LiftArgumentError, match="Wrong: a cell must return a pair"):
+    with pytest.raises(LiftArgumentError, match="Wrong: expected the cell to return a pair"):
         nnx.RNN(Wrong(4, 3, rngs=rngs()))(X)
 
 

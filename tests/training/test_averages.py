@@ -72,8 +72,14 @@ def test_averages_are_restored_from_their_bytes() -> None:
 
 
 ERRORS = {
-    "decay": (lambda: ExponentialMovingAverage.create(variables(1), 1.0), "0 <= decay < 1"),
-    "decay as a text": (lambda: ExponentialMovingAverage.create(variables(1), "0.9"), "< 1, given '0.9'"),  # type: ignore[arg-type]
+    "decay": (
+        lambda: ExponentialMovingAverage.create(variables(1), 1.0),
+        "expected a number that is at least 0 and below 1 as `decay`, given 1.0",
+    ),
+    "decay as a text": (
+        lambda: ExponentialMovingAverage.create(variables(1), "0.9"),
+        "below 1 as `decay`, given '0.9'",
+    ),  # type: ignore[arg-type]
     "decay of a step": (
         lambda: ExponentialMovingAverage.create(variables(1), 0.9).update(variables(1), decay="0.9"),
         r"update, decay: expected a number from 0 to 1, given '0.9'",

@@ -231,7 +231,11 @@ def test_an_average_of_complex_values_has_a_complex_sum() -> None:
 ERRORS = {
     "no batch": (lambda: evaluate(measure, 1.0, []), LiftArgumentError, "there is no example"),
     "empty batches": (lambda: evaluate(lambda _, x: {"x": x}, 1.0, [LOGITS[:0]]), LiftArgumentError, "no example"),
-    "an array": (lambda: evaluate(lambda _, x: x, 1.0, [LOGITS]), LiftArgumentError, "must return a dict"),
+    "an array": (
+        lambda: evaluate(lambda _, x: x, 1.0, [LOGITS]),
+        LiftArgumentError,
+        "expected the function to return a dict",
+    ),
     "a mean": (lambda: evaluate(lambda _, x: {"m": x.mean()}, 1.0, [LOGITS]), LiftArgumentError, 'value of "m" for'),
     "sizes": (lambda: evaluate(measure, 1.0, [(LOGITS, LABELS[:3], LOSSES)]), AxisSizeError, "1: 3"),
     "merge": (lambda: Average().merge(Accuracy()), LiftArgumentError, "expected a metric like this Average"),
