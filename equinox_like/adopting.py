@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from liftcore import Blueprint, Scope
-from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.errors import Expected, LiftArgumentError, name_of
 from liftcore.owners import by_dtype, check_made, check_maker, collections_of, is_changed, style_of
 
 __all__ = ["adopt"]
@@ -60,16 +60,13 @@ def adopt(
         Undescribed: if a leaf that is not an array cannot be compared by value.
     """
     if not isinstance(scope, Scope):
-        what = f"expected a scope, given {shown(scope)}."
         fix = 'In a Linen-style module, pass `self.scope.push("name")`.'
-        raise LiftArgumentError("adopt", what, fix, expected="a scope", given=shown(scope))
+        raise LiftArgumentError("adopt", Expected("a scope", scope), fix)
     if not callable(make):
         raise LiftArgumentError(
             "adopt",
-            f"expected a function that returns a pytree, given {shown(make)}.",
+            Expected("a function that returns a pytree", make),
             "Write `adopt(scope, lambda key: tree)`; or outside of a model, `liftcore.Blueprint.of(tree)`.",
-            expected="a function that returns a pytree",
-            given=shown(make),
         )
     makes = _of_key(make)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from liftcore import is_array
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 
 from .split import SplitTree
 
@@ -71,11 +71,8 @@ def branched_error_if(x: Any, pred: Any, index: Any, msgs: Sequence[str]) -> Any
     """
     parts = SplitTree(x, _is_numeric)
     if not parts.arrays:
-        what = f"expected a pytree with an array of numbers, given {shown(x)}."
         fix = "Pass an array that you use later."
-        raise LiftArgumentError(
-            "error_if, x", what, fix, option="x", expected="a pytree with an array of numbers", given=shown(x)
-        )
+        raise LiftArgumentError("error_if, x", Expected("a pytree with an array of numbers", x), fix, option="x")
 
     def raised(arrays: Any, pred: Any, index: Any) -> Any:
         if np.any(pred):

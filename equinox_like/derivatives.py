@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 import liftcore
 from liftcore import Scope, is_scoped
-from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of, shown
+from liftcore.errors import Expected, LiftArgumentError, boundary, call_user, check_function, name_of, shown
 
 from .filters import is_array_like, is_inexact_array, is_inexact_array_like
 from .methods import MISSING, FilteredFunction, filtered
@@ -318,11 +318,9 @@ def _one_each(where: str, tangents: tuple[Any, ...], primals: tuple[Any, ...]) -
         if tangent is not None and (len(leaves) != 1 or leaves[0] is not primal or not is_array_like(tangent)):
             raise LiftArgumentError(
                 f"tangents of {where}",
-                f"expected a tangent for each number in {shown(primal)}, given {shown(tangent)}.",
+                Expected(f"a tangent for each number in {shown(primal)}", tangent),
                 "Pass a pytree like the primals, with None for constant leaves.",
                 option="tangents",
-                expected=f"a tangent for each number in {shown(primal)}",
-                given=shown(tangent),
             )
         each.extend([tangent] * len(leaves))
 

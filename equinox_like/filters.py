@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from liftcore.cycles import check_finite
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.leaves import is_array, is_array_like, number_type
 
 from .split import is_prefix, no_prefix
@@ -148,10 +148,8 @@ def _answer(answer: Any, leaf: Any) -> bool:
     if not isinstance(found, bool | np.bool_):
         raise LiftArgumentError(
             "filter_spec",
-            f"expected bools, or functions from a leaf to a bool, given {shown(found)}.",
+            Expected("bools, or functions from a leaf to a bool", found),
             "Write `eqx.filter(tree, eqx.is_array)`.",
             option="filter_spec",
-            expected="bools, or functions from a leaf to a bool",
-            given=shown(found),
         )
     return bool(found)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.errors import Expected, LiftArgumentError, name_of
 
 from .split import leafwise
 
@@ -99,12 +99,7 @@ def given_options(where: str, newer: Mapping[str, Any], **older: Any) -> dict[st
     for name, kind in (("args", tuple), ("kwargs", dict)):
         if not isinstance(given.get(name, kind()), kind):
             raise LiftArgumentError(
-                f"{where}, {name}",
-                f"expected a {kind.__name__}, given {shown(given[name])}.",
-                _EXAMPLES[name],
-                option=name,
-                expected=f"a {kind.__name__}",
-                given=shown(given[name]),
+                f"{where}, {name}", Expected(f"a {kind.__name__}", given[name]), _EXAMPLES[name], option=name
             )
     return given or other
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from liftcore import is_array
 from liftcore.cycles import check_finite
-from liftcore.errors import LiftArgumentError, boundary, shown
+from liftcore.errors import Expected, LiftArgumentError, boundary
 
 from .methods import MISSING
 
@@ -195,11 +195,8 @@ def _nodes(where: Callable[[Any], Any], tree: Any) -> tuple[list[Any], bool]:
     wrong = [node for node in nodes if id(node) not in known]
     if wrong:
         _check_not_static(wrong[0], known.values())
-        what = f"expected nodes of the pytree, given {shown(wrong[0])}."
         fix = "Return a node, or a flat tuple or list of nodes: `lambda tree: (tree.layers[0].w, tree.b)`."
-        raise LiftArgumentError(
-            "tree_at, where", what, fix, option="where", expected="nodes of the pytree", given=shown(wrong[0])
-        )
+        raise LiftArgumentError("tree_at, where", Expected("nodes of the pytree", wrong[0]), fix, option="where")
     return nodes, several
 
 

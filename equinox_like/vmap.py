@@ -14,7 +14,7 @@ import numpy as np
 
 import liftcore
 from liftcore import is_scoped, is_traceable
-from liftcore.errors import LiftArgumentError, call_user, check_function, common_size, name_of, shown
+from liftcore.errors import Expected, LiftArgumentError, call_user, check_function, common_size, name_of
 
 from .jit import filter_jit
 from .methods import MISSING, FilteredFunction, filtered
@@ -208,8 +208,7 @@ def _by_place(where: str, in_axes: Any, fun: Callable[..., Any], args: tuple[Any
 def _check_axes(where: str, answers: Sequence[Any]) -> None:
     for one in answers:
         if one is not None and not isinstance(one, int):
-            what = f"expected an axis, given {shown(one)}."
-            raise LiftArgumentError(where, what, "Write an int, or None.", expected="an axis", given=shown(one))
+            raise LiftArgumentError(where, Expected("an axis", one), "Write an int, or None.")
 
 
 def _check_places(where: str, arrays: Sequence[Any], axes: Sequence[int | None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 
 from .lifecycle.calling import compact
 from .module import Module
@@ -53,10 +53,7 @@ class Sequential(Module):
             else:
                 continue
             where = f"Sequential, layers[{index}]"
-            what = f"expected a module or a function, given {shown(layer)}."
-            raise LiftArgumentError(
-                where, what, fix, option="layers", expected="a module or a function", given=shown(layer)
-            )
+            raise LiftArgumentError(where, Expected("a module or a function", layer), fix, option="layers")
         super().__post_init__()
 
     @compact

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 import liftcore
 from liftcore import FrozenDict, Variable
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.filters import leaves_of
 from liftcore.lazy import unknown
 from liftcore.meta import PARTITION_NAME
@@ -219,11 +219,8 @@ def get_axis_names(axes_metadata: Mapping[str, Any]) -> FrozenDict[str, Any]:
     for path, value in leaves_of(axes_metadata):
         if not isinstance(value, AxisMetadata):
             where = f'"{"/".join(path)}" in get_axis_names'
-            what = f"expected AxisMetadata, given {shown(value)}."
             fix = 'Pass a collection of names, `variables["params_axes"]`.'
-            raise LiftArgumentError(
-                where, what, fix, variable="/".join(path), expected="AxisMetadata", given=shown(value)
-            )
+            raise LiftArgumentError(where, Expected("AxisMetadata", value), fix, variable="/".join(path))
         spec = None if value.names is None else _map_names(lambda names: PartitionSpec(*names), value.names)
         named[(*path[:-1], path[-1].removesuffix(_SUFFIX))] = spec
     return FrozenDict(unflatten_dict(named))

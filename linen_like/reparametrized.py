@@ -16,7 +16,7 @@ import numpy as np
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.meta import is_box, replace_boxed, unbox
 from liftcore.typing import Array, Dtype, Path
 
@@ -50,9 +50,8 @@ def call_with(
     """
     if not isinstance(layer, Module):
         where = f"{type(module).__name__} at {module.scope.path_text}"
-        what = f"expected a module as layer_instance, given {shown(layer)}."
         fix = f"Make the layer first: `{type(module).__name__}(nn.Dense(3))`."
-        raise LiftArgumentError(where, what, fix, option="layer_instance", expected="a module", given=shown(layer))
+        raise LiftArgumentError(where, Expected("a module", layer), fix, option="layer_instance")
 
     def call(layer: Any) -> Any:
         return layer(*args, **kwargs)

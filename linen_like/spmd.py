@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 import liftcore
 from liftcore import NO_AXES, ShardedInit
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.lazy import unknown
 from liftcore.mesh_specs import (
     LogicalRules,
@@ -363,9 +363,8 @@ def init_sharded(target: Module | Callable[..., Any], mesh: Mesh, rules: Logical
     """
     init_fn = target.init if isinstance(target, Module) else target
     if not callable(init_fn):
-        what = f"expected a module or a function, given {shown(target)}."
         fix = "Pass the module itself: `nn.init_sharded(model, mesh, rules)`."
-        raise LiftArgumentError("nn.init_sharded", what, fix, expected="a module or a function", given=shown(target))
+        raise LiftArgumentError("nn.init_sharded", Expected("a module or a function", target), fix)
     followed = get_logical_axis_rules() if rules is None else rules
 
     def under_rules(*args: Any, **kwargs: Any) -> Any:

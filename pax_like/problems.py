@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from liftcore.errors import JaxTransformError, LiftArgumentError, shown
+from liftcore.errors import Expected, JaxTransformError, LiftArgumentError, shown
 from liftcore.owners import is_owner
 from liftcore.statics import Undescribed, static_key
 
@@ -84,11 +84,8 @@ def unfit(module: Any, name: str, kind: PaxKind, value: Any) -> KindError:
 def no_kind_given(module: Any, name: str, given: Any) -> KindError:
     """Return the error for a kind that is not a `PaxKind`."""
     where = _place(module, name)
-    what = f"expected a kind, given {shown(given)}."
     fix = f"Write one of {[str(one) for one in PaxKind]}."
-    return KindError(
-        where, what, fix, expected="a kind", given=shown(given), available=tuple(str(one) for one in PaxKind)
-    )
+    return KindError(where, Expected("a kind", given), fix, available=tuple(str(one) for one in PaxKind))
 
 
 def no_key(module: Any, others: Mapping[str, Any], error: Undescribed) -> LiftArgumentError:

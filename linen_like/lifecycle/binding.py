@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import jax
 
 from liftcore import Scope, nn
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError, shown
 from liftcore.owners import by_dtype, collections_of, style_of
 
 from ..errors import (
@@ -182,11 +182,8 @@ def attach(module: Base) -> None:
         state.adopted = {}
     else:
         where = f"parent of {cls.__name__}"
-        what = f"expected a module, a scope or None, given {shown(parent)}."
         fix = "Leave it out: by default it is the module whose method is running."
-        raise LiftArgumentError(
-            where, what, fix, option="parent", expected="a module, a scope or None", given=shown(parent)
-        )
+        raise LiftArgumentError(where, Expected("a module, a scope or None", parent), fix, option="parent")
     if scope is None:
         return
     held["scope"] = scope
@@ -418,9 +415,8 @@ def share_scope(module: Base, other: Any, /) -> None:
     """
     for one in (module, other):
         if not isinstance(one, Base):
-            what = f"expected two modules, given {shown(one)}."
             fix = "Pass `self` and a module that it holds: `nn.share_scope(self, self.base)`."
-            raise LiftArgumentError("nn.share_scope", what, fix, expected="two modules", given=shown(one))
+            raise LiftArgumentError("nn.share_scope", Expected("two modules", one), fix)
         if one.scope is None:
             raise CallShareScopeOnUnboundModuleError(
                 f"share_scope of {place(module)} and {place(other)}",

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.statics import Undescribed, surrounds
 
 from .fields import Base
@@ -165,9 +165,8 @@ def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
         LiftArgumentError: if `interceptor` cannot be called.
     """
     if not callable(interceptor):
-        what = f"expected a function, given {shown(interceptor)}."
         fix = "Write `def interceptor(next_fun, args, kwargs, context): return next_fun(*args, **kwargs)`."
-        raise LiftArgumentError("nn.intercept_methods", what, fix, expected="a function", given=shown(interceptor))
+        raise LiftArgumentError("nn.intercept_methods", Expected("a function", interceptor), fix)
     before = context.interceptors
     context.interceptors = (*before, interceptor)
     try:

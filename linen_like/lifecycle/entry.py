@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
 import liftcore
-from liftcore.errors import LiftArgumentError, LiftError, boundary, hide_frames, note_call, shown
+from liftcore.errors import Expected, LiftArgumentError, LiftError, boundary, hide_frames, note_call, shown
 from liftcore.filters import DenyList, union
 from liftcore.statics import Undescribed, static_key
 from liftcore.typing import Filter
@@ -128,11 +128,9 @@ def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Cal
     if not callable(found) or isinstance(found, type) or owner is not None or not _takes_argument(found):
         raise ApplyModuleInvalidMethodError(
             f"method of {place(module)}",
-            f"expected the name of a method or a function whose first argument is the module, given {shown(found)}.",
+            Expected("the name of a method or a function whose first argument is the module", found),
             'Pass a name, `method="encode"`, or a function, `method=lambda module, x: module.encode(x)`.',
             option="method",
-            expected="the name of a method or a function whose first argument is the module",
-            given=shown(found),
         )
     return _advised(found, type(module)) if getattr(found, "is_module_method", False) else found
 
@@ -184,11 +182,9 @@ def on_scope(
     if not callable(capture_intermediates) and not isinstance(capture_intermediates, bool):
         raise LiftArgumentError(
             "capture_intermediates",
-            f"expected a bool, or a function of a module and a method's name, given {shown(capture_intermediates)}.",
+            Expected("a bool, or a function of a module and a method's name", capture_intermediates),
             'Write `capture_intermediates=lambda module, method: method == "__call__"`.',
             option="capture_intermediates",
-            expected="a bool, or a function of a module and a method's name",
-            given=shown(capture_intermediates),
         )
     if not capture_intermediates:
         capture: CaptureFilter | None = None

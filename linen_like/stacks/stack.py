@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import AxisSizeError, LiftArgumentError, shown
+from liftcore.errors import AxisSizeError, Expected, LiftArgumentError
 from liftcore.filters import merge, partition, union
 from liftcore.leaves import is_array, is_number, split_leaves
 from liftcore.meta import remove_axis
@@ -91,9 +91,8 @@ class Stack(Module):
     def __post_init__(self) -> None:
         if not isinstance(self.block, Base):
             where = "block of Stack"
-            what = f"expected a module, given {shown(self.block)}."
             fix = "Write `Stack(Block(…), length)`."
-            raise LiftArgumentError(where, what, fix, option="block", expected="a module", given=shown(self.block))
+            raise LiftArgumentError(where, Expected("a module", self.block), fix, option="block")
         if self.mode not in _MODES:
             raise LiftArgumentError(
                 "mode of Stack",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, shown
+from liftcore.errors import Expected, LiftArgumentError, boundary
 from liftcore.typing import Filter
 
 from ..lifting import lift_functions
@@ -91,9 +91,8 @@ def switch(
     """
     functions = list(branches) if isinstance(branches, Iterable) else []
     if not functions:
-        what = f"expected at least one function, given {shown(branches)}."
         fix = "Pass a list: `nn.switch(index, [f, g], mdl)`."
-        raise LiftArgumentError("nn.switch", what, fix, expected="at least one function", given=shown(branches))
+        raise LiftArgumentError("nn.switch", Expected("at least one function", branches), fix)
 
     def lift(*calls: Callable[..., Any]) -> Callable[..., Any]:
         return liftcore.switch(calls, variables=variables, rngs=rngs)

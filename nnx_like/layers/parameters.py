@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore import nn
-from liftcore.errors import LiftArgumentError, call_user, shown
+from liftcore.errors import Expected, LiftArgumentError, call_user
 from liftcore.nn import canonicalize_dtype
 from liftcore.typing import ArrayLike, Dtype, Initializer
 
@@ -135,8 +135,7 @@ def chosen(layer: Any, name: str, given: bool | None) -> bool:
 
 def wrong_rngs(layer: str, given: Any, expected: str, fix: str = "Pass `rngs=nnx.Rngs(0)`.") -> LiftArgumentError:
     """Return the error for a value that was passed as `rngs`."""
-    what = f"expected {expected}, given {shown(given)}."
-    return LiftArgumentError(f"{layer}(rngs=...)", what, fix, option="rngs", expected=expected, given=shown(given))
+    return LiftArgumentError(f"{layer}(rngs=...)", Expected(expected, given), fix, option="rngs")
 
 
 def promote_dtype(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from liftcore import nn
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.typing import Array, Dtype, Initializer
 
 from ..errors import StructureError
@@ -243,9 +243,8 @@ def _beside(where: str, kept: dict[tuple[Any, ...], Any], path: tuple[Any, ...],
 
 def _check_layer(where: str, layer: Any) -> None:
     if not isinstance(layer, Module):
-        what = f"expected a module as layer_instance, given {shown(layer)}."
         fix = f"Make the layer first: `{where}(nnx.Linear(3, 2, rngs=rngs), rngs=rngs)`."
-        raise LiftArgumentError(where, what, fix, option="layer_instance", expected="a module", given=shown(layer))
+        raise LiftArgumentError(where, Expected("a module", layer), fix, option="layer_instance")
 
 
 def _text(path: tuple[Any, ...]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError, boundary, call_user, name_of, shown
+from liftcore.errors import Expected, LiftArgumentError, boundary, call_user, name_of, shown
 
 from ..filterlib import Everything, Filter, Predicate, to_predicate
 from ..graph.definition import path_text
@@ -279,11 +279,9 @@ def check_shape(where: str, given: Any) -> tuple[int, ...]:
     if not all(isinstance(size, Integral) and size >= 0 for size in shape):
         raise LiftArgumentError(
             where,
-            f"expected a number of keys, or a tuple of one for each axis, given {shown(given)}.",
+            Expected("a number of keys, or a tuple of one for each axis", given),
             "Write `splits=5`, or `splits=(2, 5)`.",
             option="splits",
-            expected="a number of keys, or a tuple of one for each axis",
-            given=shown(given),
         )
     return shape
 

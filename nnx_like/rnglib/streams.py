@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.filters import asking_further
 
 from ..errors import UnknownStreamError
@@ -491,11 +491,8 @@ def _keys(value: Any, tag: str) -> jax.Array:
         if value.dtype == jnp.uint32 and value.ndim:
             return jax.random.wrap_key_data(value)
     where = f"the stream {tag!r}"
-    what = f"expected an int, or a key made by `jax.random.key`, given {shown(value)}."
     fix = f"Write `Rngs({tag}=0)` or `Rngs({tag}=jax.random.key(0))`."
-    raise LiftArgumentError(
-        where, what, fix, stream=tag, expected="an int, or a key made by `jax.random.key`", given=shown(value)
-    )
+    raise LiftArgumentError(where, Expected("an int, or a key made by `jax.random.key`", value), fix, stream=tag)
 
 
 def _listed(streams: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.tree_util import DictKey
 
-from liftcore.errors import LiftArgumentError, boundary, shown
+from liftcore.errors import Expected, LiftArgumentError, boundary
 from liftcore.traverse_util import flatten_dict
 
 from ..filterlib import Filter, PathIn, PathParts
@@ -40,9 +40,8 @@ def _state(state: Any) -> State:
     if isinstance(state, FlatState):
         return state.to_nested_state()
     if not isinstance(state, Mapping) and not hasattr(state, "flat_state"):
-        what = f"expected a `State`, given {shown(state)}."
         fix = "Get one with `nnx.state(model)`."
-        raise LiftArgumentError("a state", what, fix, expected="a `State`", given=shown(state))
+        raise LiftArgumentError("a state", Expected("a `State`", state), fix)
     whole: State = state if hasattr(state, "flat_state") else State(state)
     return whole
 

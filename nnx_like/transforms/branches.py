@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, call_user, shown
+from liftcore.errors import Expected, LiftArgumentError, boundary, call_user
 from liftcore.leaves import is_array_like
 
 from ..crossing.groups import Change, Group, Groups, Plain, Ref
@@ -82,9 +82,8 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         LiftArgumentError: if the branches return different structures or types.
     """
     if not branches:
-        what = f"expected at least one function, given {shown(branches)}."
         fix = "Pass a list: `nnx.switch(index, [f, g], model)`."
-        raise LiftArgumentError("switch", what, fix, expected="at least one function", given=shown(branches))
+        raise LiftArgumentError("switch", Expected("at least one function", branches), fix)
     for branch in branches:
         checked("switch", branch)
     return _run(_switch(tuple(branches)), _groups(title("switch", branches[0])), index, operands)

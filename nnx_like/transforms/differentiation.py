@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.caches import bounded
 from liftcore.cycles import check_finite
-from liftcore.errors import LiftArgumentError, boundary, call_user, shown
+from liftcore.errors import Expected, LiftArgumentError, boundary, call_user
 from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
 
@@ -257,9 +257,8 @@ def _plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     aux = None
     if has_aux:
         if not isinstance(result, tuple | list) or len(result) != 2:
-            what = f"expected a pair for `has_aux`, given {shown(result)}."
             fix = "Write `return result, aux`."
-            raise LiftArgumentError(where, what, fix, option="has_aux", expected="a pair", given=shown(result))
+            raise LiftArgumentError(where, Expected("a pair", result), fix, option="has_aux")
         result, aux = result
     objects = [type(leaf).__name__ for leaf in jax.tree.leaves(result, is_leaf=is_object) if is_object(leaf)]
     if objects:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, LoopInvarianceError, boundary, call_user, shown
+from liftcore.errors import Expected, LiftArgumentError, LoopInvarianceError, boundary, call_user, shown
 
 from ..crossing.groups import ByFilter, Groups, holds_objects, in_axis_words, is_spec, parts_of
 from ..crossing.inside import AxisNames, Inside
@@ -330,9 +330,8 @@ def shard_map(
     groups = Groups(checked("shard_map", f), "spec", "sharded as {}".format)
     if not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         where = groups.where
-        what = f"expected a `jax.sharding.Mesh` for `mesh`, given {shown(mesh)}."
         fix = "Make one: `jax.make_mesh((2,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))`."
-        raise LiftArgumentError(where, what, fix, option="mesh", expected="a `jax.sharding.Mesh`", given=shown(mesh))
+        raise LiftArgumentError(where, Expected("a `jax.sharding.Mesh`", mesh), fix, option="mesh")
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
     _check_specs(groups.where, "in_specs", in_specs)
     _check_specs(groups.where, "out_specs", out_specs)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of, shown
+from liftcore.errors import Expected, LiftArgumentError, boundary, call_user, check_function, name_of
 from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups, Ref, Still, is_ref, refs_in
@@ -207,8 +207,7 @@ def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str
     """
     if not isinstance(given, tuple | list) or len(given) != 2:
         where = f"{name_of(rule)}, the rule of {where}"
-        what = f"expected a pair, given {shown(given)}."
-        raise LiftArgumentError(where, what, f"Write `return {expected}`.", expected="a pair", given=shown(given))
+        raise LiftArgumentError(where, Expected("a pair", given), f"Write `return {expected}`.")
     return given[0], given[1]
 
 
