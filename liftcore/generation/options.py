@@ -149,8 +149,8 @@ def _check_draws(where: str, draws: bool, has_key: bool, has_limits: bool) -> No
 def _keys(where: str, key: Any, batch: int) -> Key:
     """Return one typed key, or one for each example."""
     if key is None:  # nothing is drawn with it; `jax.random.key` would run a program on the device
-        impl = jax.config.jax_default_prng_impl
-        return jax.random.wrap_key_data(np.zeros(_key_shape(impl), np.uint32), impl=impl)
+        impl: Any = jax.config.jax_default_prng_impl  # type: ignore[attr-defined]
+        return jax.random.wrap_key_data(jnp.asarray(np.zeros(_key_shape(impl), np.uint32)), impl=impl)
     if not _is_key(key) and getattr(key, "dtype", None) == np.uint32:
         key = jax.random.wrap_key_data(key)
     if not _is_key(key) or key.shape not in ((), (batch,)):
@@ -165,7 +165,8 @@ def _keys(where: str, key: Any, batch: int) -> Key:
 
 @functools.cache
 def _key_shape(impl: str) -> tuple[int, ...]:
-    return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape
+    data = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl)))
+    return tuple(data.shape)
 
 
 def _is_key(key: Any) -> bool:
