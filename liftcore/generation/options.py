@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -152,9 +151,8 @@ def _check_draws(where: str, draws: bool, has_key: bool, has_limits: bool) -> No
 
 def _keys(where: str, key: Any, batch: int) -> Key:
     """Return one typed key, or one for each example."""
-    if key is None:  # nothing is drawn with it; `jax.random.key` would run a program on the device
-        impl = jax.config.jax_default_prng_impl
-        return jax.random.wrap_key_data(np.zeros(_key_shape(impl), np.uint32), impl=impl)
+    if key is None:
+        return jax.random.key(0)  # nothing is drawn with it
     if not _is_key(key) and getattr(key, "dtype", None) == np.uint32:
         key = jax.random.wrap_key_data(key)
     if not _is_key(key) or key.shape not in ((), (batch,)):
@@ -166,11 +164,6 @@ def _keys(where: str, key: Any, batch: int) -> Key:
         )
     found: Key = key
     return found
-
-
-@functools.cache
-def _key_shape(impl: str) -> tuple[int, ...]:
-    return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape
 
 
 def _is_key(key: Any) -> bool:
