@@ -1,6 +1,6 @@
 """Train an ensemble of five small convolutional networks on real handwritten digits.
 
-Run it with `python examples/digits.py`. It takes about half a minute on two CPU cores, and writes a checkpoint and a
+Run it with `python examples/digits.py`. It takes about a minute on two CPU cores, and writes a checkpoint and a
 picture to `examples/out/`. Three lifted transformations build the model:
 
 - `nn.remat` recomputes a residual block in the backward pass instead of storing its activations,

@@ -1,10 +1,12 @@
-"""Names of flax that are elsewhere or left out, and what to write here: for errors, and for the tables of `docs`."""
+"""Names of flax, PyTorch and Keras, and what to write here: for errors, and for the tables of `docs`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .lazy import without_links
 
-__all__ = ["FLAX", "INSTEAD", "PYTORCH", "instead_of"]
+__all__ = ["FLAX", "INSTEAD", "KERAS", "METHODS", "PYTORCH", "instead_of", "instead_of_option"]
 
 FLAX: dict[str, dict[str, str]] = {
     "flax": {
@@ -99,3 +101,103 @@ PYTORCH = {
     "BCEWithLogitsLoss": f"{_LOSS}optax.sigmoid_binary_cross_entropy(logits, labels).mean()",
 }
 """For names of PyTorch's layers and losses, what to write in a style that has layers. A style adds its constructors."""
+
+
+def _for_each(name: str, text: str) -> dict[str, str]:
+    """Return a text for the names of a layer of Keras that ends with the number of axes."""
+    return dict.fromkeys([name.format(axes) for axes in ("1D", "2D", "3D")], text)
+
+
+_LEFT_OUT = "Leave it out: the shapes are those of the arrays that you pass to the model"
+
+KERAS = {
+    **_for_each("MaxPooling{}", f"Use max_pool{_POOL}"),
+    **_for_each("MaxPool{}", f"Use max_pool{_POOL}"),
+    **_for_each("AveragePooling{}", f"Use avg_pool{_POOL}"),
+    **_for_each("AvgPool{}", f"Use avg_pool{_POOL}"),
+    **_for_each("ZeroPadding{}", "Use padding= of Conv, or jnp.pad"),
+    "GlobalAveragePooling1D": "Use x.mean(1)",
+    "GlobalAveragePooling2D": "Use x.mean((1, 2))",
+    "GlobalMaxPooling1D": "Use x.max(1)",
+    "GlobalMaxPooling2D": "Use x.max((1, 2))",
+    "UpSampling2D": 'Use jax.image.resize(x, shape, "nearest")',
+    "BatchNormalization": "Use BatchNorm: its momentum is 0.99 too; write epsilon=1e-3 for the value of Keras",
+    "LayerNormalization": "Use LayerNorm; write epsilon=1e-3 for the value of Keras",
+    "GroupNormalization": "Use GroupNorm; write epsilon=1e-3 for the value of Keras",
+    "Activation": "Use the function, such as relu, which a Sequential takes as a layer",
+    "Lambda": "Use a function: lambda x: …",
+    "Reshape": "Use x.reshape(x.shape[0], …)",
+    "Permute": "Use x.transpose(0, …)",
+    "Add": "Use x + y",
+    "Concatenate": "Use jnp.concatenate([x, y], axis=-1)",
+    "TimeDistributed": "Leave it out: layers work on the last axis, and take any number of axes before it",
+    **dict.fromkeys(("Input", "InputLayer"), _LEFT_OUT),
+    **dict.fromkeys(("Layer", "Model"), "Subclass Module"),
+}
+"""For names of Keras's layers, what to write in a style that has layers."""
+
+_OPTIONS = {
+    "units": ("features", "out_features", "hidden_features"),
+    "filters": ("features", "out_features"),
+    "kernel_initializer": ("kernel_init",),
+    "bias_initializer": ("bias_init",),
+    "gamma_initializer": ("scale_init",),
+    "beta_initializer": ("bias_init",),
+    "embeddings_initializer": ("embedding_init",),
+    "input_dim": ("num_embeddings", "in_features"),
+    "output_dim": ("features",),
+    "axis": ("axis", "reduction_axes"),
+    "center": ("use_bias",),
+    "scale": ("use_scale",),
+    "groups": ("feature_group_count", "num_groups"),
+    "dilation_rate": ("kernel_dilation",),
+}
+"""For options of Keras's layers, the names that they may have here."""
+
+_NO_OPTIONS = {
+    "activation": "Call it after the layer: `relu({}(…)(x))`.",
+    "input_shape": "Leave it out: the shape is that of the array that you pass.",
+    "data_format": "Leave it out: channels come last.",
+}
+"""For options of Keras's layers that no layer has here, what to write."""
+
+
+def instead_of_option(name: str, names: Sequence[str], layer: str = "Dense") -> str:
+    """Return the sentence of an error about an option that a layer has in Keras under another name, or does not have.
+
+    Example:
+        >>> instead_of_option("units", ["features", "use_bias"])
+        'Write `features=…`.'
+        >>> instead_of_option("size", ["features"])
+        ''
+
+    Args:
+        name: the name of the option.
+        names: the names of the options that the layer has.
+        layer: the name of the layer.
+    """
+    here = next((one for one in _OPTIONS.get(name, ()) if one in names), None)
+    is_layer = {"features", "out_features"} & {*names}
+    return f"Write `{here}=…`." if here else _NO_OPTIONS.get(name, "").format(layer) if is_layer else ""
+
+
+_SAVING = "of `liftcore.checkpoints`"
+
+METHODS = {
+    "fit": "Write a loop over `state, loss = state.minimize(loss_fn, x, y)`, with a `liftcore.training.TrainState`.",
+    "compile": "Pass the optimizer to `liftcore.training.TrainState.create(…, tx=…)`, and the loss to its `minimize`.",
+    "evaluate": "Write `liftcore.training.evaluate(measure, state, batches)`.",
+    "predict": "Write `model.apply(variables, x)`.",
+    "summary": "Write `print(model.tabulate(key, x))`.",
+    "build": "Write `variables = model.init(key, x)`.",
+    "save": f"Write `save_file(path, variables)` {_SAVING}.",
+    "save_weights": f"Write `save_file(path, variables)` {_SAVING}.",
+    "load_weights": f"Write `variables = load_file(path, variables)` {_SAVING}.",
+    **dict.fromkeys(
+        ("get_weights", "weights", "trainable_variables"),
+        'They are in the variables that `init` returns: `variables["params"]`.',
+    ),
+    "trainable": "To freeze a part, pass `trainable=filter` to `liftcore.training.TrainState.create`.",
+    "add": "Pass all layers at once: `nn.Sequential([first, second])`.",
+}
+"""For methods and attributes of Keras's models, what to write for a module that holds no variables."""

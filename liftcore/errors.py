@@ -515,8 +515,12 @@ def check_keywords(cls: Any, given: Iterable[str]) -> None:
         if name not in names:
             available = f"(available: {', '.join(names)})" if names else "(it takes none)"
             what = f"{cls.__name__}.__init__() got an unexpected keyword argument {name!r} {available}."
-            near = difflib.get_close_matches(name, names, 1)
-            raise TypeError(f"{what} Write `{near[0]}=…`." if near else what)
+            from .elsewhere import instead_of_option  # imported here: needed only for an error message
+
+            fix = instead_of_option(name, names, cls.__name__) or next(
+                (f"Write `{near}=…`." for near in difflib.get_close_matches(name, names, 1)), ""
+            )
+            raise TypeError(f"{what} {fix}".rstrip())
 
 
 def common_size(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from liftcore.elsewhere import PYTORCH
+from liftcore.elsewhere import KERAS, PYTORCH
 from liftcore.lazy import without_links
 
 __all__ = ["INSTEAD", "LINEN"]
@@ -18,6 +18,7 @@ _VARIABLE = 'In a method, use self.variable("state", name, init_fn, …)'
 
 INSTEAD = {
     **PYTORCH,
+    **KERAS,
     **{name: without_links(f"Instead of flax.linen.{name}: {text}") for name, text in LINEN.items()},
     "set_axis_rules": "Instead of flax.linen.partitioning.set_axis_rules: `with partitioning.axis_rules(rules):`",
     "Linear": "Use Dense(features): it infers the number of input features",
@@ -25,8 +26,8 @@ INSTEAD = {
     "LoRALinear": "Use LoRADense(features, rank)",
     "MLP": "Use Sequential([Dense(n), relu, Dense(m)])",
     **dict.fromkeys(("Conv1d", "Conv2d", "Conv3d", "Conv1D", "Conv2D", "Conv3D"), _CONV),
-    **dict.fromkeys(("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"), _TRANSPOSED),
-    "Dropout2d": "Use Dropout(rate, broadcast_dims=(1, 2))",
+    **dict.fromkeys(("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Conv2DTranspose"), _TRANSPOSED),
+    **dict.fromkeys(("Dropout2d", "SpatialDropout2D"), "Use Dropout(rate, broadcast_dims=(1, 2))"),
     "Embedding": "Use Embed(num_embeddings, features)",
     "MultiheadAttention": "Use MultiHeadAttention(num_heads)",
     "LSTM": "Use RNN(LSTMCell(features))",

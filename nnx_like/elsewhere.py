@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from liftcore.elsewhere import PYTORCH
+from liftcore.elsewhere import KERAS, PYTORCH
 from liftcore.lazy import without_links
 
 __all__ = ["ELSEWHERE", "INSTEAD", "LEFT_OUT"]
@@ -83,6 +83,7 @@ _FILES = ("summary", "training", "transforms")
 
 INSTEAD = {
     **PYTORCH,
+    **KERAS,
     **{name: without_links(f"It is here as {text}") for name, text in ELSEWHERE.items() if name not in _FILES},
     **{name: without_links(f"It is left out ({reason}): {instead}") for name, (reason, instead) in LEFT_OUT.items()},
     "Dense": "Use Linear(in_features, out_features, rngs=rngs)",
@@ -91,8 +92,8 @@ INSTEAD = {
     "MLP": "Use Sequential(Linear(3, 8, rngs=rngs), relu, Linear(8, 1, rngs=rngs))",
     **dict.fromkeys(("MultiHeadDotProductAttention", "SelfAttention", "MultiheadAttention"), _ATTENTION),
     **dict.fromkeys(("Conv1d", "Conv2d", "Conv3d", "Conv1D", "Conv2D", "Conv3D"), _CONV),
-    **dict.fromkeys(("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"), _TRANSPOSED),
-    "Dropout2d": "Use Dropout(rate, broadcast_dims=(1, 2), rngs=rngs)",
+    **dict.fromkeys(("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Conv2DTranspose"), _TRANSPOSED),
+    **dict.fromkeys(("Dropout2d", "SpatialDropout2D"), "Use Dropout(rate, broadcast_dims=(1, 2), rngs=rngs)"),
     "Embedding": "Use Embed(num_embeddings, features, rngs=rngs)",
     "LSTM": "Use RNN(LSTMCell(in_features, hidden_features, rngs=rngs))",
     "GRU": "Use RNN(GRUCell(in_features, hidden_features, rngs=rngs))",

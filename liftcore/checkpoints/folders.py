@@ -112,7 +112,7 @@ class Checkpoints:
 
         Raises:
             LiftArgumentError: if a later step is saved already; if a metric is not a number; or if the best steps are
-                kept, and the metric that decides is missing.
+                kept, and the one that decides is not among the `metrics`.
             CheckpointInUseError: if another process, or another object, writes to the folder.
             SerializationError: if the tree holds something that cannot be written.
             OSError: if the system cannot write, for instance because the disk is full; or if a link or a folder is in

@@ -39,7 +39,10 @@ __all__ = [
 _WIDTH = 60
 """The maximal length of the text of a value in a message."""
 
-_SAME = "no visible difference: a new `jax.jit` around it, another setting or mesh of JAX, or a full cache"
+_SAME = (
+    "no visible difference: a new `jax.jit` around it; a static value made anew, such as `tx=optax.adam(…)` or "
+    "`apply_fn=Model().apply` of a `TrainState`; another setting or mesh of JAX; or a full cache"
+)
 _UNSHARED = (
     "this one (for a closure, a function that is made anew, a method, a partial or a module with a field that cannot "
     "be hashed, only calls of one wrapper share compiled functions)"

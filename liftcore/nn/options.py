@@ -69,6 +69,10 @@ def _is_size(value: Any) -> bool:
     return type(value) is int or (_is_plain(value) and not isinstance(value, float))
 
 
+def _is_count(value: Any) -> bool:
+    return _is_size(value) and not (type(value) is int and value < 0)
+
+
 def _is_flag(value: Any) -> bool:
     return type(value) is bool or _is_zero_or_one(value)
 
@@ -95,6 +99,8 @@ _KINDS = {
     "int | Sequence[int]": OptionKind("an int, or several", _is_plain, "1"),
     "float": OptionKind("a number", lambda value: not isinstance(value, str | bytes), "1.0"),
 }
+_COUNT = OptionKind("an int of at least 0", _is_count, "8")
+_COUNTS = dict.fromkeys(("features", "out_features", "num_embeddings", "num_heads"), _COUNT)
 _NAMED = {
     "epsilon": OptionKind("a number of at least 0 and less than 1", _one_that(lambda value: 0 <= value < 1), "1e-6"),
     "momentum": OptionKind("a number from 0 to 1", _one_that(lambda value: 0 <= value <= 1), "0.9"),
@@ -115,7 +121,7 @@ def option_kind(name: str, annotation: Any) -> OptionKind | None:
     """
     text = annotation.removesuffix(" | None") if isinstance(annotation, str) else ""
     kind = _KINDS.get(text)
-    return _NAMED.get(name, kind) if text == "float" else kind
+    return {"float": _NAMED, "int": _COUNTS}.get(text, {}).get(name, kind)
 
 
 def check_option(where: str, name: str, kind: OptionKind, value: Any, call: str) -> None:
@@ -133,13 +139,19 @@ def check_option(where: str, name: str, kind: OptionKind, value: Any, call: str)
     """
     if value is None or kind.allows(value):
         return
-    inputs = _has_axes(value) and call[0].isupper()
+    example = f"`{call}(…, {name}={kind.example})`"
+    if _has_axes(value) and call[0].isupper():
+        fix = f"Pass options to the constructor, and arrays to the call: `{call}(…)(x)`."
+    elif isinstance(value, str | float) or kind.words.startswith("an int"):
+        fix = f"For example, {example}."
+    elif isinstance(value, int):
+        fix = f"Pass it by name, {example}; the sizes of inputs are no options."
+    else:
+        fix = f"Pass it by name, {example}."
     raise LiftArgumentError(
         f"{name} of {where}",
         Expected(kind.words, given=value),
-        f"Pass options to the constructor, and arrays to the call: `{call}(…)(x)`."
-        if inputs
-        else f"Pass it by name, `{call}(…, {name}={kind.example})`; the sizes of inputs are no options.",
+        fix,
         option=name,
     )
 

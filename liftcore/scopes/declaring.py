@@ -386,6 +386,10 @@ def create_missing(scope: Scope, paths: Iterable[Path], make: Callable[[], Mappi
         below.create_variable(path[0], path[-1], made[path])
 
 
+_ARRAY_MODULES = {"jax.numpy": "jnp", "numpy": "np"}
+"""Modules whose functions make arrays, but take no key."""
+
+
 def initial_value(
     scope: Scope, collection: str, name: str, init_fn: Any, keyed: bool, *args: Any, **kwargs: Any
 ) -> Any:
@@ -399,6 +403,9 @@ def initial_value(
         note_call(error, f'"{collection}/{name}" at {scope.path_text}', init_fn, given, kwargs)
         if not keyed and refused(init_fn, given, kwargs):
             error.add_note("It receives no key. To use one, draw it in the function, with `make_rng()`.")
+        elif keyed and (module := _ARRAY_MODULES.get(getattr(init_fn, "__module__", None))):
+            code = f"lambda key, shape: {module}.{init_fn.__name__}(shape)"
+            error.add_note(f"The initializer of a parameter receives a key first. Write `{code}`.")
         raise
     shape = getattr(value.value, "shape", None) if isinstance(value, meta.Partitioned) else None
     if shape is not None and len(value.names) > len(shape):  # as in a `PartitionSpec`, axes beyond the last have none

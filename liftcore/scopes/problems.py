@@ -354,10 +354,13 @@ def _available(scope: Scope, collection: str, available: Sequence[str]) -> str:
 def wrong_shape(scope: Scope, name: str, given: Any, expected: Any, asked: bool = False) -> LiftError:
     """The error for a parameter whose shape differs from the initializer's, or from the one that was `asked` for."""
     shape = f"but shape {expected} was requested" if asked else f"but its initializer makes {_shape(expected)}"
+    fix = "Check the sizes of the module and of its inputs, or call `init` again for this model."
+    if scope.is_initializing():
+        fix = "This `init` created it in an earlier call of the layer. For inputs of another size, make another layer."
     return errors.ScopeParamShapeError(
         f'param "{name}" at {scope.path_text}',
         f"the stored value has {_shape(given)}, {shape}.",
-        "Check the sizes of the module and of its inputs, or call `init` again for this model.",
+        fix,
         **_variable(scope, "params", name),
         given=jax.tree.map(np.shape, given),
         expected=expected if asked else jax.tree.map(np.shape, expected),

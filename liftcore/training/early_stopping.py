@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import Expected, LiftArgumentError
-from ..struct import PyTreeNode, optional
+from ..struct import PyTreeNode, field, optional
 from ..typing import PyTree
 
 __all__ = ["EarlyStopping"]
@@ -37,17 +37,27 @@ class EarlyStopping(PyTreeNode):
         >>> stopping.best
         {'w': Array([3.], dtype=float32)}
 
+    A metric such as an accuracy, of which more is better, needs `mode="max"`:
+
+        >>> stopping = EarlyStopping(mode="max").update(0.8).update(0.7)
+        >>> stopping.best_metric, stopping.should_stop
+        (0.8, True)
+
     For values that do not fit into memory twice, use `liftcore.checkpoints.Checkpoints(folder, best=1)` instead.
 
     Attributes:
-        min_delta: a metric is an improvement if it is less than the best one by more than this.
+        min_delta: a metric is an improvement if it is better than the best one by more than this.
         patience: the number of updates in a row without an improvement that are accepted.
-        best_metric: the metric of the last improvement.
+        best_metric: the metric of the last improvement; at first, infinite: the worst value.
         patience_count: the number of updates since the last improvement.
         should_stop: whether to stop; once true, it stays true.
         has_improved: whether the last update was an improvement.
         best: the values of the last improvement; None if none are kept. `update` copies them, so a step may donate its
             state; the first ones are not copied.
+        mode: `"min"` if less is better, `"max"` if more is (static).
+
+    Raises:
+        LiftArgumentError: if `mode` is something else.
     """
 
     min_delta: float = 0
@@ -57,16 +67,23 @@ class EarlyStopping(PyTreeNode):
     should_stop: bool = False
     has_improved: bool = False
     best: Any = optional()
+    mode: str = field(pytree_node=False, default="min", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise LiftArgumentError("EarlyStopping", f"`mode` is {self.mode!r}.", 'Give "min" or "max".')
+        if self.mode == "max" and self.best_metric is math.inf:  # the default; JAX may put anything else in its place
+            object.__setattr__(self, "best_metric", -math.inf)
 
     def reset(self) -> Self:
         """Return the state before the first update; the best values stay."""
-        return type(self)(min_delta=self.min_delta, patience=self.patience, best=self.best)
+        return type(self)(min_delta=self.min_delta, patience=self.patience, best=self.best, mode=self.mode)
 
     def update(self, metric: Any, values: PyTree = None) -> Self:
         """Return the state after one more metric.
 
         Args:
-            metric: a number (not a tracer); less is better. NaN is never an improvement.
+            metric: a number (not a tracer); less is better, unless `mode` is `"max"`. NaN is never an improvement.
             values: a pytree with this metric, such as a `TrainState`: it becomes `best` if the metric is an
                 improvement.
 
@@ -82,7 +99,8 @@ class EarlyStopping(PyTreeNode):
             raise LiftArgumentError("EarlyStopping.update", what, fix, option="best")
         is_nan = math.isnan(_number(metric))
         with jax.numpy_dtype_promotion("standard"):  # metrics of different dtypes may follow each other
-            is_close = self.best_metric - metric <= self.min_delta
+            gain = self.best_metric - metric if self.mode == "min" else metric - self.best_metric
+            is_close = gain <= self.min_delta
         if not (is_nan or is_close):
             # A float even for integers, as initially, so that a fresh object can restore it.
             floating = jnp.issubdtype(jnp.result_type(metric), jnp.floating)

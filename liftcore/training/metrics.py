@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..caches import bounded
-from ..errors import Expected, LiftArgumentError, call_user, common_size
+from ..errors import Expected, LiftArgumentError, call_user, common_size, refused, shown
 from ..nn.dtypes import accumulation_dtype
 from ..statics import kept_with
 from ..struct import PyTreeNode, field
@@ -267,9 +267,13 @@ def evaluate(
         What `compute` of the metrics returns: by default, and for a `MultiMetric`, a dict of arrays of shape `()`.
 
     Raises:
-        LiftArgumentError: if there is no batch, or if `fn` does not return a dict of values for each example.
+        LiftArgumentError: if there is no batch, if `metrics` is no metric, or if `fn` does not return a dict of values
+            for each example.
         AxisSizeError: if the arrays of a batch have different numbers of examples.
     """
+    if metrics is not None and not hasattr(metrics, "reset"):
+        what = f"expected a metric, given {shown(metrics)}."
+        raise LiftArgumentError("evaluate, metrics", what, "Pass the data as one list of batches: `[(x, y)]`.")
     compiled, size, total = _program(fn, jit), 0, metrics
     empty = None if metrics is None else metrics.reset()
     for batch in batches:
@@ -304,7 +308,13 @@ def _programs() -> Callable[..., Any]:
 def _compiled(fn: Callable[..., Any], jit: Callable[..., Any]) -> Callable[..., Any]:
     def measured(state: PyTree, empty: Metric | None, batch: Any, count: Array) -> Metric:
         size = _examples(batch)
-        values = call_user("evaluate", fn, state, *(batch if type(batch) is tuple else (batch,)))
+        args = batch if type(batch) is tuple else (batch,)
+        try:
+            values = call_user("evaluate", fn, state, *args)
+        except TypeError as error:
+            if args is not batch and refused(fn, (state, batch), {}):
+                error.add_note("Only a tuple is passed as several arguments. Pass a list of tuples: `[(x, y)]`.")
+            raise
         _check_values(values, size)
         values = {**values, "mask": _valid(values.get("mask"), jnp.arange(size) < count)}
         names = [name for name in values if name != "mask"]

@@ -12,7 +12,7 @@ from typing import Any, Self
 import jax
 
 from .. import entry
-from ..errors import Expected, LiftArgumentError, boundary, call_user
+from ..errors import Expected, InvalidRngError, LiftArgumentError, boundary, call_user
 from ..filters import Any as AnyOf
 from ..filters import intersect
 from ..pickling import opened, portable
@@ -218,8 +218,17 @@ class TrainState(PyTreeNode):
         return self._applied(applied, *args, **kwargs)
 
     def _applied(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Self]:
-        if self.rngs is not None and "rngs" not in kwargs:
+        if "rngs" in kwargs:
+            return self._called(call, *args, **kwargs)
+        if self.rngs is not None:
             kwargs["rngs"] = jax.tree.map(lambda key: jax.random.fold_in(key, self.step), self.rngs)
+        try:
+            return self._called(call, *args, **kwargs)
+        except InvalidRngError as error:
+            _ask_for_keys(error)
+            raise
+
+    def _called(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Self]:
         if not self.model_state:
             return call(self.variables, *args, **kwargs), self
         where = f"{type(self).__name__}.apply"
@@ -451,6 +460,14 @@ def _check_structure(where: str, name: str, before: PyTree, after: PyTree) -> No
         )
 
 
+def _ask_for_keys(error: InvalidRngError) -> None:
+    """Ask for keys in the state: with the same key in each call, all steps would draw the same."""
+    if error.option == "rngs" and error.stream is not None:
+        keys = f'`TrainState.create(…, rngs={{"{error.stream}": jax.random.key(0)}})`'
+        error.fix = f"Give the state its keys, {keys}: each step folds its number into them."
+        error.args = (error.where, error.what, error.fix)
+
+
 def _loss_and_state(where: str, found: Any, has_aux: bool) -> tuple[Any, Any, Any]:
     """Return the loss, the state and the rest of what the loss function of `minimize` returned."""
     loss, after, aux = None, None, None
@@ -465,6 +482,8 @@ def _loss_and_state(where: str, found: Any, has_aux: bool) -> tuple[Any, Any, An
         fix = "Write `out, state = state.apply(x)`, and return the state too: " + (
             "`return loss, (state, aux)`." if has_aux else "`return loss, state`."
         )
+        if not has_aux and isinstance(found, tuple) and (len(found) > 2 or isinstance(after, tuple)):
+            fix = "To return more, write `return loss, (state, aux)`, and pass `has_aux=True` to `minimize`."
         raise LiftArgumentError(where, Expected(f"the loss function to return {expected}", given=found), fix)
     return loss, after, aux
 

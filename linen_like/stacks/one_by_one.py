@@ -20,7 +20,7 @@ from liftcore.filters import leaves_of, merge
 from liftcore.meta import add_axis, remove_axis
 from liftcore.typing import Filter, PyTree
 
-__all__ = ["one_by_one"]
+__all__ = ["check_sizes", "one_by_one"]
 
 
 def one_by_one(
@@ -70,7 +70,7 @@ def one_by_one(
 
         def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, carry: PyTree) -> Any:
             shared, carried, stacked = variables
-            _check_sizes(where, stacked, length)
+            check_sizes(where, stacked, length)
             stacked = remove_axis(stacked, 0, metadata_params)
             keys = [_keys(group, split, length) for group, split in zip(rngs, rules.values(), strict=True)]
             layers = []
@@ -135,7 +135,17 @@ def _stacked(where: str, trees: Sequence[PyTree]) -> PyTree:
         ) from error
 
 
-def _check_sizes(where: str, stacked: PyTree, length: int) -> None:
+def check_sizes(where: str, stacked: PyTree, length: int) -> None:
+    """Check that stacked variables have one slice for each layer.
+
+    Args:
+        where: the stack, for the error.
+        stacked: the groups of variables.
+        length: the number of layers.
+
+    Raises:
+        AxisSizeError: if one has more or fewer.
+    """
     for tree in stacked:
         for path, value in leaves_of(tree):
             for leaf in jax.tree.leaves(value):

@@ -26,7 +26,7 @@ from ..lifecycle.calling import nowrap
 from ..lifecycle.fields import Base
 from ..lifting import lift_functions
 from ..module import Module
-from .one_by_one import one_by_one
+from .one_by_one import check_sizes, one_by_one
 
 __all__ = ["Stack"]
 
@@ -131,7 +131,12 @@ class Stack(Module):
         bound_scope(self, "call")
         layered = _layered(place(self), {} if per_layer is None else per_layer, self.length)
         given = x, layered, *_apart((args, kwargs))
-        return lift_functions(self._lifted, layer, name=f"call of {place(self)}", compared=True)(self.block, *given)[0]
+        run = lift_functions(self._lifted, layer, name=f"call of {place(self)}", compared=True)
+        try:
+            return run(self.block, *given)[0]
+        except AxisSizeError:  # the advice of a scan does not apply: the block chooses no axes
+            check_sizes(place(self), [self._variables(bound_scope(self.block, "call"))[1]], self.length)
+            raise
 
     @overload
     def __getitem__(self, index: int) -> Module: ...
@@ -150,8 +155,7 @@ class Stack(Module):
         numbers = range(self.length)[index]  # raises an error if there is no such layer
         where = f"{place(self)}[{_shown(index)}]"
         scope = bound_scope(self.block, where)
-        filters = [union(self.variable_broadcast, self.variable_carry)]
-        (whole,), stacked = partition(scope.collections_below(), filters, scope.path)
+        whole, stacked = self._variables(scope)
         if not stacked and not whole:
             raise UnboundModuleError(
                 where,
@@ -165,6 +169,13 @@ class Stack(Module):
         found = merge(whole, jax.tree.map(lambda leaf: leaf[index], stacked))
         shorter = self.clone(block=block, length=len(numbers), name=None)
         return shorter.bind({collection: {"block": tree} for collection, tree in found.items()})
+
+    @nowrap
+    def _variables(self, scope: liftcore.Scope) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the variables that the layers share or carry, and the stacked ones."""
+        filters = [union(self.variable_broadcast, self.variable_carry)]
+        (whole,), stacked = partition(scope.collections_below(), filters, scope.path)
+        return whole, stacked
 
     @nowrap
     def __len__(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import liftcore
@@ -19,6 +20,7 @@ from liftcore import Scope
 from liftcore.diagnostics.retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
 from liftcore.errors import LiftError, TooManyTracesError
 from liftcore.filters import All, PathContains
+from liftcore.training import TrainState
 
 KEY = jax.random.key(0)
 X = jnp.ones(3)
@@ -216,6 +218,31 @@ def test_a_setting_of_jax_shows_as_nothing() -> None:
         run(stored(), X)
     assert found.records == [Retrace("/jit(setting)", "/jit(setting)", ())]
     assert "no visible difference" in str(found)
+
+
+def test_an_optimizer_made_anew_compiles_a_step_again() -> None:
+    state, anew = (training_state(optax.sgd(0.1)) for _ in range(2))
+    step = jax.jit(lambda state, x: state.minimize(squares, x))
+    with retraces() as found:
+        step(state, X)
+        once = len(found)
+        step(training_state(state.tx), X)
+        assert len(found) == once
+        step(anew, X)
+    assert len(found) > once
+    assert "a static value made anew, such as `tx=optax.adam(…)`" in str(found)
+
+
+APPLY = liftcore.apply(lifted("training"))
+
+
+def training_state(tx: Any) -> TrainState:
+    return TrainState.create(apply_fn=APPLY, variables=stored(), tx=tx)
+
+
+def squares(state: TrainState, x: Any) -> Any:
+    y, state = state.apply(x)
+    return (y**2).sum(), state
 
 
 def test_closures_share_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import pickle
 from typing import Any
 
 import jax
@@ -70,6 +71,35 @@ def test_the_best_values_are_saved_and_a_file_without_them_is_as_before() -> Non
     assert load_file(file, EarlyStopping(best=state)).best["w"].tolist() == [5.0, 5.0]
     assert "best" not in to_state_dict(EarlyStopping())
     assert "best" in to_state_dict(EarlyStopping(best=state))
+
+
+def test_more_is_better_if_the_mode_says_so() -> None:
+    stopping = EarlyStopping(mode="max", min_delta=0.1, patience=1)
+    assert stopping.best_metric == -math.inf
+    for metric, best, improved in ((0.5, 0.5, True), (math.nan, 0.5, False), (0.7, 0.7, True), (0.75, 0.7, False)):
+        stopping = stopping.update(metric)
+        assert (stopping.best_metric, stopping.has_improved) == (best, improved)
+    assert not stopping.should_stop
+    assert stopping.update(0.1).should_stop
+    assert stopping.reset().mode == "max"
+    assert stopping.reset().best_metric == -math.inf
+
+
+def test_a_run_that_maximizes_is_saved_and_resumed() -> None:
+    fresh, file = EarlyStopping(mode="max", best={"w": jnp.zeros(1)}), io.BytesIO()
+    save_file(file, fresh.update(0.8, {"w": jnp.ones(1)}).update(0.7, {"w": jnp.zeros(1)}))
+    file.seek(0)
+    restored = load_file(file, fresh)
+    assert (restored.mode, restored.best_metric, restored.patience_count) == ("max", 0.8, 1)
+    assert restored.best["w"].tolist() == [1.0]
+    assert "mode" not in to_state_dict(fresh)  # a file is as before
+    copied = jax.tree.map(lambda leaf: leaf, pickle.loads(pickle.dumps(restored)))
+    assert (copied.mode, copied.best_metric) == ("max", 0.8)
+
+
+def test_a_mode_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(LiftArgumentError, match=r"^EarlyStopping: `mode` is 'lowest'\. Give \"min\" or \"max\"\.$"):
+        EarlyStopping(mode="lowest")
 
 
 @pytest.mark.parametrize(("begun", "values"), [(None, 1), (1, None)])
