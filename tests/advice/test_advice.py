@@ -24,6 +24,9 @@ WITHOUT_ROW = {
     "Pass both: `from_equinox((model, state))`.": "needs Equinox",
     "Give one of them another name.": "needs Haiku",
     "Make it in the function that you pass to `from_nnx`.": "needs flax",
+    "Call `from_nnx(model)` again. For a function of each mode, pass copies: `from_nnx(nnx.clone(model))`.": (
+        "needs flax"
+    ),
     "Install cloudpickle, `pip install cloudpickle`, or save only the arrays; see docs/checkpoints.md.": (
         "needs an environment without cloudpickle"
     ),
