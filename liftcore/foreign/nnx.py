@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..errors import LiftArgumentError, name_of
+from ..errors import LiftArgumentError, name_of, shown
 from ..owners import call_maker
 from ..scopes.scope import Scope
 from ..typing import Path
@@ -21,11 +21,12 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
     """Turn an object of `flax.nnx` into a function of a scope.
 
     Its variables are variables at the paths of their attributes. The kind decides the collection: `Param` goes into
-    "params", `BatchStat` into "batch_stats", and a kind of your own into the collection that
-    `flax.nnx.register_variable_name` names. A call writes the variables that changed. In each call, each RNG stream of
-    the object gets a new key, drawn from the stream of its name in the scope ("params", if the scope has none). Changes
-    of attributes that are not variables are lost after the call. In `init`, variables keep the values that the object
-    began with.
+    "params", `BatchStat` into "batch_stats", a plain `Variable` into "Variable", and a kind of your own into the
+    collection that `flax.nnx.register_variable_name` names. A call writes the variables that changed. In each call,
+    each RNG stream of the object gets a new key, drawn from the stream of its tag in the scope ("params", if there is
+    none). A dropout made with `Rngs(0)` has the tag "default", and an RNN has "carry". Other attributes are not kept,
+    so a call that changes one is an error: set the mode, `model.eval()`, where the object is made. In `init`, variables
+    keep the values that the object began with.
 
     Example:
         Four stacked layers, each with weights of its own::
@@ -43,14 +44,15 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
     Args:
         model: an object, whose present arrays are the initial values; or a function that makes one from
             `flax.nnx.Rngs`, for new values in each element of a lift.
-        method: the name of a method to call; or a function, which is called as `method(object, *args, **kwargs)`.
+        method: the name of a method to call; or a function, which is called as `method(object, *args, **kwargs)`. It
+            may set the mode for this call.
 
     Returns:
         `fn(scope, *args, **kwargs)`.
 
     Raises:
         LiftArgumentError: if it is neither an object nor a function; or, in a call, if the call makes a variable that
-            its constructor does not make.
+            its constructor does not make, or changes another attribute, or if the object itself was changed so.
         InvalidRngError: in a call, if the object draws and the scope has no stream.
         ModifyScopeVariableError: in a call, if a variable changes and its collection is immutable.
     """
@@ -61,6 +63,7 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
     check_model("from_nnx", model, fits, "an object or a function of `rngs`", "from_nnx(lambda rngs: module)")
 
     kept = _copied(*_split(model)) if given else None
+    copied = _settings(model) if given else {}
 
     def make(scope: Scope) -> tuple[Any, dict[tuple[Any, ...], Any]]:
         keys = {name: scope.make_rng(name) for name in _streams(scope) if scope.can_draw(name)}
@@ -71,6 +74,8 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
         return _split(nnx.eval_shape(lambda: call_maker("from_nnx", model, "`Rngs`", nnx.Rngs(**keys))))
 
     def fn(scope: Scope, *args: Any, **kwargs: Any) -> Any:
+        if given:
+            _check_copy(copied, _settings(model))
         starts = begins(scope) and kept is None
         definition, variables = kept or (make(scope) if starts else types(scope))
         paths = {names: _path(names, each) for names, each in variables.items() if not _is_random(each)}
@@ -81,7 +86,9 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
         states = {names: _value(each) for names, each in random.items()}  # before the call, which changes them in place
         values = {**random, **{names: _with_value(variables[names], held[path]) for names, path in paths.items()}}
         built = nnx.merge(definition, nnx.from_flat_state(values))
+        settings = {} if callable(method) else _settings(built)
         result = called(built, method)(*args, **kwargs)
+        _check_settings(settings, _settings(built))
         _check_drawn(scope, states, after := _split(built)[1])
         changed = {_path(names, each): _value(each) for names, each in after.items() if names not in random}
         _keep(scope, {path: held[path] for path in paths.values()}, changed)
@@ -158,6 +165,37 @@ def _check_drawn(scope: Scope, before: Mapping[tuple[Any, ...], Any], after: Map
             tag = after[names].get_metadata("tag", "default")
             if not scope.can_draw(tag):
                 scope.make_rng(tag)  # raises the error that says why there is no key
+
+
+def _settings(model: Any) -> dict[str, Any]:
+    """Return the attributes of an object and its parts that are plain values, such as the mode, by path."""
+    from flax import nnx
+
+    found = {path: value for path, value in nnx.iter_graph(model) if isinstance(value, bool | float | int | str | None)}
+    return {"/".join(map(str, path)): value for path, value in found.items()}
+
+
+def _check_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Raise an error if a call changed an attribute that is not a variable: the next call makes the object anew."""
+    for path, value in before.items():
+        if after.get(path, value) != value:
+            raise LiftArgumentError(
+                f"from_nnx, {path}",
+                f"the call set it to {shown(after[path])}, which is lost after the call.",
+                "Set it in the function that makes the object, `model.eval(); return model`. What calls are to change "
+                "must be an `nnx.Variable`.",
+            )
+
+
+def _check_copy(copied: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise an error if an attribute of the object is not as it was copied."""
+    for path, value in copied.items():
+        if now.get(path, value) != value:
+            raise LiftArgumentError(
+                f"from_nnx, {path}",
+                f"it was {shown(value)} when `from_nnx` copied the object, and is {shown(now[path])} now.",
+                "Call `from_nnx(model)` again. For a function of each mode, pass copies: `from_nnx(nnx.clone(model))`.",
+            )
 
 
 def _keep(scope: Scope, held: Mapping[Path, Any], after: Mapping[Path, Any]) -> None:

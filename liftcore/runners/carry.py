@@ -390,11 +390,15 @@ def not_constant(body: Body, split: Split, differing: Sequence[int], advice: Loo
     if names:
         others = [body.path(path[1:]) for path, _ in pairs if path[0].name == "shared"]
         stack = share_the_rest(body, others, 0) or advice.of(advice.stack, names)
+        another = words().aside(
+            " If other variables need it split, draw from another in the initializer, "
+            f'`{words().scope}.make_rng("shared")`, with `split_rngs={{"shared": False}}`.'
+        )
         return LoopInvarianceError(
             where,
             f"{words().variables(names)} is shared by all iterations{advice.shared}, but its initial value depends on "
             f"{advice.varying}.",
-            fix_for(body, names, f"{stack}, or do not split the stream it draws from."),
+            fix_for(body, names, f"{stack}, or do not split the stream it draws from.{another}"),
             variable=names[0],
         )
     written = sorted({path_text(path[3:]) for path, _ in pairs if path[1].idx == WRITTEN})

@@ -354,17 +354,28 @@ def _available(scope: Scope, collection: str, available: Sequence[str]) -> str:
 def wrong_shape(scope: Scope, name: str, given: Any, expected: Any, asked: bool = False) -> LiftError:
     """The error for a parameter whose shape differs from the initializer's, or from the one that was `asked` for."""
     shape = f"but shape {expected} was requested" if asked else f"but its initializer makes {_shape(expected)}"
+    what = f"the stored value has {_shape(given)}, {shape}."
     fix = "Check the sizes of the module and of its inputs, or call `init` again for this model."
-    if scope.is_initializing():
+    if any((base.__module__, base.__name__) == _FLAX_BOX for base in type(given).__mro__):
+        what = f"the stored value is in a box of flax, `{type(given).__name__}`, which only flax can open."
+        fix = (
+            "Open the boxes, `flax.linen.unbox(variables)`; or, to get those of a Linen-style model, write "
+            "`from_flax(model, variables, x)`, from `linen_like.convert`."
+        )
+    elif scope.is_initializing():
         fix = "This `init` created it in an earlier call of the layer. For inputs of another size, make another layer."
     return errors.ScopeParamShapeError(
         f'param "{name}" at {scope.path_text}',
-        f"the stored value has {_shape(given)}, {shape}.",
+        what,
         fix,
         **_variable(scope, "params", name),
         given=jax.tree.map(np.shape, given),
         expected=expected if asked else jax.tree.map(np.shape, expected),
     )
+
+
+_FLAX_BOX = ("flax.core.meta", "AxisMetadata")
+"""The module and the name of the class that all boxes of flax derive from."""
 
 
 def _shape(tree: Any) -> str:

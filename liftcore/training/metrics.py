@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..caches import bounded
-from ..errors import Expected, LiftArgumentError, call_user, common_size, refused, shown
+from ..errors import Expected, LiftArgumentError, call_user, common_size, refused
 from ..nn.dtypes import accumulation_dtype
 from ..statics import kept_with
 from ..struct import PyTreeNode, field
@@ -272,8 +272,8 @@ def evaluate(
         AxisSizeError: if the arrays of a batch have different numbers of examples.
     """
     if metrics is not None and not hasattr(metrics, "reset"):
-        what = f"expected a metric, given {shown(metrics)}."
-        raise LiftArgumentError("evaluate, metrics", what, "Pass the data as one list of batches: `[(x, y)]`.")
+        fix = "Pass the data as one list of batches: `[(x, y)]`."
+        raise LiftArgumentError("evaluate", Expected("a metric", given=metrics), fix, option="metrics")
     compiled, size, total = _program(fn, jit), 0, metrics
     empty = None if metrics is None else metrics.reset()
     for batch in batches:

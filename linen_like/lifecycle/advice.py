@@ -31,6 +31,10 @@ _ADVICE = {
         "This transformation runs at once, and takes the module to lift: `nn.grad(fn, module, x)`, "
         "`nn.while_loop(cond_fn, body_fn, module, init)`."
     ),
+    r"Can't call compact methods on unbound modules|remember these fields are only accessible": (
+        "Is it a layer of flax? Call it by a bridge, after `from liftcore import foreign`: "
+        '`foreign.from_linen(layer)(self.scope.push("layer"), x)`.'
+    ),
     r"ShapeDtypeStruct": "`init` computes values: pass arrays, or call `lazy_init`, which takes shapes.",
 }
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -194,6 +195,8 @@ def _explain(error: Exception, module: Base, fun: Callable[..., Any], args: Any,
     if isinstance(error, TypeError | AttributeError | ValueError):
         note_mistake(error)
         check_arrays(error, place(module), fun, args, kwargs)
+    elif type(error).__module__ == "flax.errors":
+        note_mistake(error)
 
 
 def _advise_methods(error: Exception, module: Base) -> None:
@@ -304,8 +307,14 @@ def _in_descriptor(module: Base, kind: str, name: str, error: AttributeError) ->
 def _unbound(module: Base, name: str) -> CallCompactUnboundModuleError:
     """Return the error for a compact method that is called on an unbound module."""
     check_constructed(module)
-    cls, running = type(module).__name__, context.modules[-1]
-    if running is None or running.scope is None:
+    cls, running, outer = type(module).__name__, context.modules[-1], _flax_module()
+    if outer is not None:
+        what = f"it was called in {outer}, a module of flax, which gives it no variables."
+        fix = (
+            f"Modules of flax go inside, not outside: first move {outer} to `linen_like`, and call its old layers by "
+            '`foreign.from_linen(layer)(self.scope.push("layer"), x)`.'
+        )
+    elif running is None or running.scope is None:
         call = "" if name == "__call__" else f', method="{name}"'
         what = "it is a compact method, but it was called on a module without variables."
         fix = f"Make variables, `variables = module.init(key, …{call})`, then call `module.apply(variables, …{call})`."
@@ -318,3 +327,14 @@ def _unbound(module: Base, name: str) -> CallCompactUnboundModuleError:
         what = f"it was called in {place(running)}, but the module is not a submodule of it: it was made elsewhere."
         fix = f"Make it there, or declare it as a field, `{cls.lower()}: nn.Module`, and call `self.{cls.lower()}`."
     return CallCompactUnboundModuleError(f"{cls}.{name}", what, fix)
+
+
+def _flax_module() -> str | None:
+    """Return the name of the module of flax that is running, or None; read from the stack, since flax does not say."""
+    kind = getattr(sys.modules.get("flax.linen"), "Module", None)
+    frame = sys._getframe() if kind else None
+    while kind and frame:
+        if isinstance(found := frame.f_locals.get("self"), kind):
+            return type(found).__name__
+        frame = frame.f_back
+    return None

@@ -11,11 +11,12 @@ import jax
 
 import linen_like as nn
 from liftcore import Scope, unbox
-from liftcore.errors import name_of
+from liftcore.errors import name_of, shown
 from liftcore.filters import leaves_of
 from liftcore.owners import Style, check_made, check_maker
 
-from ..graph.definition import Definition, ObjectDef
+from ..errors import StructureError
+from ..graph.definition import Definition, ObjectDef, StaticDef, parts_of, path_text, static_value
 from ..graph.walk import Builder
 from ..rnglib.streams import Rngs
 from ..transforms.uniform import eval_shape
@@ -131,7 +132,14 @@ def _owner(scope: Scope, place: Names) -> Scope:
     return scope.below(place[1:-1])
 
 
-def run(scope: Scope, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def run(
+    scope: Scope,
+    plan: Plan,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    temporary: bool = False,
+) -> Any:
     """Call a function of the object, and write the variables that changed into the scope.
 
     Args:
@@ -140,6 +148,10 @@ def run(scope: Scope, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...],
         fn: called as `fn(object, *args, **kwargs)`.
         args: the arguments.
         kwargs: the keyword arguments.
+        temporary: whether attributes that are not variables may change, since the caller knows that this is lost.
+
+    Raises:
+        StructureError: if such an attribute changes otherwise.
     """
     given = dict(_values(scope, plan))
     values = given | drawn(scope, dict(plan.random))
@@ -150,11 +162,39 @@ def run(scope: Scope, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...],
         given[place] = variable.get_raw_value()
     with initializing(scope.is_initializing()), nn.no_parent():  # modules created here belong to the object
         result = fn(made, *args, **kwargs)
-    for place, holder in Placed(made).found.items():
+    after = Placed(made)
+    if not temporary:
+        _check_settings(scope, plan.definition, after.definition)
+    for place, holder in after.found.items():
         value = holder.get_raw_value() if isinstance(holder, Variable) else holder
         if place not in given or value is not given[place]:
             _write(scope, plan, place, holder, value)
     return result
+
+
+def _check_settings(scope: Scope, before: Definition, after: Definition) -> None:
+    """Raise if an attribute that is not a variable changed, such as the mode: the next call makes the object anew."""
+    if before == after:
+        return
+    now = dict(_settings(after))
+    for path, old in _settings(before):
+        new = now.get(path, old)
+        if new != old and static_value(new) is not static_value(old):  # the same object may differ in each walk
+            name = getattr(getattr(before, "cls", None), "__name__", "an object")
+            raise StructureError(
+                f"{name} at {scope.path_text}",
+                f"the call set `{path_text(path)}` to {shown(static_value(new))}, which is lost after the call.",
+                "Set it in the function that makes the object, `model.eval(); return model`. What calls are to change "
+                "must be an `nnx.Variable`.",
+            )
+
+
+def _settings(definition: Definition, path: Names = ()) -> Iterator[tuple[Names, StaticDef]]:
+    """Yield the definitions of the attributes that are neither variables nor objects, by path."""
+    if type(definition) is StaticDef:
+        yield path, definition
+    for name, part in parts_of(definition):
+        yield from _settings(part, (*path, name))
 
 
 def _values(scope: Scope, plan: Plan) -> Iterator[tuple[Names, Any]]:
@@ -226,11 +266,12 @@ class Adopted:
 
         Raises:
             ModifyScopeVariableError: if it changes a variable in an immutable collection.
+            StructureError: if it changes an attribute that is not a variable.
         """
         return run(self.scope, self.plan, _called, (Steps(), *args), kwargs)
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function of the object.
+        """Call a function of the object. Attributes that it sets, such as the mode, count in this call alone.
 
         Example:
             >>> import jax, liftcore, nnx_like as nnx
@@ -250,7 +291,7 @@ class Adopted:
         Raises:
             ModifyScopeVariableError: if it changes a variable in an immutable collection.
         """
-        return run(self.scope, self.plan, fn, args, kwargs)
+        return run(self.scope, self.plan, fn, args, kwargs, temporary=True)
 
     def __getattr__(self, name: str) -> Reach:
         if name[:1] == "_" or not self.plan.may_have(name):
@@ -291,8 +332,8 @@ def adopt(
     scopes and in Linen-style modules, under any lift, and in `init`. If its variables exist already, `make` runs only
     to find the structure.
 
-    RNG streams of the object draw their keys from the streams of the scope, new ones in each call. Changes of
-    attributes that are not variables are lost after the call; new variables are kept.
+    RNG streams of the object draw their keys from the streams of the scope, new ones in each call. New variables are
+    kept after a call. Other attributes are not, so a call that changes one is an error: set the mode in `make`.
 
     Example:
         >>> import jax, liftcore, linen_like as nn, nnx_like as nnx
@@ -351,7 +392,7 @@ class InScope:
             *args: the arguments.
             **kwargs: the keyword arguments.
         """
-        return adopt(scope, self.make, *self.streams).run(_called, self.steps, *args, **kwargs)
+        return adopt(scope, self.make, *self.streams)._reached(self.steps, args, kwargs)
 
     @functools.cached_property
     def _part(self) -> Any:

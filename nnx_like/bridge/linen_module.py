@@ -84,8 +84,15 @@ class ToLinen(nn.Module):
             *args: the arguments.
             nnx_method: another method, by name or as a function of the object.
             **kwargs: the arguments by name.
+
+        Raises:
+            StructureError: if the object's own method changes an attribute that is not a variable, such as the mode.
         """
-        return self._adopted().run(_call, nnx_method, *args, **kwargs)
+        adopted = self._adopted()
+        if callable(nnx_method) and not isinstance(nnx_method, Steps):
+            return adopted.run(nnx_method, *args, **kwargs)
+        steps = Steps().attribute(nnx_method) if isinstance(nnx_method, str) else nnx_method or Steps()
+        return adopted._reached(steps, args, kwargs)
 
     def _adopted(self) -> Adopted:
         self._check_arguments()
@@ -134,14 +141,6 @@ def _method(name: str) -> Callable[..., Any]:
 
     method.__name__ = name
     return method
-
-
-def _call(made: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
-    if method is None:
-        return made(*args, **kwargs)
-    if isinstance(method, str):
-        return getattr(made, method)(*args, **kwargs)
-    return method(made)(*args, **kwargs) if isinstance(method, Steps) else method(made, *args, **kwargs)
 
 
 def to_linen(

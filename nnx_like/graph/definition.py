@@ -48,6 +48,7 @@ __all__ = [
     "keys_of",
     "metadata_definition",
     "metadata_of",
+    "parts_of",
     "path_of",
     "path_text",
     "renumbered",

@@ -26,6 +26,13 @@ WITHOUT_ROW = {
     "Pass both: `from_equinox((model, state))`.": "needs Equinox",
     "Give one of them another name.": "needs Haiku",
     "Make it in the function that you pass to `from_nnx`.": "needs flax",
+    "Open the boxes, `flax.linen.unbox(variables)`; or, to get those of a Linen-style model, write "
+    "`from_flax(model, variables, x)`, from `linen_like.convert`.": "needs flax",
+    "Modules of flax go inside, not outside: first move … to `linen_like`, and call its old layers by "
+    '`foreign.from_linen(layer)(self.scope.push("layer"), x)`.': "needs flax",
+    "Call `from_nnx(model)` again. For a function of each mode, pass copies: `from_nnx(nnx.clone(model))`.": (
+        "needs flax"
+    ),
     "Install cloudpickle, `pip install cloudpickle`, or save only the arrays; see docs/checkpoints.md.": (
         "needs an environment without cloudpickle"
     ),

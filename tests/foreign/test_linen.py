@@ -15,9 +15,12 @@ import linen_like as nn
 from liftcore import Scope, errors, unbox
 from liftcore.checkpoints import load_file
 from liftcore.foreign import from_linen
+from linen_like.convert import from_flax
+from linen_like.errors import CallCompactUnboundModuleError
 from tests.foreign.comparing import DROPOUT, KEY, RNGS, X, assert_same, deep, shapes
 
 linen = pytest.importorskip("flax.linen")
+linen_errors = pytest.importorskip("flax.errors")
 
 
 class Block(linen.Module):
@@ -325,3 +328,52 @@ def test_what_is_no_module_is_an_error(wrong: Any) -> None:
 def test_our_own_modules_need_no_bridge() -> None:
     with pytest.raises(errors.WrongStyleError, match=r"needs no bridge\. Write `module\.clone\(parent=scope\)\(x\)`"):
         from_linen(nn.Dense(3))
+
+
+def test_boxes_of_flax_in_a_layer_of_ours_are_an_error_that_names_the_conversion() -> None:
+    def dense(linen: Any) -> Any:
+        return linen.Dense(3, kernel_init=linen.with_partitioning(linen.initializers.lecun_normal(), ("in", "out")))
+
+    variables = dense(linen).init(KEY, X)
+    with pytest.raises(errors.ScopeParamShapeError, match=r"in a box of flax, `Partitioned`.*`from_flax\(model"):
+        dense(nn).apply(variables, X)
+    expected = dense(linen).apply(variables, X)
+    assert_same(dense(nn).apply(linen.unbox(variables), X), expected)
+    converted = from_flax(dense(nn), variables, X)
+    assert isinstance(converted["params"]["kernel"], liftcore.meta.Partitioned)
+    assert_same(dense(nn).apply(converted, X), expected)
+
+
+class Direct(nn.Module):
+    layer: Any
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return self.layer(x)
+
+
+class InSetup(linen.Module):
+    def setup(self) -> None:
+        self.layer = linen.Dense(3)
+
+    def __call__(self, x: Any) -> Any:
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("layer", [linen.Dense(3), InSetup()])
+def test_a_layer_of_flax_that_is_called_directly_hints_at_the_bridge(layer: Any) -> None:
+    with pytest.raises((linen_errors.FlaxError, AttributeError)) as caught:
+        Direct(layer).init(KEY, X)
+    assert any("`foreign.from_linen(layer)(self.scope" in note for note in caught.value.__notes__)
+
+
+def test_a_layer_of_ours_in_a_module_of_flax_is_told_to_move_the_outer_module_first() -> None:
+    class Outer(linen.Module):
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(3)(x)
+
+    with pytest.raises(CallCompactUnboundModuleError, match="first move Outer to `linen_like`"):
+        Outer().init(KEY, X)
+    with pytest.raises(CallCompactUnboundModuleError, match="Make variables"):  # flax is imported, but does not run
+        nn.Dense(3)(X)

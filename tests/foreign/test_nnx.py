@@ -169,6 +169,52 @@ def test_a_variable_that_only_a_call_makes_is_an_error() -> None:
         liftcore.apply(from_nnx(lambda rngs: Late()), mutable="batch_stats")({}, X)
 
 
+def test_the_mode_is_set_where_the_object_is_made() -> None:
+    def quiet(rngs: Any) -> Any:
+        block = Block(rngs)
+        block.eval()
+        return block
+
+    _, variables = liftcore.init(FN)(RNGS, X)
+    expected = liftcore.apply(from_nnx(quiet))(variables, X)
+    expected_block = with_variables(variables, two_keys(DROPOUT))
+    expected_block.eval()
+    assert_same(expected, expected_block(X))
+    for_one_call = from_nnx(lambda rngs: Block(rngs), method=lambda block, x: (block.eval(), block(x))[1])
+    assert_same(liftcore.apply(for_one_call)(variables, X), expected)
+
+
+def test_a_mode_that_would_be_lost_is_an_error() -> None:
+    with pytest.raises(errors.LiftArgumentError, match="first/deterministic: the call set it to True"):
+        liftcore.init(from_nnx(lambda rngs: Block(rngs), method="eval"))(RNGS)
+    block = Block(nnx.Rngs(0))
+    fn, other = from_nnx(block), from_nnx(nnx.clone(block))
+    block.eval()
+    with pytest.raises(errors.LiftArgumentError, match=r"first/deterministic: it was False when .* and is True now"):
+        liftcore.init(fn)(RNGS, X)
+    assert liftcore.init(other)(RNGS, X)[0].shape == X.shape
+
+
+def test_a_stream_has_the_name_of_its_tag_and_a_plain_variable_a_collection() -> None:
+    class Counting(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.rnn = nnx.RNN(nnx.GRUCell(8, 8, rngs=rngs))
+            self.calls = nnx.Variable(jnp.array(0))
+
+        def __call__(self, x: Any) -> Any:
+            self.calls[...] += 1
+            return self.rnn(x)
+
+    for model in (Counting(nnx.Rngs(0)), lambda rngs: Counting(rngs)):
+        fn = from_nnx(model)
+        _, variables = liftcore.init(fn)(KEY, X)
+        assert variables["Variable"]["calls"] == 0
+        _, changed = liftcore.apply(fn, mutable="Variable")(variables, X, rngs={"carry": KEY})
+        assert changed["Variable"]["calls"] == 1
+        with pytest.raises(errors.InvalidRngError, match='no RNG stream "carry"'):
+            liftcore.apply(fn, mutable="Variable")(variables, X, rngs={"default": KEY})
+
+
 def test_what_is_no_object_is_an_error() -> None:
     for wrong in (Block, 3):
         with pytest.raises(errors.LiftArgumentError, match=r"`from_nnx\(lambda rngs: module\)`"):

@@ -22,6 +22,7 @@ from liftcore.errors import (
     ScopeCollectionNotFound,
     ScopeParamNotFoundError,
 )
+from nnx_like.errors import StructureError
 
 bridge = nnx.bridge
 KEY = jax.random.key(0)
@@ -758,6 +759,56 @@ def test_in_and_out_of_a_scope_the_numbers_are_the_same() -> None:
     nnx.update(model, bridge.linen_vars_to_nnx_attrs(variables))
     assert jnp.allclose(model(X), liftcore.apply(inside, mutable=["batch_stats", "state"])(variables, X)[0], rtol=1e-5)
     assert shapes(bridge.nnx_attrs_to_linen_vars(model)) == shapes(variables)
+
+
+class Modes(nnx.Module):
+    def __init__(self, *, rngs: nnx.Rngs) -> None:
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.calls, self.last, self.plain = 0, nnx.Variable(jnp.array(0)), object()
+
+    def __call__(self, x: Any) -> Any:
+        return self.dropout(x)
+
+    def counted(self) -> None:
+        self.calls += 1
+
+    def memoized(self) -> int:
+        self.found = 3  # the constructor does not make it, so each call makes it again
+        return self.found
+
+
+def test_a_write_to_an_attribute_that_is_no_variable_is_an_error() -> None:
+    def adopted(scope: liftcore.Scope) -> Any:
+        return bridge.adopt(scope.push("modes"), lambda rngs: Modes(rngs=rngs))
+
+    for lost in (
+        lambda scope: adopted(scope).eval(),
+        lambda scope: adopted(scope).dropout.eval(),
+        lambda scope: adopted(scope).set_attributes(deterministic=True),
+        lambda scope: bridge.object_in_scope(lambda rngs: Modes(rngs=rngs)).eval(scope.push("modes")),
+    ):
+        with pytest.raises(StructureError, match=r"Modes at /modes: the call set `dropout.deterministic` to True"):
+            liftcore.init(lost)(KEY)
+    with pytest.raises(StructureError, match="`calls` to 1"):
+        liftcore.init(lambda scope: adopted(scope).counted())(KEY)
+    with pytest.raises(StructureError, match="deterministic"):
+        bridge.to_linen(Modes).init(KEY, nnx_method="eval")
+    assert liftcore.init(lambda scope: adopted(scope).memoized())(KEY)[0] == 3
+
+
+def test_a_function_of_an_adopted_object_may_switch_its_mode_for_one_call() -> None:
+    def quiet(model: Any, x: Any) -> Any:
+        model.eval()
+        return model(x)
+
+    def fn(scope: liftcore.Scope, x: Any) -> Any:
+        modes = bridge.adopt(scope, lambda rngs: Modes(rngs=rngs))
+        return modes.run(quiet, x), modes(x)
+
+    silent, noisy = liftcore.init(fn)(KEY, X)[0]
+    assert (silent == X).all()
+    assert not (noisy == X).all()
+    assert (bridge.to_linen(Modes).init_with_output(KEY, X, nnx_method=quiet)[0] == X).all()
 
 
 # -- mixed -------------------------------------------------------------------------------------------------------------
