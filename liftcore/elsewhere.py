@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 
 from .lazy import without_links
@@ -163,22 +164,26 @@ _NO_OPTIONS = {
 
 
 def instead_of_option(name: str, names: Sequence[str], layer: str = "Dense") -> str:
-    """Return the sentence of an error about an option that a layer has in Keras under another name, or does not have.
+    """Return the sentence of an error about an option that a class lacks: Keras's name of one, or a similar name.
 
     Example:
         >>> instead_of_option("units", ["features", "use_bias"])
         'Write `features=…`.'
-        >>> instead_of_option("size", ["features"])
-        ''
+        >>> instead_of_option("feature", ["features"])
+        'Write `features=…`.'
 
     Args:
         name: the name of the option.
-        names: the names of the options that the layer has.
-        layer: the name of the layer.
+        names: the names of the options that the class has.
+        layer: the name of the class.
+
+    Returns:
+        The sentence; empty if no option is similar.
     """
-    here = next((one for one in _OPTIONS.get(name, ()) if one in names), None)
-    is_layer = {"features", "out_features"} & {*names}
-    return f"Write `{here}=…`." if here else _NO_OPTIONS.get(name, "").format(layer) if is_layer else ""
+    if name in _NO_OPTIONS and {"features", "out_features"} & {*names}:
+        return _NO_OPTIONS[name].format(layer)
+    known = [one for one in _OPTIONS.get(name, ()) if one in names]
+    return next((f"Write `{one}=…`." for one in known or difflib.get_close_matches(name, names, 1)), "")
 
 
 _SAVING = "of `liftcore.checkpoints`"

@@ -21,7 +21,6 @@ Names that `flax.errors` has too mean the same there.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import string
@@ -517,9 +516,7 @@ def check_keywords(cls: Any, given: Iterable[str]) -> None:
             what = f"{cls.__name__}.__init__() got an unexpected keyword argument {name!r} {available}."
             from .elsewhere import instead_of_option  # imported here: needed only for an error message
 
-            fix = instead_of_option(name, names, cls.__name__) or next(
-                (f"Write `{near}=…`." for near in difflib.get_close_matches(name, names, 1)), ""
-            )
+            fix = instead_of_option(name, names, cls.__name__)
             raise TypeError(f"{what} {fix}".rstrip())
 
 

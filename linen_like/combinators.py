@@ -7,17 +7,23 @@ from typing import Any
 
 from liftcore.errors import Expected, LiftArgumentError
 
+from .lifecycle.advice import add_to_fix
+from .lifecycle.binding import place
 from .lifecycle.calling import compact
 from .module import Module
 
 __all__ = ["Sequential"]
 
 
+_FLAGS = ("use_running_average", "deterministic")
+
+
 class Sequential(Module):
     """Calls layers one after the other, each with the result of the one before.
 
     A tuple is passed on as arguments, a dict as keyword arguments. A layer may be any callable. To make a module that
-    depends on its input, write a function: `lambda x: Dense(x.shape[-1])(x)`.
+    depends on its input, write a function: `lambda x: Dense(x.shape[-1])(x)`. The layers get no flag of training: give
+    it to their constructors, in a method that has it.
 
     Example:
         >>> import jax, jax.numpy as jnp, linen_like as nn
@@ -64,12 +70,23 @@ class Sequential(Module):
             fix = "Pass at least one: `Sequential([layer])`."
             raise LiftArgumentError(f"Sequential at /{'/'.join(self.path)}", what, fix, option="layers")
         first, *others = self.layers
-        outputs = first(*args, **kwargs)
+        outputs = _call(first, *args, **kwargs)
         for layer in others:
             if isinstance(outputs, tuple):
-                outputs = layer(*outputs)
+                outputs = _call(layer, *outputs)
             elif isinstance(outputs, dict):
-                outputs = layer(**outputs)
+                outputs = _call(layer, **outputs)
             else:
-                outputs = layer(outputs)
+                outputs = _call(layer, outputs)
         return outputs
+
+
+def _call(layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return layer(*args, **kwargs)
+    except LiftArgumentError as error:
+        flag = error.option
+        if flag in _FLAGS and isinstance(layer, Module) and error.where == f'"{flag}" of {place(layer)}':
+            made = f"`{type(layer).__name__}({flag}=not train)`"
+            add_to_fix(error, f" A `Sequential` passes no flags: make its layers in a method that has one, {made}.")
+        raise

@@ -553,22 +553,8 @@ def merge_param(name: str, a: T | None, b: T | None) -> T:
         where = f'"{name}"' if running is None else f'"{name}" of {binding.place(running)}'
         what = f"it was given {given} at the call."
         fix = f"Give it in one place: `{name}=…` to the constructor, or at the call."
-        if a is None and name in _FLAGS and _is_in_sequential(running):
-            layer = f"{type(running).__name__}({name}=not train)"
-            fix = f"Make the layers in a method that takes the flag: `nn.Sequential([…, {layer}])`."
         raise LiftArgumentError(where, what, fix, option=name)
     return a if a is not None else b  # type: ignore[return-value]
-
-
-_FLAGS = ("use_running_average", "deterministic")
-"""Options of layers that differ between training and evaluation."""
-
-
-def _is_in_sequential(module: Any) -> bool:
-    """Return whether a `Sequential` calls a module, so that the module gets no arguments except its input."""
-    from .combinators import Sequential  # imported here: it is a module itself
-
-    return module is not None and isinstance(context.modules[-2], Sequential)
 
 
 def _check_instance(module: Module, called: str) -> None:

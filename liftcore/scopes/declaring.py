@@ -386,7 +386,7 @@ def create_missing(scope: Scope, paths: Iterable[Path], make: Callable[[], Mappi
         below.create_variable(path[0], path[-1], made[path])
 
 
-_ARRAY_MODULES = {"jax.numpy": "jnp", "numpy": "np"}
+_ARRAY_MODULES: dict[Any, str] = {"jax.numpy": "jnp", "numpy": "np"}
 """Modules whose functions make arrays, but take no key."""
 
 

@@ -114,7 +114,7 @@ def test_gradients_are_averaged_over_an_axis_as_in_flax() -> None:
 @pytest.mark.parametrize("options", [{}, {"min_delta": 0.5, "patience": 1}, {"patience": 2}])
 def test_early_stopping_is_that_of_flax(options: dict[str, Any]) -> None:
     def fields_of(stopping: Any) -> dict[str, Any]:
-        return {"best": None, **dataclasses.asdict(stopping)}  # theirs keeps no values
+        return {"best": None, "mode": "min", **dataclasses.asdict(stopping)}  # theirs keeps no values, and minimizes
 
     ours, theirs = training.EarlyStopping(**options), EARLY_STOPPING.EarlyStopping(**options)
     for metric in (4.0, 3.8, 3.0, 3.0, 3.1, 2.9, 5.0, 5.0, 5.0, 1.0):

@@ -20,8 +20,8 @@ from liftcore.checkpoints import Checkpoints, load_file, save_file
 pytestmark = pytest.mark.rest
 
 ROWS, EPOCHS, SIZE = 48, 4, 16
-IMAGES = np.float32(np.random.default_rng(0).normal(size=(ROWS, 4, 4, 1)))
-LABELS = np.int32(IMAGES[:, :2].sum((1, 2, 3)) > 0)
+IMAGES = np.random.default_rng(0).normal(size=(ROWS, 4, 4, 1)).astype(np.float32)
+LABELS = (IMAGES[:, :2].sum((1, 2, 3)) > 0).astype(np.int32)
 TX = optax.adam(1e-2)
 
 
