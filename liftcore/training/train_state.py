@@ -483,7 +483,7 @@ def _loss_and_state(where: str, found: Any, has_aux: bool) -> tuple[Any, Any, An
             "`return loss, (state, aux)`." if has_aux else "`return loss, state`."
         )
         if not has_aux and isinstance(found, tuple) and (len(found) > 2 or isinstance(after, tuple)):
-            fix = "To return more, write `return loss, (state, aux)`, and pass `has_aux=True` to `minimize`."
+            fix = "To return more, write `return loss, (state, aux)`, and call `minimize(…, has_aux=True)`."
         raise LiftArgumentError(where, Expected(f"the loss function to return {expected}", given=found), fix)
     return loss, after, aux
 
