@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from .typing import PyTree
 
-__all__ = ["ArrayType", "aval_of", "detached", "path_text", "type_text", "types_text"]
+__all__ = ["ArrayType", "aval_of", "closest", "detached", "path_text", "type_text", "types_text"]
 
 
 def path_text(path: Iterable[Any]) -> str:
@@ -21,6 +22,21 @@ def path_text(path: Iterable[Any]) -> str:
         ('params/w', 'params/w/0')
     """
     return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a misspelled one is likely to stand for; None if there is none, or it is known.
+
+    Names that differ only in a number at the end are not taken for misspelled.
+
+    Example:
+        >>> closest("param", ["cache", "params"]), closest("state", ["params"])
+        ('params', None)
+    """
+    names, plain = list(known), name.rstrip("0123456789")
+    others = [one for one in names if one.rstrip("0123456789") != plain]
+    near = [] if name in names else difflib.get_close_matches(name, others, 1, 0.8)
+    return near[0] if near else None
 
 
 def aval_of(value: Any) -> Any:

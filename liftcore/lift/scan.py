@@ -38,6 +38,8 @@ _ADVICE = Advice(
     '`variable_axes={{"{0}": 0}}`, `variable_broadcast="{0}"` or `variable_carry="{0}"`',
     '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations, as a shared variable needs',
     part='`variable_broadcast=filters.All("{0}", filters.PathContains("{1}")), variable_axes={{"{0}": 0}}`',
+    whole='`variable_broadcast="{}"`',
+    size="length",
 )
 _LOOP_ADVICE = LoopAdvice("Stack it, {variable_axes}", "Carry it: {variable_carry}", lift="scan")
 _INSTEAD = 'Carry it, and share the others: `variable_broadcast=DenyList("{0}"), variable_carry="{0}"`'

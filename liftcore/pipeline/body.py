@@ -56,9 +56,19 @@ Via = Callable[..., tuple[Any, Any]]
 class Body:
     """A function of scopes made pure: `(variable_groups, rng_groups, *args, **kwargs) -> (result, output groups)`.
 
-    It belongs to one call of a lifted function. A transformation may make further bodies from it: of another function
-    (`of`), or with other options (`tagging`, `seeing`, `redrawing`). All bodies of a call share the scopes outside, the
-    scopes that were created inside, and the effects.
+    A transformation of your own uses:
+
+    - `body(variable_groups, rng_groups, *args, **kwargs)`, which runs the function, or `scope_fn` and `repack_fn`, the
+      two halves of such a call;
+    - `split`, which separates the initial values from the rest;
+    - `of`, the body of another function, and `seeing`, the same body with other values of created variables;
+    - `is_initializing`, `creates` and `writes`, which tell `init` from `apply`, and one `apply` from another;
+    - `where`, `path_text` and `path`, for errors.
+
+    The lifts of liftcore use the other methods and attributes; they may change in any release.
+
+    A body belongs to one call of a lifted function. All bodies of a call share the scopes outside, the scopes that were
+    created inside, and the effects.
 
     Attributes:
         fn: the function of scopes; None under `pack`, where the transformation calls its function itself.
@@ -67,7 +77,8 @@ class Body:
         given: the scopes that the lifted function received.
         prepared: the data that the transformation computed for the function when it was lifted.
         writes: whether the body may create, write or sow anything; if not, its output groups are `unchanged`.
-        creates: whether it may create variables; if not, there are no initial values to split off.
+        creates: whether it may create variables; if not, there are no initial values to split off. It is True in
+            `init`, and also in an `apply` with mutable collections: to tell the two apart, use `is_initializing`.
         unchanged: the output groups of a body that changes nothing: always the same object.
         records: the `Record` of each body that ran, the latest last. `commit` applies what is there then: without its
             record, a body has no effect, and with one of another run it has the effects of that.
@@ -176,6 +187,10 @@ class Body:
         other._redrawn = self._redrawn.union(itertools.starmap(self.from_root, redrawn))
         other._declared = self._declared.union(itertools.starmap(self.from_root, declared))
         return other
+
+    def is_initializing(self) -> bool:
+        """Whether this is an `init`, which creates variables, rather than an `apply`, which receives them."""
+        return True in [outer.tree.initializing for outer in self.outers]
 
     def from_root(self, index: int, path: Path) -> Path:
         """Return the path of a variable from the root, for its place: an outermost scope and the path below it."""

@@ -311,7 +311,7 @@ class Arguments:
         return size
 
     def _sharing(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis]) -> tuple[str, str | None]:
-        """Return the fix that shares the first variable of another size, and its path; without one, the first path."""
+        """Return the fix that shares the variables of another size, or the first one, and a path of a variable."""
         leaves = jax.tree.leaves((self._args, self._kwargs))
         pairs = zip(leaves, self._axes, strict=True)
         sizes = [given, *(_size(leaf, axis) for leaf, axis in pairs if axis is not None)]
@@ -325,7 +325,9 @@ class Arguments:
         usual = given or (statistics.mode(known) if known else None)
         differing = [path for path, size in variables if size is None or size != usual]
         code = sentence = ""
-        if differing:
+        if differing and (alone := self._alone(given, sizes, dict(variables), differing[0][0])):
+            code, sentence = alone
+        elif differing:
             others = [path for path, size in variables if size == usual]
             scopes = [outer.path for outer in self._body.outers]
             others += [path for path in scopes if path != differing[0][1 : 1 + len(path)]]
@@ -334,6 +336,26 @@ class Arguments:
             sentence = f"{equal} what is the same for all: {{}}." if code and known else ""
         names = [path_text(path) for path in differing[:1] or dict(variables)]
         return words().sharing(sentence, code, names), names[0] if names else None
+
+    def _alone(
+        self, given: int | None, sizes: Sequence[int | None], variables: Mapping[Any, int | None], collection: str
+    ) -> tuple[str, str] | None:
+        """Return code that makes all variables fit at once, and a sentence for it; None if some of them fit already.
+
+        Args:
+            given: the size that the user gave, if any.
+            sizes: this one, and those of the arguments.
+            variables: the size of each variable; None for one that lacks the axis.
+            collection: the collection of the first variable that does not fit.
+        """
+        advice, stacked = self._body.layout.lift.advice, set(variables.values())
+        inside = [size for path, size in variables.items() if path[0] == collection]
+        known = [size for size in sizes if size is not None]
+        if len(stacked) == 1 and None not in stacked and stacked.issuperset(sizes[1:]) and given is not None:
+            return f"`{advice.size}={stacked.pop()}`", "Write {}, the size of the variables, or create these again."
+        if len(inside) > 1 and known and not set(known) & set(inside) and advice.part:
+            return advice.whole.format(collection), "Make them equal, or share what is the same for all: {}."
+        return None
 
     def _named(self) -> Iterator[Named]:
         """Yield the arguments with their names in the signature of the function."""
@@ -376,10 +398,19 @@ def _named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Na
 
 
 def _shapes(name: str, collection: str, tree: PyTree, axes: Sequence[Axis]) -> Iterator[tuple[str, Shape, int]]:
-    """Yield the name, the shape and the axis of each leaf that has an axis."""
+    """Yield the name, the shape and the axis of each leaf that has an axis; of a collection of one size, only once."""
+    sizes = [axis if axis is None else _size(leaf, axis) for leaf, axis in zip(jax.tree.leaves(tree), axes, strict=True)]
+    if collection and len(sizes) > 1 and len({*sizes}) == 1 and sizes[0] is not None and _is_plain(collection, tree):
+        yield f"all {len(sizes)} of {name}", (sizes[0],), 0
+        return
     for (path, leaf), axis in zip(jax.tree.leaves_with_path(tree), axes, strict=True):
         if axis is not None:
             yield leaf_name(f"{name}{jax.tree_util.keystr(path)}", collection, path), np.shape(leaf), axis
+
+
+def _is_plain(collection: str, tree: PyTree) -> bool:
+    """Whether the words of no style name the variables of a collection."""
+    return all(words().path(path) == path for path in [f"{collection}/{name}" for name in tree])
 
 
 def leaf_name(text: str, collection: str, path: Any) -> str:

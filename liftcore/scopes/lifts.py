@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import words
-from ..filters import Nothing, names_collections, to_predicate, union
+from ..filters import Nothing, names_collections, names_in, to_predicate, union
+from ..texts import closest
 from ..typing import Filter, Predicate
 
 __all__ = ["Advice", "Captured", "Lift"]
@@ -70,11 +72,18 @@ class Lift(NamedTuple):
         own = tuple(one for one in rngs if not names_collections(one))
         return cls(name, into, out, rngs, own, functools.reduce(union, out, nothing), captures, advice, shown)
 
-    def to_take(self, collection: str) -> str:
-        """Return the code that makes the lift take a collection."""
+    def to_take(self, collection: str, known: Container[str] = ()) -> str:
+        """Return the code that makes the lift take a collection, in place of a misspelled name of it.
+
+        Args:
+            collection: the name of the collection.
+            known: the names of collections that exist, which are not misspelled.
+        """
         options = ("variable_carry", "variable_broadcast")
         names = {option: words().option(self.name.partition("(")[0], option) for option in options}
-        return self.advice.collection.format(collection, **names)
+        code = self.advice.collection.format(collection, **names)
+        typo = closest(collection, [name for one in self.into for name in names_in(one) if name not in known])
+        return re.sub(f'"{re.escape(typo)}": [^,}}]*, ', "", code, count=1) if typo else code
 
 
 class Advice(NamedTuple):
@@ -89,6 +98,8 @@ class Advice(NamedTuple):
         captured: how it treats sown values that no group takes.
         part: the code that shares a part of a collection and gives the rest of it an axis; `{0}` stands for the name of
             the collection, `{1}` for a name in the paths of that part.
+        whole: the code that shares a collection; `{}` stands for its name.
+        size: the name of the option for the number of elements or iterations.
     """
 
     collection: str
@@ -98,6 +109,8 @@ class Advice(NamedTuple):
     rngs: tuple[str, ...] = ()
     captured: str = "passed on"
     part: str = ""
+    whole: str = '`variable_axes={{"{}": None}}`'
+    size: str = "axis_size"
 
     def sharing(self, path: Sequence[str], others: Iterable[Sequence[str]]) -> str:
         """Return the code that shares a variable, and gives the others of its collection an axis.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,10 @@ from .. import errors, rng
 from .._compat import raw_transformation
 from ..errors import LiftError, name_of, shown, words
 from ..filters import short_form, subtract
+from ..filters.predicates import Any as AnyOf
+from ..filters.predicates import Nothing, WithTag
 from ..filters.trees import flat
+from ..texts import closest
 
 if TYPE_CHECKING:
     from ..typing import Path
@@ -65,10 +69,13 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
     """The error for a scope that is used under a JAX transformation that it does not cross."""
     lift = scope.tree.running_lift
     if lift is not None:
+        fix = "Use the scope (or module) that the lifted function receives; pass others as arguments or fields."
+        if lift.startswith("map_variables("):
+            fix += " A function that maps variables receives none: compute what it needs before the lift."
         return errors.JaxTransformError(
             f"{act} at {scope.path_text}",
             f"it belongs outside {lift}, but was used inside it, where it cannot change.",
-            "Use the scope (or module) that the lifted function receives; pass others as arguments or fields.",
+            fix,
         )
     name = raw_transformation()
     if name is None or name in _UNLIFTED:
@@ -108,11 +115,14 @@ def name_taken(scope: Scope, name: str, wanted: str | None, held: Sequence[str],
     surrounding lift.
     """
     once = "Create it once, before the lift, and use it inside" if outside else "Create it once and keep it"
+    again = ""
+    if not outside and wanted is None and not held and words().scope == "scope":
+        again = " To run the same code again on the same variables, give it `scope.rewound()`."
     return errors.NameInUseError(
         f'"{name}" at {scope.path_text}',
         f"{_owner(wanted)} asks for the name, but {_owner(held[0] if held else None)} has it already"
         f"{', outside the lift' if outside else ''}.",
-        f'{once}, or give one of them another name, such as "{name}_2".',
+        f'{once}, or give one of them another name, such as "{name}_2".{again}',
     )
 
 
@@ -222,14 +232,26 @@ def not_taken(scope: Scope, collection: str, name: str, inside: Tree, done: str)
             option="mutable",
         )
     listed = lift.taken if lift.taken(("", ""), None) else subtract(lift.taken, "perturbations")
+    fix = f"Add {lift.to_take(collection, _known(inside))}."
+    if "variable_axes" in fix and any(takes((collection, *scope.path, name), None) for takes in lift.into):
+        fix = f'Write `"{collection}": axis` in place of `"{collection}": In(axis)`, which passes nothing out.'
     return errors.UnliftedCollectionError(
         where,
         f'collection "{collection}" was {done}, but no output group of {_lift_of(scope, inside)} takes it '
         f"(output groups: {short_form(listed)}).",
-        f"Add {lift.to_take(collection)}.",
+        fix,
         **variable,
         available=(short_form(listed),),
     )
+
+
+def _known(inside: Tree) -> set[str]:
+    """Return the names of the collections in a tree and in those around it."""
+    tree, known = inside, {*inside.variables}
+    while tree.outer is not None:
+        tree = tree.outer.tree
+        known.update(tree.variables)
+    return known
 
 
 def not_lifted(scope: Scope, collection: str, name: str, inside: Tree) -> LiftError:
@@ -238,7 +260,7 @@ def not_lifted(scope: Scope, collection: str, name: str, inside: Tree) -> LiftEr
         f'"{collection}/{name}" at {scope.path_text}',
         f"it exists outside {_lift_of(scope, inside)}, but no input group takes it in "
         f"(lifted: {list(inside.variables)}).",
-        f"Add {_lift(inside).to_take(collection)}.",
+        f"Add {_lift(inside).to_take(collection, _known(inside))}.",
         **_variable(scope, collection, name),
         available=(*inside.variables,),
     )
@@ -258,13 +280,42 @@ def creates_nothing(scope: Scope, collection: str, name: str) -> LiftError:
 
 def immutable(scope: Scope, collection: str, name: str) -> LiftError:
     """The error for a variable of an immutable collection that is written."""
+    what = f'collection "{collection}" is immutable here (mutable: {short_form(scope.tree.outermost().mutable)}).'
+    fix = f"Make it mutable: `apply(..., mutable={_mutable_too(scope, collection)})`."
+    known = scope.tree.outermost().variables
+    module_in = next((one for one in known if _is_module_in(scope, one, collection)), None)
+    meant = closest(collection, known)
+    if collection not in known and (module_in or meant):
+        what = f'there is no collection "{collection}" (given: {list(known)}), and none can be made here.'
+        fix = f'Write `"{meant}"` in its place.'
+        if module_in:
+            fix = f'The name of a collection comes first: write `{{"{module_in}": {{"{collection}": …}}}}`.'
     return errors.ModifyScopeVariableError(
         f'"{collection}/{name}" at {scope.path_text}',
-        f'collection "{collection}" is immutable here (mutable: {short_form(scope.tree.outermost().mutable)}).',
-        f'Make it mutable: `apply(..., mutable=["{collection}"])`.',
+        what,
+        fix,
         **_variable(scope, collection, name),
         option="mutable",
+        available=(*known,),
     )
+
+
+def _is_module_in(scope: Scope, collection: str, name: str) -> bool:
+    """Whether a name that was written as a collection is one in that collection, here or in a scope above."""
+    place: Scope | None = scope
+    while place is not None and name not in place.collections_below().get(collection, {}):
+        place = place.parent
+    return place is not None
+
+
+def _mutable_too(scope: Scope, collection: str) -> str:
+    """Return the code of a filter for a collection and for all that is mutable already."""
+    mutable = scope.tree.outermost().mutable
+    parts = () if isinstance(mutable, Nothing) else mutable.filters if isinstance(mutable, AnyOf) else (mutable,)
+    names = [one.tag for one in parts if isinstance(one, WithTag)]
+    if len(names) == len(parts):
+        return json.dumps([*names, collection])
+    return f'({short_form(mutable)}, "{collection}")'
 
 
 def wrong_names(scope: Scope, collection: str, name: str, names: Sequence[Any], shape: tuple[int, ...]) -> LiftError:
@@ -322,7 +373,7 @@ def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]
             f'the collection "{collection}" is empty, and it is immutable.'
             if collection in scope.tree.variables
             else f'there is no collection "{collection}" (given: {list(scope.tree.variables)}), and it is immutable.',
-            f'Pass it, `apply({{"{collection}": …}})`, or allow its creation: `mutable=["{collection}"]`.',
+            f'Pass it, `apply({{"{collection}": …}})`, or allow its creation: `mutable={_mutable_too(scope, collection)}`.',
             **variable,
             option="mutable",
             available=(*scope.tree.variables,),
@@ -331,7 +382,8 @@ def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]
     return missing(
         where,
         f"there is no such variable ({_available(scope, collection, available)}), and it must not be created here.",
-        f'Check that the variables come from `init` of the same model, or pass `mutable=["{collection}"]`.',
+        f"Check that the variables come from `init` of the same model, or pass "
+        f"`mutable={_mutable_too(scope, collection)}`.",
         **variable,
         option="mutable",
         available=(*sorted(available),),
