@@ -85,6 +85,7 @@ def lift_with(
         TransformTargetError: if the target is neither a Module class nor a function.
         LiftArgumentError: if `methods` names a method that does not exist.
     """
+    liftcore.pipeline.check_lift("nn.lift_with", lift)
     name = name or name_of(lift)
     target: Any = targets[0] if len(targets) == 1 else None
     if _makes_modules(target):

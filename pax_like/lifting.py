@@ -175,7 +175,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
         LiftError: an error of the transformation. If a kind is not lifted, it shows the line that lifts it.
     """
     where = f"lift({name_of(transformation)})"
-    check_function(where, transformation)
+    liftcore.pipeline.check_lift(where, transformation)
     named = list(_named(where, fns))
     for fn in named:
         _check_free(where, fn)

@@ -13,6 +13,7 @@ from ..errors import LiftArgumentError, boundary, call_user, check_function, nam
 from ..leaves import is_traceable
 from ..rest import Rest, split_static
 from ..scopes.scope import Scope
+from ..scopes.scoped import is_scoped
 from ..statics import Undescribed
 from ..typing import PyTree
 
@@ -117,6 +118,8 @@ def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgume
         f"{what}{error.place} is a {kind}, which is static, but cannot be compared by its contents.",
         f"Pass it first: `lifted({words().first}…)`."
         if isinstance(error.value, Scope)
+        else "Pass it first, in place of the scope: `filtered(lift, fn)(module, …)`."
+        if is_scoped(error.value)
         else f"{error.fix} Or register {kind} as a pytree.",
     )
 

@@ -8,11 +8,18 @@ from typing import Any
 
 import jax
 
-from ..errors import words
+from ..errors import Expected, LiftArgumentError, name_of, words
 from ..filters.trees import overlay, select
 from ..pipeline.body import Body
 from ..runners.arguments import named_like
-from ..runners.differentiating import TreesByScope, derivative, differentiable, with_aux, zero_tangents
+from ..runners.differentiating import (
+    TreesByScope,
+    check_tangents,
+    derivative,
+    differentiable,
+    with_aux,
+    zero_tangents,
+)
 from ..typing import Filter, PyTree
 
 __all__ = ["jvp", "linearize"]
@@ -48,11 +55,13 @@ def jvp(
 
     Returns:
         `lifted(scopes, primals, tangents, variable_tangents=None)`, which returns `(result, tangent)` or `(result,
-        tangent, aux)`. The tangents of variables are a tree `{collection: {module: {name: …}}}`, or a pytree of such
-        trees if the scopes are a pytree. Missing variables have zero tangents.
+        tangent, aux)`. `primals` and `tangents` are tuples; a primal without arrays, such as an object under
+        `nnx.lift`, has the tangent None. The tangents of variables are a tree `{collection: {module: {name: …}}}`, or a
+        pytree of such trees if the scopes are a pytree. Missing variables have zero tangents.
 
     Raises:
-        LiftArgumentError: when called, if a tangent is given for a variable that `wrt` does not match.
+        LiftArgumentError: when called, if the primals or tangents are no tuples, a tangent is given for a variable that
+            `wrt` does not match, or the tangent of a variable has another shape or dtype.
     """
 
     def transform(
@@ -62,7 +71,7 @@ def jvp(
         scoped = TreesByScope.of(body.layout)
         option = words().option("jvp", "wrt")
         along = tuple({} for _ in trees) if given is None else scoped.into(body.where, given, trees, option)
-
+        check_tangents(body.where, along, trees)
         flat = with_aux(body, call, has_aux)
 
         def moving(some: PyTree, *primals: Any) -> Any:
@@ -75,8 +84,22 @@ def jvp(
     lifted = derivative(transform, "jvp", wrt, variables, rngs)(fn)
 
     @named_like(fn)
-    def call(scopes: Any, primals: Sequence[Any], tangents: Sequence[Any], variable_tangents: PyTree = None) -> Any:
-        return lifted(scopes, tuple(primals), tuple(tangents), variable_tangents)
+    def call(
+        scopes: Any, primals: Sequence[Any], tangents: Sequence[Any], variable_tangents: PyTree = None, *others: Any
+    ) -> Any:
+        for one in (primals, tangents, f"{3 + len(others)} arguments" if others else ()):
+            if not isinstance(one, tuple | list):
+                raise LiftArgumentError(
+                    f"jvp({name_of(fn)})",
+                    Expected("a tuple of primals and a tuple of tangents", given=one),
+                    f"Call it as `lifted({words().first}(x,), (x_tangent,), variable_tangents)`.",
+                )
+        # JAX asks for equal structures, also of what holds no arrays.
+        alike = [
+            one if along is None and not jax.tree.leaves(one) else along
+            for one, along in zip(primals, tangents, strict=False)
+        ]
+        return lifted(scopes, tuple(primals), (*alike, *tangents[len(alike) :]), variable_tangents)
 
     return call
 
@@ -135,5 +158,7 @@ def _along(
     *tangents: Any,
 ) -> Any:
     if variable_tangents is not None:
-        zeros = overlay(zeros, scoped.into(where, variable_tangents, zeros))
+        given = scoped.into(where, variable_tangents, zeros)
+        check_tangents(where, given, zeros)
+        zeros = overlay(zeros, given)
     return linear(zeros, *tangents)

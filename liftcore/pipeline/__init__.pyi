@@ -1,4 +1,5 @@
 from .body import Body, Via, call_inside
+from .checks import check_lift
 from .effects import Changes, Record, with_created, without_created
 from .outlining import outline
 from .packing import Lifter, Transform, keeping_lifter, lifter_of, pack, transformation
@@ -20,6 +21,7 @@ __all__ = [
     "Transform",
     "Via",
     "call_inside",
+    "check_lift",
     "closure_convert",
     "keeping_lifter",
     "lifter_of",

@@ -16,12 +16,13 @@ import jax
 
 from .._compat import release, trace_state
 from ..errors import Expected, LiftArgumentError, no_function, note_call, words
+from ..filters import to_predicate, union
 from ..filters.trees import by_place, under
 from ..scopes import problems
 from ..scopes.scope import Scope
 from ..scopes.scoped import is_scoped
 from ..scopes.tree import Counter, Sown
-from ..typing import Filter, Path, PyTree
+from ..typing import Filter, Path, Predicate, PyTree
 from ..values import tag, tag_previews
 from .checks import no_groups
 from .effects import Changes, Record, checked_output, record_of, without_created
@@ -61,7 +62,8 @@ class Body:
     - `body(variable_groups, rng_groups, *args, **kwargs)`, which runs the function, or `scope_fn` and `repack_fn`, the
       two halves of such a call;
     - `split`, which separates the initial values from the rest;
-    - `of`, the body of another function, and `seeing`, the same body with other values of created variables;
+    - `of`, the body of another function; `seeing`, the same body with other values of created variables; and
+      `writing_locally`, the same body with writes that end with it;
     - `is_initializing`, `creates` and `writes`, which tell `init` from `apply`, and one `apply` from another;
     - `where`, `path_text` and `path`, for errors.
 
@@ -96,6 +98,7 @@ class Body:
         self._casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})
         self._redrawn: frozenset[Path] = frozenset()
         self._declared: frozenset[Path] = frozenset()
+        self._local: Predicate | None = None
         # All bodies of the call share what follows; so it is only ever changed in place.
         nothing: PyTree = ({},) * len(outers)
         groups: tuple[Any, ...] = (Changes(nothing, nothing),) * len(layout.lift.out)
@@ -173,6 +176,19 @@ class Body:
         """Return the same body, but with other values for created variables; `sight` as in `Tree`."""
         other = copy.copy(self)
         other._sight = sight
+        return other
+
+    def writing_locally(self, local: Filter) -> Body:
+        """Return the same body, which may write variables that are immutable outside; what it writes ends with it.
+
+        Code after a write, in the body, reads the new value. The output groups lack it, so outside nothing changes.
+        Variables that the body creates are returned as always, with their initial values.
+
+        Args:
+            local: a filter of these variables; the lift must take them in.
+        """
+        other = copy.copy(self)
+        other._local = to_predicate(local) if self._local is None else union(self._local, local)
         return other
 
     def redrawing(self, redrawn: Iterable[tuple[int, Path]] = (), declared: Iterable[tuple[int, Path]] = ()) -> Body:
@@ -271,7 +287,9 @@ class Body:
         inline = self.nested and not self._tags and outside == [level] * len(outside)
         tags = self._tags or inline
         counters = self.counters or [outer.counter for outer in self.outers]
-        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, tags, restarted, counters)
+        roots = reconstruct(
+            self.layout, self.outers, variable_groups, rng_groups, mutable, tags, restarted, counters, self._local
+        )
         watch = None if self.observer is None else self.observer.body()
         for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
             root.tree.watch = watch
@@ -324,7 +342,7 @@ class Body:
         sown: tuple[tuple[Sown, ...], ...]
         groups, sown = self.unchanged, ((),) * len(run.roots)
         if not shared or any(root.tree.created or root.tree.written or root.tree.sown for root in run.roots):
-            groups, sown = repack(self.layout, run.roots)
+            groups, sown = repack(self.layout, run.roots, self._local)
         self.records.append(record_of(run.roots, run.given, sown, run.restarted))
         for root in run.roots:
             if run.inline:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._compat import needs_python
-from ..errors import Expected, LiftArgumentError, LoopInvarianceError, note_call, shown, words
+from ..errors import Expected, LiftArgumentError, LoopInvarianceError, check_function, name_of, note_call, shown, words
 from ..filters import asking_further, short_form
 from ..scopes.lifts import Captured, Lift
 from ..scopes.scope import Scope
@@ -18,11 +19,43 @@ if TYPE_CHECKING:
 __all__ = [
     "check_call",
     "check_filters",
+    "check_lift",
     "check_stream_names",
     "no_groups",
     "not_shared",
     "not_tagged",
 ]
+
+
+def check_lift(where: str, lift: Any) -> None:
+    """Check that a value may be a lift: that it is callable, and no transformation of JAX, which knows no scopes.
+
+    Example:
+        >>> import jax, liftcore
+        >>> check_lift("my_function", liftcore.vmap)
+        >>> check_lift("my_function", jax.vmap)
+        Traceback (most recent call last):
+        liftcore.errors.LiftArgumentError: my_function: jax.vmap transforms pure functions, ...
+
+    Args:
+        where: the place that the error names.
+        lift: the value, or a `functools.partial` of it.
+
+    Raises:
+        LiftArgumentError: if it is not callable, or a transformation of JAX.
+    """
+    check_function(where, lift)
+    inner = lift
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if (getattr(inner, "__module__", None) or "").partition(".")[0] == "jax":
+        name = name_of(inner)
+        raise LiftArgumentError(
+            where,
+            f"jax.{name} transforms pure functions, but a lift transforms functions of scopes.",
+            f"Pass `liftcore.{name}`, or make a lift with `liftcore.transformation`.",
+            given=inner,
+        )
 
 
 def check_filters(name: str, into: Sequence[Any], out: Sequence[Any], rngs: Sequence[Any]) -> None:

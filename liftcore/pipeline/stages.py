@@ -26,7 +26,7 @@ import jax
 from .. import filters, rng
 from ..cycles import check_finite
 from ..errors import Expected, LiftArgumentError, UnliftedCollectionError
-from ..filters.trees import flat, names_of, nested
+from ..filters.trees import flat, names_of, nested, under
 from ..rest import Rest
 from ..scopes.lifts import Lift
 from ..scopes.scope import Scope
@@ -135,8 +135,12 @@ def reconstruct(
     tags: bool = False,
     restarted: Container[str] = (),
     counters: Sequence[Counter] | None = None,
+    local: Predicate | None = None,
 ) -> list[Scope]:
-    """Create live scopes inside, at the paths of the scopes outside; they count on from `counters`, or from there."""
+    """Create live scopes inside, at the paths of the scopes outside; they count on from `counters`, or from there.
+
+    Variables that `local` matches may be written even if they are immutable outside; see `Body.writing_locally`.
+    """
     roots = []
     for index, outer in enumerate(outers):
         variables = filters.merge(*[group[index] for group in variable_groups])
@@ -147,10 +151,11 @@ def reconstruct(
             writable = taken
         elif type(writable) is not filters.Nothing and (type(writable), writable) != (type(taken), taken):
             writable = filters.intersect(writable, taken)  # inside an equal lift, they are the same already
+        writable = writable if mutable is True else filters.intersect(writable, mutable)
         tree = Tree(
             variables,
             rngs,
-            writable if mutable is True else filters.intersect(writable, mutable),
+            writable if local is None else filters.union(writable, local),
             base=outer.path,
             counter=(outer.counter if counters is None else counters[index]).copy(restarted),
             fallbacks=fallbacks,
@@ -165,8 +170,10 @@ def reconstruct(
     return roots
 
 
-def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], tuple[tuple[Sown, ...], ...]]:
-    """Group the variables that scopes inside created or wrote, without those that they only read.
+def repack(
+    layout: Layout, roots: Sequence[Scope], local: Predicate | None = None
+) -> tuple[tuple[PyTree, ...], tuple[tuple[Sown, ...], ...]]:
+    """Group the variables that scopes inside created or wrote, without those that they only read or wrote locally.
 
     Returns:
         The output groups, and the static data of the captured values in the last group.
@@ -174,7 +181,10 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
     values, created = [], []
     for root in roots:
         tree = root.tree
-        values.append(_classed(layout, root, {path: root.value_at(path) for path in tree.written}))
+        written = {path: root.value_at(path) for path in tree.written}
+        if local is not None:
+            written = {path: value for path, value in written.items() if not local(under(root.path, path), value)}
+        values.append(_classed(layout, root, written))
         created.append(_classed(layout, root, tree.created))
     groups: list[Any] = [
         Changes(tuple([trees[i] for trees in values]), tuple([trees[i] for trees in created]))

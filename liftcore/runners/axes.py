@@ -399,7 +399,9 @@ def _named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Na
 
 def _shapes(name: str, collection: str, tree: PyTree, axes: Sequence[Axis]) -> Iterator[tuple[str, Shape, int]]:
     """Yield the name, the shape and the axis of each leaf that has an axis; of a collection of one size, only once."""
-    sizes = [axis if axis is None else _size(leaf, axis) for leaf, axis in zip(jax.tree.leaves(tree), axes, strict=True)]
+    sizes = [
+        axis if axis is None else _size(leaf, axis) for leaf, axis in zip(jax.tree.leaves(tree), axes, strict=True)
+    ]
     if collection and len(sizes) > 1 and len({*sizes}) == 1 and sizes[0] is not None and _is_plain(collection, tree):
         yield f"all {len(sizes)} of {name}", (sizes[0],), 0
         return

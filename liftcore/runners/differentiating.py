@@ -23,7 +23,7 @@ from ..pipeline.effects import without_created
 from ..pipeline.packing import Lifter, Transform, transformation
 from ..pipeline.stages import Layout
 from ..scopes.lifts import Advice, Captured
-from ..texts import path_text
+from ..texts import path_text, type_text
 from ..typing import Filter, Path, PyTree
 from ..values import copied
 from .axes import split_arrays
@@ -32,6 +32,7 @@ from .carry import not_separate
 __all__ = [
     "TreesByScope",
     "by_argument",
+    "check_tangents",
     "check_wrt",
     "checked_pair",
     "derivative",
@@ -263,6 +264,36 @@ def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
                 option="wrt",
                 given=jnp.result_type(wrong[0]),
             )
+
+
+def check_tangents(where: str, given: Sequence[PyTree], like: Sequence[PyTree]) -> None:
+    """Check that tangents of variables have the shapes and dtypes that the variables ask for.
+
+    Args:
+        where: the place that the error names.
+        given: trees of tangents, one for each outermost scope.
+        like: the trees of all variables that may have tangents.
+
+    Raises:
+        LiftArgumentError: if one has not.
+    """
+    values = by_place(like)
+    for place, tangent in by_place(given).items():
+        one, other = jax.tree.structure(tangent), jax.tree.structure(values[place])
+        wanted = [jax.typeof(leaf).to_tangent_aval() for leaf in jax.tree.leaves(values[place])]
+        found = [jax.typeof(leaf) for leaf in jax.tree.leaves(tangent)]
+        if one == other and [(a.shape, a.dtype) for a in found] != [(a.shape, a.dtype) for a in wanted]:
+            name = path_text(place[1])
+            raise LiftArgumentError(
+                f"the tangent of {words().variable(name)} in {where}",
+                f"it is {_types(found)}, but a tangent of this variable is {_types(wanted)}.",
+                "Give it the shape and dtype of the variable.",
+                variable=name,
+            )
+
+
+def _types(avals: Sequence[Any]) -> str:
+    return ", ".join(map(type_text, avals))
 
 
 def zero_tangents(values: PyTree) -> PyTree:

@@ -314,7 +314,8 @@ def _mutable_too(scope: Scope, collection: str) -> str:
     parts = () if isinstance(mutable, Nothing) else mutable.filters if isinstance(mutable, AnyOf) else (mutable,)
     names = [one.tag for one in parts if isinstance(one, WithTag)]
     if len(names) == len(parts):
-        return json.dumps([*names, collection])
+        typo = closest(collection, [name for name in names if name not in scope.tree.outermost().variables])
+        return json.dumps([*[name for name in names if name != typo], collection])
     return f'({short_form(mutable)}, "{collection}")'
 
 
@@ -373,7 +374,8 @@ def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]
             f'the collection "{collection}" is empty, and it is immutable.'
             if collection in scope.tree.variables
             else f'there is no collection "{collection}" (given: {list(scope.tree.variables)}), and it is immutable.',
-            f'Pass it, `apply({{"{collection}": …}})`, or allow its creation: `mutable={_mutable_too(scope, collection)}`.',
+            f'Pass it, `apply({{"{collection}": …}})`, or allow its creation: '
+            f"`mutable={_mutable_too(scope, collection)}`.",
             **variable,
             option="mutable",
             available=(*scope.tree.variables,),

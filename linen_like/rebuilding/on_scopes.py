@@ -241,7 +241,7 @@ class Call:
                 raise TransformedMethodReturnValueError(
                     f"{self.__name__} at {scopes[0].path_text}",
                     f"it returned a {type(leaf).__name__}, but modules and variables inside a lift end with it.",
-                    "Return arrays: results of the module, or the value of the variable.",
+                    f"Return arrays: results of the module, or the value of the variable.{_pass_it(scopes[0])}",
                 )
         return result
 
@@ -251,6 +251,12 @@ class Call:
         modules = {f"module {number}": _shown(one) for number, one in enumerate(parts.templates) if one is not None}
         found = {"function": self.__name__, **modules, "defining": [state.defines for state in states]}
         return found if self.without_key is None else {**found, "not comparable by its contents": self.without_key}
+
+
+def _pass_it(scope: Scope) -> str:
+    """Return how a loop passes a module to each iteration, after a space; an empty string outside loops."""
+    in_scan = scope.path_text.rpartition("/")[2].startswith("scan(")
+    return " To use a module in each iteration, pass it with `in_axes=nn.broadcast`." if in_scan else ""
 
 
 class EqualCall(Call):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
+from liftcore.errors import LiftArgumentError, boundary, call_user, name_of, shown
 
 from ..crossing.groups import Choose, Groups, Ref, in_call, refs_in
 from ..crossing.inside import Inside
@@ -94,7 +94,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
         LiftError: if the transformation raises one.
     """
     where = f"lift({name_of(transformation)})"
-    check_function(where, transformation)
+    liftcore.pipeline.check_lift(where, transformation)
     each = list(_each(where, fns))
     for fn in each:
         check_brings_none("lift(…, ", checked("lift", fn), fn)
@@ -114,6 +114,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
         with liftcore.bind(variables, rngs, mutable=True, creates=False).temporary() as scope:
             result = lifted(scope, *args, **kwargs)
             keyed: Any = _Keyed(scope, refs_in(outside.args))
+            keyed.check_streams(where, outside.values)
             return outside.finish(keyed, result)
 
     return call
@@ -211,6 +212,14 @@ def _are_alike(keys: Sequence[Any]) -> bool:
     return [(shape, jnp.issubdtype(dtype, jax.dtypes.prng_key)) for shape, dtype in types] == [((), True)]
 
 
+_OF_STREAMS = ("RngKey", "RngCount")
+"""The collections of RNG streams."""
+
+
+def _types(tree: Any) -> list[Any]:
+    return [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(tree)]
+
+
 class _Keyed:
     """A scope with the values of objects at their paths, for the two sides of a crossing, which know them by keys.
 
@@ -280,6 +289,28 @@ class _Keyed:
             change = data(liftcore.bind({}, {tag: keys[0]}).make_rng(tag)) ^ data(self._scope.make_rng(tag))
             for (group, key), given in zip(slots, keys, strict=True):
                 values[group][key] = jax.random.wrap_key_data(data(given) ^ change, impl=jax.random.key_impl(given))
+
+    def check_streams(self, where: str, before: Mapping[str, Mapping[str, Any]]) -> None:
+        """Check that the keys and counts of streams have the types from before the lift.
+
+        Args:
+            where: the name of the transformation, for the error.
+            before: the values before, by group and key.
+
+        Raises:
+            LiftArgumentError: if a lift changed one of them, as one that averages all values that it gets does.
+        """
+        now = self.collections_below()
+        for (group, key), names in self._places.items():
+            old, new = before[group][key], now[group][key]
+            if new is not old and group in _OF_STREAMS and _types(new) != _types(old):
+                raise LiftArgumentError(
+                    f'"{"/".join((group, *names))}" in {where}',
+                    f"the lift changed it from {shown(old)} to {shown(new)}, but it belongs to an RNG stream.",
+                    "Compute only with values of other collections, such as floating ones.",
+                    variable="/".join((group, *names)),
+                    collection=group,
+                )
 
     def restore(self, inside: Inside) -> None:
         """Set the keys of streams that the lift does not pass in to what they are outside."""

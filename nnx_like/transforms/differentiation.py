@@ -262,12 +262,19 @@ def _plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
         result, aux = result
     objects = [type(leaf).__name__ for leaf in jax.tree.leaves(result, is_leaf=is_object) if is_object(leaf)]
     if objects:
+        states = [part for part in jax.tree.leaves(result, is_leaf=_is_state) if _is_state(part)]
         raise LiftArgumentError(
             where,
-            f"the differentiated result contains a {objects[0]}.",
-            "Return its value, such as `variable[...]`; return objects as the second part, with `has_aux=True`.",
+            f"the differentiated result contains {'a State' if states else f'a {objects[0]}'}.",
+            "Return its values, `nnx.to_pure_dict(state)`."
+            if states
+            else "Return its value, such as `variable[...]`; return objects as the second part, with `has_aux=True`.",
         )
     return result, aux
+
+
+def _is_state(part: Any) -> bool:
+    return isinstance(part, State | FlatState)
 
 
 def veiled(tree: Any, is_kept: Callable[[Any], bool] = is_array_like) -> Any:

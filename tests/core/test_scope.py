@@ -490,7 +490,7 @@ def test_an_immutable_variable_cannot_be_written() -> None:
     assert caught.value.where == '"state/n" at /a'
     assert 'collection "state" is immutable' in caught.value.what
     assert "other" in caught.value.what
-    assert 'mutable=["state"]' in caught.value.fix
+    assert 'mutable=["other", "state"]' in caught.value.fix
     assert held.value == 1
 
 

@@ -350,7 +350,7 @@ LIFTS: Table = {
     "vmap with a misspelt collection": (
         lambda: nn.vmap(nn.Dense, {"param": 0}, {"params": True})(3).init(KEY, X),
         UnliftedCollectionError,
-        '"params/kernel" at /vmap(Dense) | (output groups: \'param\') | Add `variable_axes={"param": 0, "params": 0}`',
+        '"params/kernel" at /vmap(Dense) | (output groups: \'param\') | Add `variable_axes={"params": 0}`',
     ),
     "vmap without split_rngs": (
         lambda: nn.vmap(nn.Dense, {"params": 0})(3).init(KEY, X),
