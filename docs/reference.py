@@ -167,8 +167,18 @@ def error_classes() -> str:
 def _section(heading: str) -> str:
     owner = _named(heading)
     lead = _lead(heading, owner)
-    lines = (f"- `{name}`: {_line(heading, owner, name)}\n" for name in _names(heading, owner))
-    return f"\n## {heading}\n\n{lead}{''.join(lines)}"
+    lines = {name: f"- `{name}`: {_line(heading, owner, name)}\n" for name in _names(heading, owner)}
+    listed = "".join(lines.values())
+    if owner is liftcore.nn:
+        layers = "".join(line for name, line in lines.items() if _is_layer(getattr(owner, name)))
+        helpers = "".join(line for name, line in lines.items() if not _is_layer(getattr(owner, name)))
+        listed = f"Layers, functions of a scope:\n\n{layers}\nWhat layers are made of:\n\n{helpers}"
+    return f"\n## {heading}\n\n{lead}{listed}"
+
+
+def _is_layer(found: Any) -> bool:
+    """Whether something is a function whose first argument is a scope."""
+    return inspect.isfunction(found) and [*inspect.signature(found).parameters][:1] == ["scope"]
 
 
 def _lead(heading: str, owner: Any) -> str:

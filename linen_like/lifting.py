@@ -357,7 +357,8 @@ def transformation(
         >>> import jax, linen_like as nn
         >>> def without_gradient(body, variables, rngs, *args):
         ...     return body(jax.lax.stop_gradient(variables), rngs, *args)
-        >>> frozen = nn.transformation(without_gradient, [True], [True, nn.Captured()], [True], name="frozen")
+        >>> out = [True, nn.Captured(all=True)]
+        >>> frozen = nn.transformation(without_gradient, [True], out, [True], name="frozen")
         >>> model, x = nn.Sequential([frozen(nn.Dense)(3), nn.Dense(1)]), jax.numpy.ones((2, 4))
         >>> variables = model.init(jax.random.key(0), x)
         >>> grads = jax.grad(lambda variables: model.apply(variables, x).sum())(variables)["params"]

@@ -37,8 +37,8 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """`jax.value_and_grad` for a function of scopes: with respect to variables, to arguments, or to both.
 
-    The function writes, draws and sows the same as without the derivative. No gradient flows through the values that
-    it writes.
+    The function writes, draws and sows the same as without the derivative. No gradient of this derivative flows through
+    the values that it writes; a derivative around it sees them.
 
     Example:
         >>> import jax, liftcore

@@ -37,7 +37,8 @@ def map(
 ) -> Callable[..., Any]:
     """`jax.lax.map` for a function of scopes: a `vmap` that runs the elements one after another, to save memory.
 
-    Values, variables and draws are the same as in `vmap`. Initial values are computed for all elements at once. The
+    Values, variables and draws are the same as in `vmap`, but there is no `axis_name`: `jax.lax.pmean` and other
+    collective operations over the elements need `vmap`. Initial values are computed for all elements at once. The
     body is traced once for any `batch_size`.
 
     Example:

@@ -57,7 +57,7 @@ def transformation(
             returns the result and the output groups, one `Changes` for each output filter.
         in_variable_filters: the filters of the input groups; variables that no filter takes are not lifted.
         out_variable_filters: the filters of the output groups. If the last one is `Captured()`, sown values that no
-            other filter takes are returned in an additional last group.
+            other filter takes are returned in an additional last group; with `Captured(all=True)`, all sown values.
         rng_filters: the filters of the groups of RNG streams.
         name: the name of the lift in the paths of errors; by default, the name of `transform`.
         advice: tells users, in error messages, how to make the lift take more variables and streams.
@@ -110,7 +110,7 @@ def pack(
             one `Changes` for each output filter.
         in_variable_filters: the filters of the input groups; variables that no filter takes are not lifted.
         out_variable_filters: the filters of the output groups. If the last one is `Captured()`, sown values that no
-            other filter takes are returned in an additional last group.
+            other filter takes are returned in an additional last group; with `Captured(all=True)`, all sown values.
         rng_filters: the filters of the groups of RNG streams.
         name: the name of the lift in the paths of errors; by default, the name of `fn`.
 

@@ -47,6 +47,9 @@ class Split:
     The initial values are the leaves of `created`, and the *number* of an initial value is its index. Some of them are
     given by the set of their numbers, their values by a dict from numbers, or by a pytree with None for the others.
 
+    A transformation of your own uses `prologue` or `batched_prologue`, `remainder` and `join`. The lifts of liftcore
+    use the other methods and attributes; they may change in any release.
+
     `Body.split` makes one. A loop makes its own with `trace`, because it may trace again to cast a carry, and `jit`
     makes one of the trace that JAX keeps.
 

@@ -342,6 +342,8 @@ class Arguments:
     ) -> tuple[str, str] | None:
         """Return code that makes all variables fit at once, and a sentence for it; None if some of them fit already.
 
+        In `init`, those that exist are of a scope that the model made outside the lift: only they are to be shared.
+
         Args:
             given: the size that the user gave, if any.
             sizes: this one, and those of the arguments.
@@ -351,6 +353,8 @@ class Arguments:
         advice, stacked = self._body.layout.lift.advice, set(variables.values())
         inside = [size for path, size in variables.items() if path[0] == collection]
         known = [size for size in sizes if size is not None]
+        if self._body.is_initializing():
+            return None
         if len(stacked) == 1 and None not in stacked and stacked.issuperset(sizes[1:]) and given is not None:
             return f"`{advice.size}={stacked.pop()}`", "Write {}, the size of the variables, or create these again."
         if len(inside) > 1 and known and not set(known) & set(inside) and advice.part:

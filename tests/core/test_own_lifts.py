@@ -446,3 +446,76 @@ def test_a_body_with_a_rule_may_close_over_values_of_a_trace(around: Any) -> Non
 
     lift = liftcore.transformation(by_outline, [True], [True, Captured(all=True)], [True])
     assert jax.jit(functools.partial(slope, lift))(7.0) == slope(lambda fn: fn, 7.0) == 21
+
+
+def test_a_body_tells_init_from_apply() -> None:
+    asked: list[tuple[bool, bool]] = []
+
+    def transform(body: Any, variables: Any, rngs: Any, x: Any) -> Any:
+        asked.append((body.is_initializing(), body.creates))
+        return body(variables, rngs, x)
+
+    asking = lift(transform)(layer)
+    _, variables = liftcore.init(liftcore.jit(asking))(KEY, X)
+    liftcore.apply(liftcore.jit(asking), mutable="state")(variables, X)
+    assert asked == [(True, True), (False, True)]
+
+
+def keeping(fn: Callable[..., Any], local: Any = "params") -> Callable[..., Any]:
+    def transform(body: Any, variables: Any, rngs: Any, *args: Any) -> Any:
+        return body.writing_locally(local)(variables, rngs, *args)
+
+    return lift(transform, [True], [True, Captured(all=True)])(fn)
+
+
+def doubled(scope: Scope, x: Any) -> Any:
+    y = layer(scope, x)
+    scope.put_variable("params", "w", 2 * scope.get_variable("params", "w"))
+    return y, layer(scope.rewound(), x)
+
+
+def test_local_writes_end_with_the_body() -> None:
+    (y, again), variables = liftcore.init(keeping(doubled))(KEY, X)
+    np.testing.assert_array_equal(again, 2 * y)
+    assert variables["params"] == {"w": 2}  # as created
+    for mutable in ("state", True):
+        (y, again), changed = liftcore.apply(keeping(doubled), mutable=mutable)(variables, X)
+        np.testing.assert_array_equal(again, 2 * y)
+        assert changed.get("params", {"w": 2}) == {"w": 2}
+        np.testing.assert_array_equal(changed["state"]["n"], 4 * X)
+    with pytest.raises(LiftError, match='collection "state" is immutable'):
+        liftcore.apply(keeping(doubled))(variables, X)
+
+
+@pytest.mark.parametrize("inner", [liftcore.jit, liftcore.remat, keeping], ids=["jit", "remat", "itself"])
+def test_local_writes_inside_other_lifts(inner: Callable[..., Any]) -> None:
+    shared = {"params": None, "state": 0}
+    elements = liftcore.vmap(keeping(inner(doubled)), variable_axes=shared, split_rngs=False)
+    (y, again), variables = liftcore.init(elements)(KEY, X)
+    np.testing.assert_array_equal(y, 2 * X)
+    np.testing.assert_array_equal(again, 2 * y)
+    assert variables["params"] == {"w": 2}
+
+
+def test_local_writes_create_nothing_that_is_immutable() -> None:
+    with pytest.raises(LiftError, match='"params'):
+        liftcore.apply(keeping(doubled), mutable="state")({}, X, rngs=KEY)
+
+
+def test_sown_values_beside_a_filter_of_all_variables() -> None:
+    def sower(scope: Scope, x: Any) -> None:
+        scope.sow("intermediates", "x", x)
+
+    for captured, is_apart in ((Captured(), False), (Captured(all=True), True)):
+        seen: list[Any] = []
+
+        def transform(body: Any, variables: Any, rngs: Any, x: Any, seen: list[Any] = seen) -> Any:
+            output = body(variables, rngs, x)
+            seen.extend(output[1])
+            return output
+
+        _, changed = liftcore.apply(lift(transform, [True], [True, captured])(sower), mutable=True)({}, 1.0)
+        everything, sown = seen
+        assert bool(jax.tree.leaves(sown)) == is_apart
+        assert bool(jax.tree.leaves(everything)) == (not is_apart)
+        assert changed == {"intermediates": {"x": (1.0,)}}
