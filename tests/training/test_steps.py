@@ -238,7 +238,10 @@ ERRORS = {
     "both": (lambda: made(params=VARIABLES["params"]), "expected `params` or `variables`, given both"),
     "neither": (lambda: made(variables=None), "given neither.*variables=model.init"),
     "parameters": (lambda: made(variables=VARIABLES["params"]), 'collection "params".*write `params=…`'),
-    "no state": (lambda: made().minimize(lambda state: state.apply(X)[0].mean()), r"return `\(loss, state\)`, given a float32\[\] array"),
+    "no state": (
+        lambda: made().minimize(lambda state: state.apply(X)[0].mean()),
+        r"return `\(loss, state\)`, given a float32\[\] array",
+    ),
     "no state in aux": (lambda: made().minimize(loss_fn, X, Y, has_aux=True), r"return loss, \(state, aux\)"),
     "sown": (
         lambda: made(variables={**VARIABLES, "batch_stats": {"old": X}}).apply(X, train=True),
