@@ -176,26 +176,16 @@ class Scope(Declaring, Sharing):
         return Child(fn, self._inner(taken), named_call, partial_kwargs)
 
     def rewound(self, rewind_rngs: bool = False) -> Scope:
-        """Return a scope at the same place with all names free.
-
-        A name can be used once. To run code once more on the same variables, such as a loss after its lifted gradient,
-        give it the rewound scope. The scope itself does not change.
+        """Return a scope at the same place with all names free, for code that runs again on the same variables.
 
         Example:
-            >>> import jax, liftcore
-            >>> import jax.numpy as jnp
-            >>> def loss(scope, x):
-            ...     return (scope.child(liftcore.nn.dense, "out")(x, 2) ** 2).sum()
-            >>> def model(scope, x):
-            ...     slopes = liftcore.grad(loss)(scope, x)
-            ...     return loss(scope.rewound(), x), slopes
-            >>> (value, slopes), variables = liftcore.init(model)(jax.random.key(0), jnp.ones((1, 3)))
-            >>> list(variables["params"]), jax.tree.structure(slopes) == jax.tree.structure(variables)
-            (['out'], True)
+            >>> import liftcore
+            >>> scope = liftcore.bind({"params": {"w": 3.0}})
+            >>> scope.param("w", lambda key: 0.0) + scope.rewound().param("w", lambda key: 0.0)
+            6.0
 
         Args:
             rewind_rngs: whether draws from it and from scopes pushed on it count from zero, apart from those of others.
-                Otherwise they continue, so code that runs again draws other keys.
         """
         self.check_valid()
         counter = Counter() if rewind_rngs else self.counter
