@@ -325,7 +325,8 @@ class Arguments:
         usual = given or (statistics.mode(known) if known else None)
         differing = [path for path, size in variables if size is None or size != usual]
         code = sentence = ""
-        if differing and (alone := self._alone(given, sizes, dict(variables), differing[0][0])):
+        alone = self._alone(given, sizes, dict(variables), differing[0][0]) if differing else None
+        if alone:
             code, sentence = alone
         elif differing:
             others = [path for path, size in variables if size == usual]
@@ -335,7 +336,7 @@ class Arguments:
             equal = "Share" if dict(variables)[differing[0]] is None else "Make them equal, or share"
             sentence = f"{equal} what is the same for all: {{}}." if code and known else ""
         names = [path_text(path) for path in differing[:1] or dict(variables)]
-        return words().sharing(sentence, code, names), names[0] if names else None
+        return words().sharing(sentence, code, names), names[0] if names and not alone else None
 
     def _alone(
         self, given: int | None, sizes: Sequence[int | None], variables: Mapping[Any, int | None], collection: str

@@ -204,6 +204,23 @@ class Declaring:
         if numbers:
             self._numbers = {}
 
+    def rewound(self, rewind_rngs: bool = False) -> Scope:
+        """Return a scope at the same place with all names free, for code that runs again on the same variables.
+
+        Example:
+            >>> import liftcore
+            >>> scope = liftcore.bind({"params": {"w": 3.0}})
+            >>> scope.param("w", lambda key: 0.0) + scope.rewound().param("w", lambda key: 0.0)
+            6.0
+
+        Args:
+            rewind_rngs: whether draws from it and from scopes pushed on it count from zero, apart from those of others.
+        """
+        self.check_valid()
+        counter = Counter() if rewind_rngs else self.counter
+        scope = cast("Scope", self)
+        return object.__new__(type(scope))._place(self.tree, scope.node, counter, self.path, scope.parent)
+
     def names(self) -> Names:
         """Return the names that are taken, the counters of automatic names, and the owners of names."""
         owners = tuple(self._owners()) if self.tree.owners else ()

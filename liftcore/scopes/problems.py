@@ -282,21 +282,17 @@ def immutable(scope: Scope, collection: str, name: str) -> LiftError:
     """The error for a variable of an immutable collection that is written."""
     what = f'collection "{collection}" is immutable here (mutable: {short_form(scope.tree.outermost().mutable)}).'
     fix = f"Make it mutable: `apply(..., mutable={_mutable_too(scope, collection)})`."
+    facts: dict[str, Any] = {"option": "mutable"}
     known = scope.tree.outermost().variables
     module_in = next((one for one in known if _is_module_in(scope, one, collection)), None)
     meant = closest(collection, known)
     if collection not in known and (module_in or meant):
         what = f'there is no collection "{collection}" (given: {list(known)}), and none can be made here.'
-        fix = f'Write `"{meant}"` in its place.'
+        fix, facts = f'Write `"{meant}"` in its place.', {"available": (*known,)}
         if module_in:
             fix = f'The name of a collection comes first: write `{{"{module_in}": {{"{collection}": …}}}}`.'
     return errors.ModifyScopeVariableError(
-        f'"{collection}/{name}" at {scope.path_text}',
-        what,
-        fix,
-        **_variable(scope, collection, name),
-        option="mutable",
-        available=(*known,),
+        f'"{collection}/{name}" at {scope.path_text}', what, fix, **_variable(scope, collection, name), **facts
     )
 
 

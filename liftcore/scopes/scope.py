@@ -175,22 +175,6 @@ class Scope(Declaring, Sharing):
         taken = self._take_name(name, f"{getattr(fn, '__name__', 'fn')}_" if prefix is None else prefix)
         return Child(fn, self._inner(taken), named_call, partial_kwargs)
 
-    def rewound(self, rewind_rngs: bool = False) -> Scope:
-        """Return a scope at the same place with all names free, for code that runs again on the same variables.
-
-        Example:
-            >>> import liftcore
-            >>> scope = liftcore.bind({"params": {"w": 3.0}})
-            >>> scope.param("w", lambda key: 0.0) + scope.rewound().param("w", lambda key: 0.0)
-            6.0
-
-        Args:
-            rewind_rngs: whether draws from it and from scopes pushed on it count from zero, apart from those of others.
-        """
-        self.check_valid()
-        counter = Counter() if rewind_rngs else self.counter
-        return _new(type(self))._place(self.tree, self.node, counter, self.path, self.parent)
-
     def entering(self, names: Names) -> Scope:
         """Return a scope at the same place for the body of a lift, with the names of the scope outside.
 
