@@ -280,7 +280,7 @@ def check_tangents(where: str, given: Sequence[PyTree], like: Sequence[PyTree]) 
     values = by_place(like)
     for place, tangent in by_place(given).items():
         one: Any = jax.tree.structure(tangent)
-        other = jax.tree.structure(values[place])
+        other: Any = jax.tree.structure(values[place])
         wanted = [jax.typeof(leaf).to_tangent_aval() for leaf in jax.tree.leaves(values[place])]
         found = [jax.typeof(leaf) for leaf in jax.tree.leaves(tangent)]
         if one == other and [(a.shape, a.dtype) for a in found] != [(a.shape, a.dtype) for a in wanted]:
