@@ -109,7 +109,7 @@ def _loaded(path: Any, target: Any) -> Any:
         if error.option is None:
             raise
         fix = f"For these options, use `liftcore.checkpoints.load_file(path, like, …)` instead. {error.fix}"
-        raise _with_fix(error, fix) from error.__cause__
+        raise _reworded(error, error.where, fix) from error.__cause__
 
 
 def _of_shapes(answer: Any) -> Any:
@@ -139,10 +139,10 @@ def _opened(path: Any) -> Any:
     return open(path, "rb") if isinstance(path, Path) and path.is_file() else contextlib.nullcontext(path)
 
 
-def _with_fix(error: SerializationError, fix: str) -> SerializationError:
-    """Change the fix of an error, which keeps its facts."""
-    error.fix = fix
-    error.args = (error.where, error.what, fix)
+def _reworded(error: SerializationError, where: str, fix: str) -> SerializationError:
+    """Change the place and the fix of an error, which keeps its facts."""
+    error.where, error.fix = where, fix
+    error.args = (where, error.what, fix)
     return error
 
 
@@ -242,7 +242,7 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
     try:
         made = match_state(target, to_state_dict(structure.unflatten(stored)), where=where)
     except SerializationError as error:  # its fix names options of other functions
-        raise _with_fix(error, _FIX) from error.__cause__
+        raise _reworded(error, where, _FIX) from error.__cause__
     file.seek(end)
     return made
 

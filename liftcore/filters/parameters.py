@@ -193,7 +193,7 @@ def _no_match(where: str, predicate: Predicate, paths: Sequence[Path]) -> LiftAr
         form = short_form(predicate)
         form = "filter" if "<" in form else form  # a lambda cannot be written by its name
         fix = f"Match some of these, or write `({form}, None)` if it may match nothing."
-    return LiftArgumentError(where, what, fix, available=map("/".join, paths))
+    return LiftArgumentError(where, what, fix, available=map(path_text, paths))
 
 
 def _is_gap(node: Any) -> bool:

@@ -103,7 +103,7 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: nnx.ConvTranspose(2, 4, 2, padding="CAUSAL", rngs=r)(IMAGE), "expected SAME, VALID"),
         (lambda r: nnx.PReLU()(jnp.arange(3)), "expected inputs of a floating dtype, given int32"),
         (lambda r: nnx.LoRA(4, 2, 4, rngs=r)(X), "the layer expects 4 features"),
-        (lambda r: nnx.Dropout(1.5, rngs=r)(X), "rate is 1.5"),
+        (lambda r: nnx.Dropout(1.5, rngs=r)(X), "from 0 to 1 as `rate`, given 1.5"),
         (
             lambda r: nnx.Dropout(0.5, deterministic=None, rngs=r)(X),
             "`deterministic` is None both in the layer and in the call",

@@ -80,12 +80,12 @@ LINEAR = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
         (lambda: nnx.GroupNorm(4, rngs=rngs()), "num_features is 4, which cannot be divided by num_groups=32"),
         (lambda: nnx.GroupNorm(4, 2, 2, rngs=rngs()), "expected num_groups or group_size"),
         (lambda: nnx.GroupNorm(4, None, 3, rngs=rngs()), "cannot be divided by group_size=3"),
-        (lambda: nnx.SpectralNorm(jnp.tanh, rngs=rngs()), "expected a module as layer_instance"),  # type: ignore[arg-type]
+        (lambda: nnx.SpectralNorm(jnp.tanh, rngs=rngs()), "expected a module as `layer_instance`"),  # type: ignore[arg-type]
         (
             lambda: nnx.SpectralNorm(nnx.LinearGeneral(4, (2, 3), rngs=rngs()), error_on_non_matrix=True, rngs=rngs()),
             'SpectralNorm, "kernel": expected a matrix, given shape (4, 2, 3)',
         ),
-        (lambda: nnx.WeightNorm(jnp.tanh, rngs=rngs()), "expected a module as layer_instance"),  # type: ignore[arg-type]
+        (lambda: nnx.WeightNorm(jnp.tanh, rngs=rngs()), "expected a module as `layer_instance`"),  # type: ignore[arg-type]
         (lambda: nnx.WeightNorm(LINEAR, feature_axes=2, rngs=rngs()), 'WeightNorm, "kernel": feature_axes is (2,)'),
         (lambda: nnx.MultiHeadAttention(3, 4, rngs=rngs()), "cannot be divided among num_heads=3"),
         (lambda: nnx.MultiHeadAttention(2, 4, num_kv_heads=4, rngs=rngs()), "cannot share num_kv_heads=4"),
@@ -132,7 +132,7 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: cell().initialize_carry((), r), "of shape (*batch, in_features), given a scalar"),
         (lambda r: cell()(jnp.ones((1, 3)), X[:, 0]), "expected a carry of shape (2, 3)"),
         (lambda r: nnx.LSTMCell(4, 3, rngs=r)(jnp.ones((2, 3)), X[:, 0]), "expected a carry of shape ((2, 3), (2, 3))"),
-        (lambda r: nnx.RNN(cell())(X[0, 0]), "shape (*batch, time, features), given shape (4,)"),
+        (lambda r: nnx.RNN(cell())(X[0, 0]), "shape (*batch, time, features), given (4,)"),
         (lambda r: nnx.RNN(cell())(X, seq_lengths=[4, 1]), "seq_lengths has 4"),
         (lambda r: nnx.RNN(cell(), rngs=False)(X), "no stream to draw a key for the first carry from"),
         (
