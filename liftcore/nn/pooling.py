@@ -156,7 +156,7 @@ def _check(shape: tuple[int, ...], window: tuple[int, ...], strides: tuple[int, 
     if len(shape) < n + 1:
         raise LiftArgumentError(
             where,
-            Expected(f"inputs of {n} spatial dimensions and one of features", given=shape),
+            Expected(f"inputs of {n} spatial dimensions, as `window_shape` has, and one of features", given=shape),
             "Give one size for each spatial dimension of the inputs: `window_shape=(2, 2)` for images.",
             option="window_shape",
         )
