@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -107,14 +108,21 @@ def detached(value: Any, words: Callable[[Any], str]) -> Any:
         words: returns the words for a value.
     """
     if value is not None and _is_data(value):  # a fact that is None does not apply
-        return value
+        return copy.deepcopy(value)  # the error is not to change with it
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is not None and isinstance(shape, tuple):
         return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
     return words(value)
 
 
-def _is_data(value: Any) -> bool:
+def _is_data(value: Any, depth: int = 3) -> bool:
+    """Whether a value is data of a size that an error may keep."""
+    if type(value) is dict:
+        return _is_data([*value, *value.values()], depth)
     if type(value) in (tuple, list):
-        return all(map(_is_data, value))
-    return isinstance(value, _DATA) or (type(value) is dict and _is_data([*value, *value.values()]))
+        return depth > 0 and len(value) <= _MOST and all(_is_data(one, depth - 1) for one in value)
+    return isinstance(value, _DATA)
+
+
+_MOST = 100
+"""The most entries of a list that an error keeps."""

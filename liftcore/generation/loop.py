@@ -150,11 +150,10 @@ def _filled(model: Model, variables: Any, cache: Any, tokens: Any, room: int) ->
     """
     try:
         _, written = model({**variables, "cache": shortened(cache, room, tokens.shape[1])}, tokens)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # such as an AssertionError about the room
         raise_interrupt(error)
-    else:
-        return lengthened(written["cache"], cache)
-    return model({**variables, "cache": cache}, tokens)[1]["cache"]
+        return model({**variables, "cache": cache}, tokens)[1]["cache"]
+    return lengthened(written["cache"], cache)
 
 
 def _step(model: Model, variables: Any, keys: Array, options: Options, state: _State) -> _State:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from jax.nn.initializers import *
 
-from liftcore.typing import Initializer
+from ..typing import Initializer
 
 __all__ = [
     "Initializer",

@@ -48,7 +48,8 @@ def check_lift(where: str, lift: Any) -> None:
     inner = lift
     while isinstance(inner, functools.partial):
         inner = inner.func
-    if (getattr(inner, "__module__", None) or "").partition(".")[0] == "jax":
+    home = getattr(inner, "__globals__", {}).get("__name__")  # unlike `__module__`, `wraps` keeps it
+    if str(home or getattr(inner, "__module__", "")).partition(".")[0] == "jax":
         name = name_of(inner)
         raise LiftArgumentError(
             where,

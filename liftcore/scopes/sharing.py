@@ -34,12 +34,15 @@ def _found(scope: Scope, place: Path, values: Mapping[str, Any]) -> Iterator[tup
         scope._unpack()
     for name, value in values.items():
         declared = collection in scope._reserved.get(name, ())
-        if isinstance(value, Mapping) and isinstance(held.get(name, value), Mapping) and not declared:
-            if not isinstance(name, str) or not name or "/" in name:
-                raise problems.no_name(scope, name, None if isinstance(name, str) else collection, written=True)
+        if _is_scope(name, value) and isinstance(held.get(name, value), Mapping) and not declared:
             yield from _found(scope.below((name,)), (*place, name), value)
         else:
             yield (*place, name), value
+
+
+def _is_scope(name: Any, value: Any) -> bool:
+    """Whether a value may be the variables of a scope of that name; else it is a variable, which may be a dict."""
+    return isinstance(value, Mapping) and "/" not in str(name) and all(isinstance(one, str) and one for one in value)
 
 
 class Sharing:
@@ -173,7 +176,8 @@ class Sharing:
 
         Args:
             variables: `{collection: {module: {name: value}}}`. A dict in the place of a variable is its value, if the
-                scope has declared or written the variable; otherwise it holds variables of a module.
+                scope has declared or written the variable, or if its keys are no names; otherwise it holds variables of
+                a module.
 
         Raises:
             LiftError: as `put_variable` does, for the first variable that cannot be written. Then none is written.
