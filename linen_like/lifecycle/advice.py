@@ -47,7 +47,8 @@ def check_arrays(
     Raises:
         LiftArgumentError: if a string, a dict, a set or None was given in place of an array.
     """
-    if (fun.__module__ or "").partition(".")[0] != __name__.partition(".")[0] or getattr(error, "given", "") == "None":
+    is_told = isinstance(error, LiftError) and error.given == "None" and "array" in str(error.expected)
+    if is_told or (fun.__module__ or "").partition(".")[0] != __name__.partition(".")[0]:
         return
     parameters = list(inspect.signature(fun).parameters.values())[1:]
     annotations = {one.name: one.annotation for one in parameters}

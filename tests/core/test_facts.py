@@ -105,3 +105,14 @@ def test_facts_hold_no_arrays_and_no_objects() -> None:
     assert LiftError("here", Expected("an array", None), "Pass one.").given == "None"
     assert facts["a tracer"] == jax.ShapeDtypeStruct((3,), jnp.float32)
     assert LiftError("here", "it is not known.", "Correct it.", available={"w": 1}).available == ("w",)
+
+
+def test_facts_are_a_copy_of_a_size_that_can_be_kept() -> None:
+    given = [1, 2]
+    error = LiftError("here", Expected("a number", given), "Pass one.")
+    given.append(3)
+    assert error.given == [1, 2]
+    assert isinstance(LiftError("here", Expected("a number", [0] * 1000), "Pass one.").given, str)
+    itself: list[Any] = []
+    itself.append(itself)
+    assert isinstance(LiftError("here", Expected("a number", itself), "Pass one.").given, str)

@@ -14,6 +14,7 @@ import pytest
 import liftcore
 from liftcore import Captured, Loop, Scope
 from liftcore.errors import AxisSizeError, LiftArgumentError, LiftError, LoopInvarianceError
+from liftcore.pipeline import check_lift
 
 KEY, X = jax.random.key(0), jnp.arange(8.0)
 GROUPS = ["params", "state"]
@@ -519,3 +520,10 @@ def test_sown_values_beside_a_filter_of_all_variables() -> None:
         assert bool(jax.tree.leaves(sown)) == is_apart
         assert bool(jax.tree.leaves(everything)) == (not is_apart)
         assert changed == {"intermediates": {"x": (1.0,)}}
+
+
+def test_a_lift_that_is_wrapped_like_a_transformation_of_jax_is_a_lift() -> None:
+    check_lift("here", functools.wraps(jax.vmap)(lambda fn, **options: liftcore.vmap(fn, **options)))
+    for transformation in (jax.vmap, jax.checkpoint, jax.lax.map, functools.partial(jax.vmap, in_axes=0)):
+        with pytest.raises(LiftArgumentError, match="transforms pure functions"):
+            check_lift("here", transformation)

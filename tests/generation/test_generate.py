@@ -182,6 +182,19 @@ def test_prompts_pass_through_a_cache_of_their_own_length(variables: Any) -> Non
     assert rooms == [8]
 
 
+def test_a_model_that_asserts_the_room_of_its_cache_generates(variables: Any) -> None:
+    class Asserts:
+        def apply(self, variables: Any, tokens: Any, mutable: Any) -> Any:
+            if "cache" in variables:
+                assert variables["cache"]["blocks"]["attend"]["cached_key"].shape[-3] == 17
+            return MODEL.apply(variables, tokens, mutable=mutable)
+
+    same(
+        generate(Asserts(), variables, PROMPTS, max_new_tokens=9, bucket=8),
+        generate(MODEL, variables, PROMPTS, max_new_tokens=9, bucket=17),
+    )
+
+
 def test_a_model_with_a_mask_for_the_whole_cache_generates() -> None:
     model = Masked()
     variables = {"params": jax.jit(model.init)(KEY, jnp.zeros((1, 12), jnp.int32))["params"]}

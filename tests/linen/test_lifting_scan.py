@@ -367,7 +367,7 @@ def test_lengths_that_disagree_are_listed() -> None:
     with pytest.raises(AxisSizeError, match=r"scan\(Step\) at /: .*size given: 3, x: 4"):
         nn.scan(Step, length=3, **STACKED)().init(KEY, START, SLICES)
     variables = nn.scan(Step, **STACKED)().init(KEY, START, SLICES)
-    with pytest.raises(AxisSizeError, match=r"x: 2, variables\[\"params\"\]\['Dense_0'\]\['bias'\]: 4"):
+    with pytest.raises(AxisSizeError, match=r"x: 2, all 2 of variables\[\"params\"\]: 4"):
         nn.scan(Step, **STACKED)().apply(variables, START, SLICES[:2])
 
 

@@ -257,7 +257,7 @@ def test_sizes_that_disagree_are_listed_by_argument_and_variable() -> None:
     with pytest.raises(AxisSizeError, match=r"vmap\(Add\) at /: .*\(x: 2, y: 3\)"):
         nn.vmap(Add, **PARAMS)().init(KEY, XS, jnp.ones((3, 4)))
     variables = nn.vmap(nn.Dense, **PARAMS)(4).init(KEY, XS)
-    with pytest.raises(AxisSizeError, match=r"inputs: 3, variables\[\"params\"\]\['bias'\]: 2"):
+    with pytest.raises(AxisSizeError, match=r"inputs: 3, all 2 of variables\[\"params\"\]: 2"):
         nn.vmap(nn.Dense, **PARAMS)(4).apply(variables, jnp.ones((3, 5, 3)))
 
 

@@ -180,7 +180,7 @@ def test_spectral_norm_of_zeros_is_zeros() -> None:
 def test_wrapper_asks_for_a_layer_that_is_made(wrapper: Any) -> None:
     kwargs = {"update_stats": True} if wrapper is nn.SpectralNorm else {}
     message = (
-        f"{wrapper.__name__} at /: expected a module as layer_instance, given the class Dense. Make the layer first"
+        f"{wrapper.__name__} at /: expected a module as `layer_instance`, given the class Dense. Make the layer first"
     )
     with pytest.raises(LiftArgumentError, match=re.escape(message)):
         wrapper(nn.Dense).init(KEY, ROWS, **kwargs)

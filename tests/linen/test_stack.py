@@ -708,7 +708,7 @@ def test_variables_of_another_number_of_layers(mode: str) -> None:
     with pytest.raises(AxisSizeError, match=r"params.*3|3.*params"):
         Stack(Plain(), 4, mode).apply(variables, X)
     if mode != "scan":
-        text = r'loop\(layer\) at /block: "params/Dense_0/.*" has shape \(3, .* but there are 4 layers along axis 0'
+        text = r'Stack at /: "params/Dense_0/.*" has shape \(3, .* but there are 4 layers along axis 0'
         with pytest.raises(AxisSizeError, match=text):
             Stack(Plain(), 4, mode).apply(variables, X)
 
