@@ -22,6 +22,7 @@ __all__ = [
     "Others",
     "Size",
     "has_type",
+    "holds_arrays",
     "is_array",
     "is_array_like",
     "is_array_or_struct",
@@ -139,6 +140,25 @@ def is_array_or_struct(leaf: Any) -> bool:
         leaf: any value.
     """
     return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def holds_arrays(value: Any, is_object: Callable[[Any], bool]) -> bool:
+    """Whether a value holds arrays, or objects, which may hold them; or a dict that JAX cannot flatten.
+
+    Example:
+        >>> import jax
+        >>> [holds_arrays(value, callable) for value in ((1, jax.numpy.ones(2)), [len], None, {"size": 3})]
+        [True, True, False, False]
+
+    Args:
+        value: any value, such as the result of a call.
+        is_object: whether a part of it is an object.
+    """
+    try:
+        leaves = jax.tree.leaves(value, is_leaf=is_object)
+    except (TypeError, ValueError):  # such as keys that cannot be sorted
+        return True
+    return any(is_array(leaf) or is_object(leaf) for leaf in leaves)
 
 
 def has_type(value: Any) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError, name_of, shown
+from ..leaves import holds_arrays
 from ..owners import call_maker
 from ..scopes.scope import Scope
 from ..typing import Path
@@ -25,8 +26,8 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
     collection that `flax.nnx.register_variable_name` names. A call writes the variables that changed. In each call,
     each RNG stream of the object gets a new key, drawn from the stream of its tag in the scope ("params", if there is
     none). A dropout made with `Rngs(0)` has the tag "default", and an RNN has "carry". Other attributes are not kept,
-    so a call that changes one is an error: set the mode, `model.eval()`, where the object is made. In `init`, variables
-    keep the values that the object began with.
+    so a call that does nothing but change one, such as `method="eval"`, is an error: set the mode where the object is
+    made. In `init`, variables keep the values that the object began with.
 
     Example:
         Four stacked layers, each with weights of its own::
@@ -52,7 +53,8 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
 
     Raises:
         LiftArgumentError: if it is neither an object nor a function; or, in a call, if the call makes a variable that
-            its constructor does not make, or changes another attribute, or if the object itself was changed so.
+            its constructor does not make, or does nothing but change another attribute; or if such an attribute of
+            the object itself was changed.
         InvalidRngError: in a call, if the object draws and the scope has no stream.
         ModifyScopeVariableError: in a call, if a variable changes and its collection is immutable.
     """
@@ -63,7 +65,7 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
     check_model("from_nnx", model, fits, "an object or a function of `rngs`", "from_nnx(lambda rngs: module)")
 
     kept = _copied(*_split(model)) if given else None
-    copied = _settings(model) if given else {}
+    copied = list(_settings(model)) if given else []
 
     def make(scope: Scope) -> tuple[Any, dict[tuple[Any, ...], Any]]:
         keys = {name: scope.make_rng(name) for name in _streams(scope) if scope.can_draw(name)}
@@ -74,8 +76,7 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
         return _split(nnx.eval_shape(lambda: call_maker("from_nnx", model, "`Rngs`", nnx.Rngs(**keys))))
 
     def fn(scope: Scope, *args: Any, **kwargs: Any) -> Any:
-        if given:
-            _check_copy(copied, _settings(model))
+        _check_copy(copied)
         starts = begins(scope) and kept is None
         definition, variables = kept or (make(scope) if starts else types(scope))
         paths = {names: _path(names, each) for names, each in variables.items() if not _is_random(each)}
@@ -86,12 +87,13 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
         states = {names: _value(each) for names, each in random.items()}  # before the call, which changes them in place
         values = {**random, **{names: _with_value(variables[names], held[path]) for names, path in paths.items()}}
         built = nnx.merge(definition, nnx.from_flat_state(values))
-        settings = {} if callable(method) else _settings(built)
         result = called(built, method)(*args, **kwargs)
-        _check_settings(settings, _settings(built))
         _check_drawn(scope, states, after := _split(built)[1])
-        changed = {_path(names, each): _value(each) for names, each in after.items() if names not in random}
-        _keep(scope, {path: held[path] for path in paths.values()}, changed)
+        kept_after = {_path(names, each): _value(each) for names, each in after.items() if names not in random}
+        writes = any(value is not held.get(path) for path, value in kept_after.items())
+        if not (callable(method) or writes or holds_arrays(result, _is_object)):
+            _check_settings(nnx.merge(definition, nnx.from_flat_state(values)), built)
+        _keep(scope, {path: held[path] for path in paths.values()}, kept_after)
         return result
 
     return named(fn, type(model).__name__ if given else name_of(model))
@@ -167,35 +169,58 @@ def _check_drawn(scope: Scope, before: Mapping[tuple[Any, ...], Any], after: Map
                 scope.make_rng(tag)  # raises the error that says why there is no key
 
 
-def _settings(model: Any) -> dict[str, Any]:
-    """Return the attributes of an object and its parts that are plain values, such as the mode, by path."""
+def _settings(model: Any) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Yield each part of an object, with its path and its attributes that are plain values, such as the mode."""
     from flax import nnx
 
-    found = {path: value for path, value in nnx.iter_graph(model) if isinstance(value, bool | float | int | str | None)}
-    return {"/".join(map(str, path)): value for path, value in found.items()}
+    for path, part in nnx.iter_graph(model):
+        if isinstance(part, nnx.Pytree):
+            plain = {name: value for name, value in vars(part).items() if _is_plain(value)}
+            yield "".join(f"{name}/" for name in path), part, plain
 
 
-def _check_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, bool | float | int | str | None)
+
+
+def _differ(old: Any, new: Any) -> bool:
+    """Whether a plain value was replaced by another. A nan is not equal to itself, but is the same object."""
+    return new is not old and _is_plain(new) and bool(new != old)
+
+
+def _is_object(value: Any) -> bool:
+    from flax import nnx
+
+    return isinstance(value, nnx.Pytree | nnx.Variable)
+
+
+def _check_settings(before: Any, after: Any) -> None:
     """Raise an error if a call changed an attribute that is not a variable: the next call makes the object anew."""
-    for path, value in before.items():
-        if after.get(path, value) != value:
-            raise LiftArgumentError(
-                f"from_nnx, {path}",
-                f"the call set it to {shown(after[path])}, which is lost after the call.",
-                "Set it in the function that makes the object, `model.eval(); return model`. What calls are to change "
-                "must be an `nnx.Variable`.",
-            )
+    now = {path: plain for path, _, plain in _settings(after)}
+    for path, _, plain in _settings(before):
+        for name, old in plain.items():
+            new = now.get(path, plain).get(name, old)
+            if _differ(old, new):
+                raise LiftArgumentError(
+                    f"from_nnx, {path}{name}",
+                    f"the call set it to {shown(new)}, which is lost after the call.",
+                    "Set it in the function that makes the object, `model.eval(); return model`. What calls are to "
+                    "change must be an `nnx.Variable`.",
+                )
 
 
-def _check_copy(copied: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _check_copy(copied: Sequence[tuple[str, Any, Mapping[str, Any]]]) -> None:
     """Raise an error if an attribute of the object is not as it was copied."""
-    for path, value in copied.items():
-        if now.get(path, value) != value:
-            raise LiftArgumentError(
-                f"from_nnx, {path}",
-                f"it was {shown(value)} when `from_nnx` copied the object, and is {shown(now[path])} now.",
-                "Call `from_nnx(model)` again. For a function of each mode, pass copies: `from_nnx(nnx.clone(model))`.",
-            )
+    for path, part, plain in copied:
+        now = vars(part)
+        for name, old in plain.items():
+            if _differ(old, new := now.get(name, old)):
+                raise LiftArgumentError(
+                    f"from_nnx, {path}{name}",
+                    f"it was {shown(old)} when `from_nnx` copied the object, and is {shown(new)} now.",
+                    "Call `from_nnx(model)` again. For a function of each mode, pass copies: "
+                    "`from_nnx(nnx.clone(model))`.",
+                )
 
 
 def _keep(scope: Scope, held: Mapping[Path, Any], after: Mapping[Path, Any]) -> None:

@@ -13,11 +13,12 @@ import linen_like as nn
 from liftcore import Scope, unbox
 from liftcore.errors import name_of, shown
 from liftcore.filters import leaves_of
+from liftcore.leaves import holds_arrays
 from liftcore.owners import Style, check_made, check_maker
 
 from ..errors import StructureError
 from ..graph.definition import Definition, ObjectDef, StaticDef, parts_of, path_text, static_value
-from ..graph.walk import Builder
+from ..graph.walk import Builder, is_object
 from ..rnglib.streams import Rngs
 from ..transforms.uniform import eval_shape
 from ..variablelib.kinds import Perturbation
@@ -148,10 +149,10 @@ def run(
         fn: called as `fn(object, *args, **kwargs)`.
         args: the arguments.
         kwargs: the keyword arguments.
-        temporary: whether attributes that are not variables may change, since the caller knows that this is lost.
+        temporary: whether it may only change attributes that are not variables: the caller knows that this is lost.
 
     Raises:
-        StructureError: if such an attribute changes otherwise.
+        StructureError: if it does nothing but change such an attribute, unless it is `temporary`.
     """
     given = dict(_values(scope, plan))
     values = given | drawn(scope, dict(plan.random))
@@ -162,13 +163,14 @@ def run(
         given[place] = variable.get_raw_value()
     with initializing(scope.is_initializing()), nn.no_parent():  # modules created here belong to the object
         result = fn(made, *args, **kwargs)
-    after = Placed(made)
-    if not temporary:
-        _check_settings(scope, plan.definition, after.definition)
+    after, writes = Placed(made), False
     for place, holder in after.found.items():
         value = holder.get_raw_value() if isinstance(holder, Variable) else holder
         if place not in given or value is not given[place]:
             _write(scope, plan, place, holder, value)
+            writes = True
+    if not (temporary or writes or holds_arrays(result, is_object)):
+        _check_settings(scope, plan.definition, after.definition)
     return result
 
 
@@ -266,7 +268,7 @@ class Adopted:
 
         Raises:
             ModifyScopeVariableError: if it changes a variable in an immutable collection.
-            StructureError: if it changes an attribute that is not a variable.
+            StructureError: if it does nothing but change an attribute that is not a variable, such as `eval`.
         """
         return run(self.scope, self.plan, _called, (Steps(), *args), kwargs)
 
@@ -333,7 +335,8 @@ def adopt(
     to find the structure.
 
     RNG streams of the object draw their keys from the streams of the scope, new ones in each call. New variables are
-    kept after a call. Other attributes are not, so a call that changes one is an error: set the mode in `make`.
+    kept after a call. Other attributes are not, so a call that does nothing but change one, such as `adopted.eval()`,
+    is an error: set the mode in `make`.
 
     Example:
         >>> import jax, liftcore, linen_like as nn, nnx_like as nnx

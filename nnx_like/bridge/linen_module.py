@@ -86,7 +86,8 @@ class ToLinen(nn.Module):
             **kwargs: the arguments by name.
 
         Raises:
-            StructureError: if the object's own method changes an attribute that is not a variable, such as the mode.
+            StructureError: if the object's own method does nothing but change an attribute that is not a variable, such
+                as the mode.
         """
         adopted = self._adopted()
         if callable(nnx_method) and not isinstance(nnx_method, Steps):

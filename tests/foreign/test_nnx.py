@@ -185,14 +185,52 @@ def test_the_mode_is_set_where_the_object_is_made() -> None:
 
 
 def test_a_mode_that_would_be_lost_is_an_error() -> None:
-    with pytest.raises(errors.LiftArgumentError, match="first/deterministic: the call set it to True"):
+    with pytest.raises(errors.LiftArgumentError, match="attention/deterministic: the call set it to True"):
         liftcore.init(from_nnx(lambda rngs: Block(rngs), method="eval"))(RNGS)
     block = Block(nnx.Rngs(0))
     fn, other = from_nnx(block), from_nnx(nnx.clone(block))
     block.eval()
-    with pytest.raises(errors.LiftArgumentError, match=r"first/deterministic: it was False when .* and is True now"):
+    with pytest.raises(errors.LiftArgumentError, match=r"attention/deterministic: it was None when .* and is True now"):
         liftcore.init(fn)(RNGS, X)
     assert liftcore.init(other)(RNGS, X)[0].shape == X.shape
+
+
+class Switched(nnx.Module):
+    def __init__(self, rngs: Any) -> None:
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.calls, self.scale, self.count = 0, float("nan"), nnx.Variable(jnp.array(0))
+
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        (self.train if train else self.eval)()
+        self.calls += 1
+        return self.dropout(x)
+
+    def counted(self) -> None:
+        self.eval()
+        self.count[...] += 1
+
+    def itself(self) -> dict[Any, Any]:
+        self.eval()
+        return {"self": self, 1: "keys that cannot be sorted"}
+
+    def nothing(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("model", [Switched(nnx.Rngs(0)), lambda rngs: Switched(rngs)])
+def test_a_call_that_computes_may_change_attributes(model: Any) -> None:
+    fn = from_nnx(model)
+    y, variables = liftcore.init(fn)(RNGS, X)
+    assert_same(y, X)
+    assert_same(liftcore.apply(fn)(variables, X), X)
+    assert not (liftcore.apply(fn)(variables, X, train=True, rngs=RNGS) == X).all()
+    assert_same(jax.jit(liftcore.apply(fn))(variables, X), X)
+    liftcore.apply(from_nnx(model, method="itself"))(variables)
+    _, changed = liftcore.apply(from_nnx(model, method="counted"), mutable="Variable")(variables)
+    assert changed["Variable"]["count"] == 1
+    assert liftcore.apply(from_nnx(model, method="nothing"))(variables) is None  # nan is not equal to itself
+    with pytest.raises(errors.LiftArgumentError, match="dropout/deterministic: the call set it to True"):
+        liftcore.apply(from_nnx(model, method="eval"))(variables)
 
 
 def test_a_stream_has_the_name_of_its_tag_and_a_plain_variable_a_collection() -> None:

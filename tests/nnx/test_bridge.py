@@ -776,8 +776,21 @@ class Modes(nnx.Module):
         self.found = 3  # the constructor does not make it, so each call makes it again
         return self.found
 
+    def switched(self, x: Any, train: bool = False) -> Any:
+        (self.train if train else self.eval)()
+        self.calls += 1
+        return self.dropout(x)
 
-def test_a_write_to_an_attribute_that_is_no_variable_is_an_error() -> None:
+    def recorded(self, train: bool = False) -> None:
+        (self.train if train else self.eval)()
+        self.last[...] += 1
+
+    def itself(self) -> dict[Any, Any]:
+        self.eval()
+        return {"self": self, 1: "keys that cannot be sorted"}
+
+
+def test_a_call_that_only_changes_an_attribute_that_is_no_variable_is_an_error() -> None:
     def adopted(scope: liftcore.Scope) -> Any:
         return bridge.adopt(scope.push("modes"), lambda rngs: Modes(rngs=rngs))
 
@@ -794,6 +807,28 @@ def test_a_write_to_an_attribute_that_is_no_variable_is_an_error() -> None:
     with pytest.raises(StructureError, match="deterministic"):
         bridge.to_linen(Modes).init(KEY, nnx_method="eval")
     assert liftcore.init(lambda scope: adopted(scope).memoized())(KEY)[0] == 3
+
+
+def test_a_call_that_computes_may_change_attributes() -> None:
+    def adopted(scope: liftcore.Scope, x: Any, train: bool = False) -> Any:
+        modes = bridge.adopt(scope, lambda rngs: Modes(rngs=rngs))
+        modes.itself()
+        return modes.switched(x, train=train)
+
+    in_scope = bridge.object_in_scope(lambda rngs: Modes(rngs=rngs)).switched
+    for fn in (adopted, in_scope):
+        silent, variables = liftcore.init(fn)(KEY, X)
+        assert (silent == X).all()
+        assert (liftcore.apply(fn)(variables, X) == X).all()
+        assert not (liftcore.apply(fn)(variables, X, train=True, rngs=KEY) == X).all()
+        assert (jax.jit(liftcore.apply(fn))(variables, X) == X).all()
+    linen = bridge.to_linen(Modes)
+    silent, variables = linen.init_with_output(KEY, X, nnx_method="switched")
+    assert (silent == X).all()
+    assert not (linen.apply(variables, X, train=True, nnx_method="switched", rngs={"default": KEY}) == X).all()
+    recorded = bridge.object_in_scope(lambda rngs: Modes(rngs=rngs)).recorded
+    _, changed = liftcore.apply(recorded, mutable="Variable")(variables)
+    assert changed["Variable"]["last"] == 1
 
 
 def test_a_function_of_an_adopted_object_may_switch_its_mode_for_one_call() -> None:
