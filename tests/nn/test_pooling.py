@@ -38,7 +38,10 @@ def test_batch_may_be_of_any_shape(batch: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((2, 2, 2),), "expected inputs of 3 spatial dimensions, as `window_shape` has, and one of features, given (2, 6, 3)"),
+        (
+            ((2, 2, 2),),
+            "expected inputs of 3 spatial dimensions, as `window_shape` has, and one of features, given (2, 6, 3)",
+        ),
         (
             ((2,), (1, 1)),
             "expected a stride for each spatial dimension as `strides`, given (1, 1). Pass `strides=(2,)`",
