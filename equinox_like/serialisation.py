@@ -109,7 +109,8 @@ def _loaded(path: Any, target: Any) -> Any:
         if error.option is None:
             raise
         fix = f"For these options, use `liftcore.checkpoints.load_file(path, like, …)` instead. {error.fix}"
-        raise _reworded(error, error.where, fix) from error.__cause__
+        error.reword(fix=fix)
+        raise
 
 
 def _of_shapes(answer: Any) -> Any:
@@ -137,13 +138,6 @@ def _with_suffix(path: Any) -> Any:
 def _opened(path: Any) -> Any:
     # Of what is not a regular file, such as a pipe, `load_file` says so.
     return open(path, "rb") if isinstance(path, Path) and path.is_file() else contextlib.nullcontext(path)
-
-
-def _reworded(error: SerializationError, where: str, fix: str) -> SerializationError:
-    """Change the place and the fix of an error, which keeps its facts."""
-    error.where, error.fix = where, fix
-    error.args = (where, error.what, fix)
-    return error
 
 
 def _check_spec(where: str, spec: Any) -> None:
@@ -242,7 +236,8 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
     try:
         made = match_state(target, to_state_dict(structure.unflatten(stored)), where=where)
     except SerializationError as error:  # its fix names options of other functions
-        raise _reworded(error, where, _FIX) from error.__cause__
+        error.reword(where=where, fix=_FIX)
+        raise
     file.seek(end)
     return made
 

@@ -180,10 +180,10 @@ def instead_of_option(name: str, names: Sequence[str], layer: str = "Dense") -> 
     Returns:
         The sentence; empty if no option is similar.
     """
-    if name in _NO_OPTIONS and {"features", "out_features"} & {*names}:
-        return _NO_OPTIONS[name].format(layer)
-    known = [one for one in _OPTIONS.get(name, ()) if one in names]
-    return next((f"Write `{one}=…`." for one in known or difflib.get_close_matches(name, names, 1)), "")
+    known = [one for one in _OPTIONS.get(name, ()) if one in names] or difflib.get_close_matches(name, names, 1)
+    if known:
+        return f"Write `{known[0]}=…`."
+    return _NO_OPTIONS.get(name, "").format(layer) if {"features", "out_features"} & {*names} else ""
 
 
 _SAVING = "of `liftcore.checkpoints`"

@@ -14,15 +14,14 @@
     ├── edits:     CursorFindError
     └── bytes:     SerializationError, CheckpointInUseError
 
-    NotSharedWarning: compiled functions are not kept
-
-Names that `flax.errors` has too mean the same there.
+Names that `flax.errors` has too mean the same there. `NotSharedWarning` says that compiled functions are not kept.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 import string
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,6 +58,9 @@ def shown(value: Any) -> str:
     if callable(value) and hasattr(value, "__qualname__"):
         return f"the function {value.__qualname__.rpartition('<locals>.')[2]}"
     text = repr(value)
+    if type(value) in (tuple, list) and any(type(one) in (tuple, list) or hasattr(one, "dtype") for one in value):
+        items = ", ".join(map(shown, value))
+        text = f"[{items}]" if type(value) is list else f"({items}{',' if len(value) == 1 else ''})"
     longest = 80 if isinstance(value, tuple | list) else 40
     return text if len(text) <= longest and "\n" not in text else f"a {type(value).__name__}"
 
@@ -148,13 +150,11 @@ def refused(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.
         args: the positional arguments.
         kwargs: the keyword arguments.
     """
+    signature = None
     try:  # not of what it wraps: a decorator may supply arguments of its function
         signature = inspect.signature(fn, follow_wrapped=False)
-    except (TypeError, ValueError):
-        return None
-    try:
         signature.bind(*args, **kwargs)
-    except TypeError:
+    except (TypeError, ValueError):
         return signature
     return None
 
@@ -167,9 +167,8 @@ def raise_interrupt(error: BaseException) -> None:
     Args:
         error: the error that was raised.
     """
-    cause = error.__cause__
-    if isinstance(error, ValueError) and cause is not None and not isinstance(cause, Exception):
-        raise cause from None
+    if isinstance(error, ValueError) and not isinstance(error.__cause__, Exception | None):
+        raise error.__cause__ from None
 
 
 class Words(NamedTuple):
@@ -325,20 +324,31 @@ class LiftError(Exception):
     def __init__(self, where: str, what: str | Expected, fix: str, **facts: Any) -> None:
         facts = {name: fact for name, fact in facts.items() if fact is not None}
         facts |= what._asdict() if isinstance(what, Expected) else {}
-        if "available" in facts:
-            facts["available"] = (*map(str, facts["available"]),)
+        facts |= {"available": (*map(str, facts["available"]),)} if "available" in facts else {}
         assert facts.keys() <= LiftError.__annotations__.keys(), "an error has no other facts"
         vars(self).update({name: detached(fact, shown) for name, fact in facts.items()})
         self.variable = self.variable and words().path(self.variable)
         lift = where.rpartition(" in ")[2].partition("(")[0]
         self.option = self.option and (words().option(lift, self.option) or None)
         if isinstance(what, Expected):
-            named = f" as `{self.option}`" if self.option and facts["option"] not in where else ""
+            said = re.findall(r'"[^"]*"|/\S*|\w+', where)  # a text or a path is one word
+            named = f" as `{self.option}`" if self.option and facts["option"] not in said else ""
             what = f"expected {what.expected}{named}, given {shown(what.given)}."
         self.where, self.what, self.fix = where, what, fix
         for reword in _rewording:
             reword(self)
         super().__init__(self.where, self.what, self.fix)
+
+    def reword(self, where: str | None = None, what: str | None = None, fix: str | None = None) -> None:
+        """Change parts of the text; the facts stay.
+
+        Args:
+            where: the new place, if it changes.
+            what: the new sentence about what is wrong, if it changes.
+            fix: the new fix, if it changes.
+        """
+        self.where, self.what, self.fix = where or self.where, what or self.what, fix or self.fix
+        self.args = self.where, self.what, self.fix
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} {self.fix}"
@@ -490,8 +500,6 @@ def check_function(where: str, given: Any) -> None:
 def check_keywords(cls: Any, given: Iterable[str]) -> None:
     """Check that the constructor of a class has parameters for keyword arguments, and suggest the closest one.
 
-    Python raises the same error, but suggests no name before 3.13.
-
     Example:
         >>> class Layer:
         ...     def __init__(self, size, use_bias=True): ...
@@ -516,14 +524,13 @@ def check_keywords(cls: Any, given: Iterable[str]) -> None:
             what = f"{cls.__name__}.__init__() got an unexpected keyword argument {name!r} {available}."
             from .elsewhere import instead_of_option  # imported here: needed only for an error message
 
-            fix = instead_of_option(name, names, cls.__name__)
-            raise TypeError(f"{what} {fix}".rstrip())
+            raise TypeError(f"{what} {instead_of_option(name, names, cls.__name__)}".rstrip())
 
 
 def common_size(
     where: str, axes: Iterable[tuple[str, Sequence[int], int]], given: int | None = None, fix: str = "", **facts: Any
 ) -> int | None:
-    """Return the size that the mapped axes of several arrays share.
+    """Return the size that the mapped axes of several arrays share; None without an array and a given size.
 
     Example:
         >>> common_size("my_lift", [("x", (2, 3), 0), ("y", (4, 2), -1)])
@@ -535,9 +542,6 @@ def common_size(
         given: the size that the caller gave, if any.
         fix: the fix of the error, if it is not the one for the arguments of a call.
         **facts: attributes of the error.
-
-    Returns:
-        The size, or None if there is neither an array nor a given size.
 
     Raises:
         AxisSizeError: if an array lacks its axis, or the sizes disagree.
@@ -558,14 +562,12 @@ def common_size(
 def boundary(fn: _F) -> _F:
     """Decorate a function that users call, and that calls functions of theirs: its errors show the users' lines only.
 
-    Where a `try` is in place already, write `hide_frames` in it instead, which saves a call.
-
     Example:
         >>> boundary(lambda fn, x: fn(fn(x)))(lambda x: x + 1, 40)
         42
 
     Args:
-        fn: the function.
+        fn: the function. Where it has a `try` already, write `hide_frames` there instead, which saves a call.
     """
 
     @functools.wraps(fn)
@@ -583,10 +585,8 @@ def hide_frames(error: BaseException) -> None:
     """Remove the frames of this library and of JAX from the traceback of an error that is about to leave the library.
 
     Write `except Exception as error: hide_frames(error); raise`. A bare `raise` takes the traceback that the error has
-    by then, so the frame that it is in is hidden too.
-
-    If the error was raised by the library, and is not one that says what to do, the last frame of the library stays.
-    The option of JAX shows everything: `jax.config.update("jax_traceback_filtering", "off")`.
+    by then, so the frame that it is in is hidden too. If the library raised the error, and it is not one that says what
+    to do, the last frame of the library stays. `jax.config.update("jax_traceback_filtering", "off")` shows everything.
 
     Args:
         error: the error; its causes are treated alike.

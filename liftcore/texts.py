@@ -67,7 +67,8 @@ class ArrayType(NamedTuple):
 
     def __str__(self) -> str:
         pairs = zip(self.shape, self.spec, strict=True)
-        return f"{self.dtype}[{','.join(str(size) if axes is None else f'{size}@{axes}' for size, axes in pairs)}]"
+        dtype = "float0" if self.dtype == jax.dtypes.float0 else self.dtype
+        return f"{dtype}[{','.join(str(size) if axes is None else f'{size}@{axes}' for size, axes in pairs)}]"
 
 
 def type_text(value: Any) -> str:

@@ -26,7 +26,6 @@ from liftcore.typing import Array, ArrayLike, Dtype, Key
 
 from .dense import DenseGeneral, default_kernel_init
 from .initializers import Initializer, zeros_init
-from .lifecycle.advice import change_error
 from .lifecycle.calling import compact
 from .lifecycle.fields import options
 from .module import Module, merge_param
@@ -308,7 +307,7 @@ def _called(where: str, fn: Callable[..., Array], *args: Any, **given: Any) -> A
     try:
         return fn(*args, **given)
     except LiftArgumentError as error:
-        change_error(error, where=f"{error.where} of {where}")
+        error.reword(where=f"{error.where} of {where}")
         raise
 
 

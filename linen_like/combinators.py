@@ -86,7 +86,8 @@ def _call(layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return layer(*args, **kwargs)
     except LiftArgumentError as error:
         flag = error.option
-        if flag in _FLAGS and isinstance(layer, Module) and error.where == f'"{flag}" of {place(layer)}':
+        is_missing = flag in _FLAGS and getattr(layer, flag, None) is None
+        if is_missing and isinstance(layer, Module) and error.where == f'"{flag}" of {place(layer)}':
             made = f"`{type(layer).__name__}({flag}=not train)`"
             add_to_fix(error, f" A `Sequential` passes no flags: make its layers in a method that has one, {made}.")
         raise

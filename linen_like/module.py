@@ -572,11 +572,10 @@ def _no_attribute(module: Module, name: str) -> ModuleAttributeError:
     shown = sorted(key for key in known if not key.startswith("_"))
     from liftcore.elsewhere import METHODS  # imported here: needed only for an error message
 
-    if name in METHODS:
-        fix = METHODS[name]
-    elif module.scope is None:
+    if module.scope is None:
         fix = "If `setup` sets it, use it within `init` or `apply`, or on `module.bind(variables)`."
+        fix = f"{METHODS[name]} {fix}" if name in METHODS else fix
     else:
-        fix = f"Set it in `setup`: `self.{name} = …`."
+        fix = METHODS.get(name, f"Set it in `setup`: `self.{name} = …`.")
     what = f"it does not exist (available: {', '.join(shown)})."
     return ModuleAttributeError(where, what, fix, available=tuple(shown))

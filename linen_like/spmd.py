@@ -42,7 +42,6 @@ from liftcore.meta import (
 from liftcore.struct import field
 from liftcore.typing import PyTree
 
-from .lifecycle.advice import change_error
 from .lifecycle.binding import place
 from .lifecycle.context import context
 from .lifting import Methods, lift_with
@@ -195,7 +194,7 @@ def with_logical_constraint(
         try:
             return constrain(part, PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in axes)), mesh)
         except LiftArgumentError as error:
-            change_error(error, where=_where(names))
+            error.reword(where=_where(names))
             raise
 
     return jax.tree.map(lie, logical_axis_resources, x, is_leaf=_is_names)

@@ -37,8 +37,8 @@ def each_holding(name: str, fn: Callable[[dict[str, Any]], Any]) -> Callable[[An
     def transform(state: Any) -> Any:
         changed, count = _changed(state, name, fn)
         if not count:
-            top = sorted(map(str, state)) if isinstance(state, Mapping) else "no dict"
-            what = f"no dict in the state has this name (at the top: {top})."
+            top = sorted(map(str, state)) if isinstance(state, Mapping) else None
+            what = f"no dict in the state has this name (at the top: {'no dict' if top is None else top})."
             raise LiftArgumentError(f'each_holding("{name}")', what, "Give a name that was saved.", available=top)
         return changed
 

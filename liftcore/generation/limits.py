@@ -49,7 +49,7 @@ def check_top_p(where: str, given: Any) -> None:
     Raises:
         LiftArgumentError: if one is not.
     """
-    _check_known(where, "top_p", given, lambda one: (one > 0) & (one <= 1), "more than 0, and at most 1", "0.9")
+    _check_known(where, "top_p", given, lambda one: (one > 0) & (one <= 1), "a number above 0 and at most 1", "0.9")
 
 
 def check_values(where: str, name: str, given: Any, is_right: Any, expected: str, example: str) -> None:

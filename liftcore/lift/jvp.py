@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -85,21 +85,23 @@ def jvp(
 
     @named_like(fn)
     def call(
-        scopes: Any, primals: Sequence[Any], tangents: Sequence[Any], variable_tangents: PyTree = None, *others: Any
+        scopes: Any, primals: Iterable[Any], tangents: Iterable[Any], variable_tangents: PyTree = None, *others: Any
     ) -> Any:
-        for one in (primals, tangents, f"{3 + len(others)} arguments" if others else ()):
-            if not isinstance(one, tuple | list):
-                raise LiftArgumentError(
-                    f"jvp({name_of(fn)})",
-                    Expected("a tuple of primals and a tuple of tangents", given=one),
-                    f"Call it as `lifted({words().first}(x,), (x_tangent,), variable_tangents)`.",
-                )
+        where, expected = f"jvp({name_of(fn)})", "a tuple of primals and a tuple of tangents"
+        fix = f"Call it as `lifted({words().first}(x,), (x_tangent,), variable_tangents)`."
+        for one in (primals, tangents):
+            if not isinstance(one, tuple | list | Iterator):
+                raise LiftArgumentError(where, Expected(expected, given=one), fix)
+        if others:
+            given = f"{3 + len(others)} arguments"
+            raise LiftArgumentError(where, f"expected {expected}, given {given}.", fix, expected=expected, given=given)
+        primals, tangents = tuple(primals), tuple(tangents)
         # JAX asks for equal structures, also of what holds no arrays.
         alike = [
             one if along is None and not jax.tree.leaves(one) else along
             for one, along in zip(primals, tangents, strict=False)
         ]
-        return lifted(scopes, tuple(primals), (*alike, *tangents[len(alike) :]), variable_tangents)
+        return lifted(scopes, primals, (*alike, *tangents[len(alike) :]), variable_tangents)
 
     return call
 

@@ -230,7 +230,7 @@ def _to_pads(where: str, padding: PaddingLike, spatial: int, words: Sequence[str
     raise LiftArgumentError(
         where,
         Expected(
-            f"{', '.join(words)}, or an int or an int or pair for each of {spatial} spatial dimensions",
+            f"{', '.join(words)}, an int, or a list with an int or a pair for each of {spatial} spatial dimensions",
             given=padding,
         ),
         f'Pass `padding="SAME"` or `padding={[(1, 1)] * spatial}`.',

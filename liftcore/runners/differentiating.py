@@ -285,10 +285,11 @@ def check_tangents(where: str, given: Sequence[PyTree], like: Sequence[PyTree]) 
         found = [jax.typeof(leaf) for leaf in jax.tree.leaves(tangent)]
         if one == other and [(a.shape, a.dtype) for a in found] != [(a.shape, a.dtype) for a in wanted]:
             name = path_text(place[1])
+            fixed = all(aval.dtype == jax.dtypes.float0 for aval in wanted)
             raise LiftArgumentError(
                 f"the tangent of {words().variable(name)} in {where}",
                 f"it is {_types(found)}, but a tangent of this variable is {_types(wanted)}.",
-                "Give it the shape and dtype of the variable.",
+                "Leave it out." if fixed else "Give it the shape and dtype of the variable.",
                 variable=name,
             )
 

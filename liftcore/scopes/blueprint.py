@@ -234,8 +234,8 @@ def _collection(collection: str | Callable[[Any], str], leaf: Any) -> str:
     name = collection if isinstance(collection, str) else collection(leaf)
     if not isinstance(name, str):
         raise LiftArgumentError(
-            "Blueprint.of",
-            Expected(f"the name of a collection for {shown(leaf)}", given=name),
+            f"Blueprint.of, {shown(leaf)}",
+            Expected("the name of a collection", given=name),
             'Write `collection="params"`, or a function that returns a name for each array.',
             option="collection",
         )

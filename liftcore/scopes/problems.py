@@ -288,8 +288,10 @@ def immutable(scope: Scope, collection: str, name: str) -> LiftError:
     meant = closest(collection, known)
     if collection not in known and (module_in or meant):
         what = f'there is no collection "{collection}" (given: {list(known)}), and none can be made here.'
-        fix, facts = f'Write `"{meant}"` in its place.', {"available": (*known,)}
+        facts["available"] = known
+        fix = f'Write `"{meant}"` in its place; or, for a new collection, `mutable={_mutable_too(scope, collection)}`.'
         if module_in:
+            del facts["option"]
             fix = f'The name of a collection comes first: write `{{"{module_in}": {{"{collection}": …}}}}`.'
     return errors.ModifyScopeVariableError(
         f'"{collection}/{name}" at {scope.path_text}', what, fix, **_variable(scope, collection, name), **facts

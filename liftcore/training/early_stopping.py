@@ -15,6 +15,8 @@ from ..typing import PyTree
 
 __all__ = ["EarlyStopping"]
 
+_WORST = float("inf")  # the default of `best_metric`: equal to `math.inf`, but another object
+
 
 class EarlyStopping(PyTreeNode):
     """A rule to stop after more than `patience` updates in a row without an improvement. The object is immutable.
@@ -62,7 +64,7 @@ class EarlyStopping(PyTreeNode):
 
     min_delta: float = 0
     patience: int = 0
-    best_metric: Any = math.inf
+    best_metric: Any = _WORST
     patience_count: int = 0
     should_stop: bool = False
     has_improved: bool = False
@@ -71,8 +73,14 @@ class EarlyStopping(PyTreeNode):
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
-            raise LiftArgumentError("EarlyStopping", f"`mode` is {self.mode!r}.", 'Give "min" or "max".')
-        if self.mode == "max" and self.best_metric is math.inf:  # the default; JAX may put anything else in its place
+            raise LiftArgumentError(
+                "EarlyStopping",
+                Expected('"min" or "max"', given=self.mode),
+                'Give "min" or "max".',
+                option="mode",
+                available=("min", "max"),
+            )
+        if self.mode == "max" and self.best_metric is _WORST:  # the default; JAX may put anything else in its place
             object.__setattr__(self, "best_metric", -math.inf)
 
     def reset(self) -> Self:

@@ -464,8 +464,7 @@ def _ask_for_keys(error: InvalidRngError) -> None:
     """Ask for keys in the state: with the same key in each call, all steps would draw the same."""
     if error.option == "rngs" and error.stream is not None:
         keys = f'`TrainState.create(…, rngs={{"{error.stream}": jax.random.key(0)}})`'
-        error.fix = f"Give the state its keys, {keys}: each step folds its number into them."
-        error.args = (error.where, error.what, error.fix)
+        error.reword(fix=f"Give the state its keys, {keys}: each step folds its number into them.")
 
 
 def _loss_and_state(where: str, found: Any, has_aux: bool) -> tuple[Any, Any, Any]:

@@ -11,7 +11,7 @@ from liftcore.errors import LiftArgumentError, LiftError, Words, shown, wording
 
 from .context import context
 
-__all__ = ["add_to_fix", "change_error", "check_arrays", "note_mistake"]
+__all__ = ["add_to_fix", "check_arrays", "note_mistake"]
 
 _AT_ONCE = (
     "associative_scan", "cond", "eval_shape", "fori_loop", "grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize",
@@ -111,15 +111,4 @@ def add_to_fix(error: LiftError, advice: str) -> None:
         advice: the sentence, which begins with a space; it may be empty.
     """
     if advice not in error.fix:
-        change_error(error, fix=error.fix + advice)
-
-
-def change_error(error: LiftError, **parts: str) -> None:
-    """Change the `where` or the `fix` of an error, which keeps its facts.
-
-    Args:
-        error: the error.
-        **parts: the new texts.
-    """
-    vars(error).update(parts)
-    error.args = (error.where, error.what, error.fix)
+        error.reword(fix=error.fix + advice)

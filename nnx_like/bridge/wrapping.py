@@ -420,8 +420,8 @@ def _asking_for_streams() -> Iterator[None]:
     try:
         yield
     except _MISSING as error:
-        error.fix = "Give the object streams, `ToNNX(module, rngs=nnx.Rngs(0))`, or pass the call `rngs=nnx.Rngs(0)`."
-        error.args = (error.where, error.what, error.fix)
+        fix = "Give the object streams, `ToNNX(module, rngs=nnx.Rngs(0))`, or pass the call `rngs=nnx.Rngs(0)`."
+        error.reword(fix=fix)
         raise
 
 

@@ -258,7 +258,7 @@ def _plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     if has_aux:
         if not isinstance(result, tuple | list) or len(result) != 2:
             fix = "Write `return result, aux`."
-            raise LiftArgumentError(where, Expected("a pair for `has_aux`", result), fix, option="has_aux")
+            raise LiftArgumentError(where, Expected("the function to return a pair", result), fix)
         result, aux = result
     objects = [type(leaf).__name__ for leaf in jax.tree.leaves(result, is_leaf=is_object) if is_object(leaf)]
     if objects:

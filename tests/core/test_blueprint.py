@@ -263,7 +263,7 @@ def test_two_arrays_at_one_path_are_an_error() -> None:
 
 def test_a_collection_that_is_no_text_is_an_error() -> None:
     with pytest.raises(
-        LiftArgumentError, match=r"name of a collection for a float32\[2\] array as `collection`, given None"
+        LiftArgumentError, match=r"a float32\[2\] array: expected the name of a collection as `collection`, given None"
     ):
         Blueprint.of(jnp.ones(2), lambda leaf: None)  # type: ignore[arg-type, return-value]
 

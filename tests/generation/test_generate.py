@@ -346,7 +346,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"temperature": 1.0}, "there is no key to draw tokens with. Pass `key=jax.random.key(0)`"),
     ({"top_k": 0, "key": KEY}, "as `top_k`, given 0"),
     ({"top_k": 3}, "but no token is drawn: the most probable one is selected"),
-    ({"top_p": 0.0, "key": KEY}, "expected more than 0, and at most 1 as `top_p`, given 0.0"),
+    ({"top_p": 0.0, "key": KEY}, "expected a number above 0 and at most 1 as `top_p`, given 0.0"),
     ({"top_p": 1.5, "key": KEY}, "as `top_p`, given 1.5"),
     ({"key": 3}, "expected a key or one for each of 2 examples as `key`, given 3"),
     ({"key": jax.random.split(KEY, 3)}, "`jax.random.split(key, 2)`"),

@@ -104,7 +104,7 @@ def test_logits_of_many_positions_are_refused() -> None:
     ("options", "message"),
     [
         ({"top_k": 0}, "expected 1 or more as `top_k`, given 0"),
-        ({"top_p": np.array([0.5, 0.0, 1.0, 1.0])}, "expected more than 0, and at most 1 as `top_p`, given 0.0"),
+        ({"top_p": np.array([0.5, 0.0, 1.0, 1.0])}, "expected a number above 0 and at most 1 as `top_p`, given 0.0"),
         ({"top_p": 1.5}, "as `top_p`, given 1.5"),
         ({"top_p": "most"}, "as `top_p`, given 'most'"),
         ({"top_k": np.ones(3, int)}, r"expected one number or an array of shape \(4,\) as `top_k`, given a int64\[3\]"),

@@ -111,7 +111,7 @@ ENTRIES: Table = {
     "a list of keys": (
         lambda: DROP.apply({}, X, rngs=[KEY]),  # type: ignore[arg-type]
         InvalidRngError,
-        'rngs["params"] | expected one PRNG key, given a list. | Pass a key, such as `rngs=',
+        'rngs["params"] | expected one PRNG key, given [a PRNG key]. | Pass a key, such as `rngs=',
     ),
     "apply without its variables": (
         lambda: nn.Dense(3).apply(None, X),  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ ENTRIES: Table = {
     "all that a mutable apply returned": (
         lambda: NORM.apply(NORM.apply(STATS, X, mutable=MUTABLE), X),
         ApplyScopeInvalidVariablesTypeError,
-        "variables | given a tuple. | Pass the variables that `init` returned",
+        "variables | given (a  | Pass the variables that `init` returned",
     ),
     "only what a mutable apply changed": (
         lambda: NORM.apply(NORM.apply(STATS, X, mutable=MUTABLE)[1], X, mutable=MUTABLE),

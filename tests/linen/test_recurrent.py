@@ -302,7 +302,13 @@ EACH = "one for each sequence of the batch, given"
 COUNT = "Count the steps of each sequence; time is axis 1 of the inputs, according to `time_major`."
 MISTAKES: list[tuple[Any, Any, dict[str, Any], type[LiftError], str]] = [
     (LAYER, SEQUENCES[0, 0], {}, LiftArgumentError, f"{SHAPE} (*batch, time, features), given (4,). {STEP}"),
-    (LAYER, [SEQUENCES], {}, LiftArgumentError, f"{SHAPE} (*batch, time, features), given a list. {STEP}"),
+    (
+        LAYER,
+        [SEQUENCES],
+        {},
+        LiftArgumentError,
+        f"{SHAPE} (*batch, time, features), given [a float32[2,3,4] array]. {STEP}",
+    ),
     (
         nn.RNN(nn.ConvLSTMCell(2, (2, 2)), time_major=True),
         SEQUENCES,

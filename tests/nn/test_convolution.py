@@ -188,7 +188,7 @@ def test_conv_local_refuses_what_does_not_fit(shape: Any, arguments: Any, messag
     ("shape", "arguments", "message"),
     [
         ((6,), {}, "expected inputs of shape (*batch, 1 spatial sizes, features), given (6,)"),
-        ((6, 4), {"padding": "CAUSAL"}, "expected SAME, VALID, CIRCULAR, or an int"),
+        ((6, 4), {"padding": "CAUSAL"}, "expected SAME, VALID, CIRCULAR, an int, or a list"),
         ((6, 4), {"padding": "REFLECT"}, "given 'REFLECT'. Pass `padding=\"SAME\"`"),
         ((6, 4), {"strides": (2, 2)}, "strides has 2 entries"),
         ((6, 4), {"kernel_dilation": 0}, "expected entries of 1 or more as `kernel_dilation`, given (0,)"),

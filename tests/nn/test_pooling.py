@@ -40,7 +40,7 @@ def test_batch_may_be_of_any_shape(batch: tuple[int, ...]) -> None:
     [
         (
             ((2, 2, 2),),
-            "inputs of 3 spatial dimensions, as `window_shape` has, and one of features, given (2, 6, 3)",
+            "expected inputs of 3 spatial dimensions, as `window_shape` has, and one of features, given (2, 6, 3)",
         ),
         (
             ((2,), (1, 1)),

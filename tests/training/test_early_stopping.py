@@ -98,8 +98,15 @@ def test_a_run_that_maximizes_is_saved_and_resumed() -> None:
 
 
 def test_a_mode_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(LiftArgumentError, match=r"^EarlyStopping: `mode` is 'lowest'\. Give \"min\" or \"max\"\.$"):
+    with pytest.raises(
+        LiftArgumentError,
+        match=r"^EarlyStopping: expected .min. or .max. as `mode`, given 'lowest'\. Give \"min\"",
+    ):
         EarlyStopping(mode="lowest")
+
+
+def test_an_infinite_metric_is_the_best_of_a_greatest_one() -> None:
+    assert EarlyStopping(mode="max").update(math.inf).best_metric == math.inf
 
 
 @pytest.mark.parametrize(("begun", "values"), [(None, 1), (1, None)])
