@@ -192,7 +192,7 @@ def scan(
     groups = Groups(where, "axis", in_axis_words)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     in_prefix, streams = _streams_apart(groups, groups.encode(in_axes))
-    out_prefix = groups.encode(_without(out_axes, given_back))
+    out_prefix = groups.encode(_without_carry(out_axes, given_back))
     check_axes(where, groups.specs, Carry)
     names = AxisNames(groups.specs, transform_metadata or {})
     places = _places(out_axes, given_back)
@@ -200,7 +200,7 @@ def scan(
     @named(f)
     def body(scope: liftcore.Scope, carry: Any, *xs: Any) -> Any:
         inside = Inside(scope, groups, names)
-        args = inside.decode(_with(xs, taken, carry))
+        args = inside.decode(_with_carry(xs, taken, carry))
         following, ys = _parted(where, call_user(where, f, *args), out_axes, given_back)
         encoded = () if taken is None else _carried(where, args[taken], carry, following)
         ys, home, change = inside.encode(ys, out_prefix, stays=lambda known, _: known == streams.name, name=places)
@@ -208,8 +208,8 @@ def scan(
         _check_no_new(where, groups, home)
         return encoded, (ys, home, change)
 
-    axes = (_whole(groups.plain(_without(in_axes, taken))), _whole(groups.plain(_without(out_axes, given_back))))
-    lifted = _lift(groups, *axes, options)(body)
+    slices, stacks = _without_carry(in_axes, taken), _without_carry(out_axes, given_back)
+    lifted = _lift(groups, _as_core_axes(groups.plain(slices)), _as_core_axes(groups.plain(stacks)), options)(body)
 
     @functools.wraps(f)
     @boundary
@@ -230,7 +230,7 @@ def scan(
         carry = outside.given(carry)
         if out_axes is Carry:
             return carry
-        return ys if given_back is None else _with(ys, given_back, carry)
+        return ys if given_back is None else _with_carry(ys, given_back, carry)
 
     return wrapped
 
@@ -261,7 +261,7 @@ def _lift(groups: Groups, in_axes: Any, out_axes: Any, options: dict[str, Any]) 
     return functools.partial(
         liftcore.scan,
         in_axes=in_axes,
-        out_axes=(out_axes, _whole(dict(groups.specs)), None),
+        out_axes=(out_axes, _as_core_axes(dict(groups.specs)), None),  # of the results, `home`, and `change`
         variable_axes={name: axis for name, axis in groups.specs.items() if type(axis) is int},
         variable_broadcast=[name for name, axis in groups.specs.items() if axis is None] or False,
         variable_carry=[name for name, axis in groups.specs.items() if axis is Carry] or False,
@@ -299,18 +299,18 @@ def _places(out_axes: Any, carry: int | None) -> Name:
     return tuple([f"result[{number}]" for number in range(len(out_axes)) if number != carry])
 
 
-def _without(axes: Any, place: int | None) -> Any:
+def _without_carry(axes: Any, place: int | None) -> Any:
     """Return the axes without the carry."""
     if axes is Carry:
         return ()
     return axes if place is None else tuple([axis for number, axis in enumerate(axes) if number != place])
 
 
-def _with(xs: tuple[Any, ...], place: int | None, carry: Any) -> tuple[Any, ...]:
+def _with_carry(xs: tuple[Any, ...], place: int | None, carry: Any) -> tuple[Any, ...]:
     return xs if place is None else (*xs[:place], carry, *xs[place:])
 
 
-def _whole(axes: Any) -> Any:
+def _as_core_axes(axes: Any) -> Any:
     """Convert axes for the core's scan: None becomes `broadcast`."""
     return jax.tree.map(
         lambda axis: liftcore.broadcast if axis is None or axis is Carry else axis,
