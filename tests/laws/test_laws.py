@@ -587,7 +587,7 @@ def test_law_7_an_immutable_collection_stays_so(name: str) -> None:
     with pytest.raises(ModifyScopeVariableError) as caught:
         liftcore.apply(row.lifted(body), mutable=["counter"])(variables, X)
     assert caught.value.where.startswith(f'"state/n" at /{SHOWN[name]}(')
-    assert 'mutable=["state"]' in caught.value.fix
+    assert 'mutable=["counter", "state"]' in caught.value.fix
 
 
 @LIFTS
