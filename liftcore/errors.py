@@ -39,7 +39,6 @@ def shown(value: Any) -> str:
     """Return a value as errors show it: briefly, and in JAX's terms.
 
     Example:
-        >>> import jax
         >>> shown(jax.numpy.ones((2, 3))), shown(jax.random.key(0)), shown(print), shown(int), shown(0.5)
         ('a float32[2,3] array', 'a PRNG key', 'the function print', 'the class int', '0.5')
 
@@ -58,11 +57,12 @@ def shown(value: Any) -> str:
     if callable(value) and hasattr(value, "__qualname__"):
         return f"the function {value.__qualname__.rpartition('<locals>.')[2]}"
     text = repr(value)
-    if type(value) in (tuple, list) and any(type(one) in (tuple, list) or hasattr(one, "dtype") for one in value):
+    nested = type(value) in (tuple, list) and "[...]" not in text and "(...)" not in text  # it does not hold itself
+    if nested and any(type(one) in (tuple, list) or hasattr(one, "dtype") for one in value):
         items = ", ".join(map(shown, value))
         text = f"[{items}]" if type(value) is list else f"({items}{',' if len(value) == 1 else ''})"
-    longest = 80 if isinstance(value, tuple | list) else 40
-    return text if len(text) <= longest and "\n" not in text else f"a {type(value).__name__}"
+    is_short = len(text) <= (80 if isinstance(value, tuple | list) else 40) and "\n" not in text
+    return text if is_short else f"a {type(value).__name__}"
 
 
 def name_of(fn: Any) -> str:

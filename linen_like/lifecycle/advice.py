@@ -47,7 +47,7 @@ def check_arrays(
     Raises:
         LiftArgumentError: if a string, a dict, a set or None was given in place of an array.
     """
-    is_told = isinstance(error, LiftError) and error.given == "None" and "array" in str(error.expected)
+    is_told = isinstance(error, LiftError) and error.given == "None" and not str(error.expected).startswith("inputs")
     if is_told or (fun.__module__ or "").partition(".")[0] != __name__.partition(".")[0]:
         return
     parameters = list(inspect.signature(fun).parameters.values())[1:]

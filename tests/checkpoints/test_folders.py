@@ -128,7 +128,7 @@ def test_other_files_are_left_alone(tmp_path):
 def test_a_step_is_a_natural_number(tmp_path, step):
     with pytest.raises(
         LiftArgumentError,
-        match=r"expected the number of a step, given .{1,50}\. Give an integer of 0 or more",
+        match=r"expected the number of a step as `step`, given .{1,50}\. Give an integer of 0 or more",
     ):
         Checkpoints(tmp_path).save(step, 1)
     assert os.listdir(tmp_path) == []
