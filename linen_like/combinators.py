@@ -69,25 +69,26 @@ class Sequential(Module):
             what = "there are no layers to call."
             fix = "Pass at least one: `Sequential([layer])`."
             raise LiftArgumentError(f"Sequential at /{'/'.join(self.path)}", what, fix, option="layers")
-        first, *others = self.layers
-        outputs = _call(first, *args, **kwargs)
-        for layer in others:
-            if isinstance(outputs, tuple):
-                outputs = _call(layer, *outputs)
-            elif isinstance(outputs, dict):
-                outputs = _call(layer, **outputs)
-            else:
-                outputs = _call(layer, outputs)
+        layer, *others = self.layers
+        try:
+            outputs = layer(*args, **kwargs)
+            for layer in others:
+                if isinstance(outputs, tuple):
+                    outputs = layer(*outputs)
+                elif isinstance(outputs, dict):
+                    outputs = layer(**outputs)
+                else:
+                    outputs = layer(outputs)
+        except LiftArgumentError as error:
+            _advise(error, layer)
+            raise
         return outputs
 
 
-def _call(layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    try:
-        return layer(*args, **kwargs)
-    except LiftArgumentError as error:
-        flag = error.option
-        is_missing = flag in _FLAGS and getattr(layer, flag, None) is None
-        if is_missing and isinstance(layer, Module) and error.where == f'"{flag}" of {place(layer)}':
-            made = f"`{type(layer).__name__}({flag}=not train)`"
-            add_to_fix(error, f" A `Sequential` passes no flags: make its layers in a method that has one, {made}.")
-        raise
+def _advise(error: LiftArgumentError, layer: Callable[..., Any]) -> None:
+    """Say where a flag of training goes, if a layer lacks one."""
+    flag = error.option
+    is_missing = flag in _FLAGS and getattr(layer, flag, None) is None
+    if is_missing and isinstance(layer, Module) and error.where == f'"{flag}" of {place(layer)}':
+        made = f"`{type(layer).__name__}({flag}=not train)`"
+        add_to_fix(error, f" A `Sequential` passes no flags: make its layers in a method that has one, {made}.")

@@ -93,16 +93,14 @@ def recounted(cache: Mapping[str, Any], batch: tuple[int, ...], fn: Callable[[Ar
         batch: the shape of the batch.
         fn: a function of an index, and of whether it has an entry for each example; it returns the new index.
     """
-    made: dict[str, Any] = {}
-    for name, value in cache.items():
-        if isinstance(value, Mapping):
-            made[name] = recounted(value, batch, fn)
-        elif name == _INDEX:
-            is_ragged = _is_ragged(value, cache.get(_KEYS), batch)
-            made[name] = jax.tree.map(lambda index, is_ragged=is_ragged: fn(index, is_ragged), value)
-        else:
-            made[name] = value
-    return made
+
+    def moved(name: str, value: Any, around: Mapping[str, Any]) -> Any:
+        if name != _INDEX:
+            return value
+        is_ragged = _is_ragged(value, around.get(_KEYS), batch)
+        return jax.tree.map(lambda index: fn(index, is_ragged), value)
+
+    return _changed(moved, cache)
 
 
 def shortened(cache: Mapping[str, Any], size: int, new: int) -> dict[str, Any]:
@@ -119,14 +117,10 @@ def shortened(cache: Mapping[str, Any], size: int, new: int) -> dict[str, Any]:
         is_clear = leaf.ndim >= 3 and leaf.shape[-3] == size and leaf.shape.count(size) == 1
         return leaf[..., :new, :, :] if is_clear else leaf
 
-    return {
-        name: shortened(value, size, new)
-        if isinstance(value, Mapping)
-        else jax.tree.map(cut, value)
-        if name in (_KEYS, _VALUES) and _INDEX in cache
-        else value
-        for name, value in cache.items()
-    }
+    def change(name: str, value: Any, around: Mapping[str, Any]) -> Any:
+        return jax.tree.map(cut, value) if name in (_KEYS, _VALUES) and _INDEX in around else value
+
+    return _changed(change, cache)
 
 
 def lengthened(cache: Mapping[str, Any], empty: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,12 +135,18 @@ def lengthened(cache: Mapping[str, Any], empty: Mapping[str, Any]) -> dict[str, 
         more = [(0, wanted - number) for number, wanted in zip(leaf.shape, like.shape, strict=True)]
         return jnp.pad(leaf, more) if any(map(any, more)) else leaf
 
+    def change(name: str, value: Any, around: Mapping[str, Any], like: Mapping[str, Any]) -> Any:
+        return jax.tree.map(pad, value, like[name]) if name in (_KEYS, _VALUES) and name in like else value
+
+    return _changed(change, cache, empty)
+
+
+def _changed(change: Callable[..., Any], cache: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a cache with `change(name, value, cache, *others)` in place of each value, in the dicts below too."""
     return {
-        name: lengthened(value, empty.get(name, {}))
+        name: _changed(change, value, *[one.get(name, {}) for one in others])
         if isinstance(value, Mapping)
-        else jax.tree.map(pad, value, empty[name])
-        if name in (_KEYS, _VALUES) and name in empty
-        else value
+        else change(name, value, cache, *others)
         for name, value in cache.items()
     }
 

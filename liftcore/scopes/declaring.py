@@ -217,9 +217,11 @@ class Declaring:
             rewind_rngs: whether draws from it and from scopes pushed on it count from zero, apart from those of others.
         """
         self.check_valid()
-        counter = Counter() if rewind_rngs else self.counter
         scope = cast("Scope", self)
-        return object.__new__(type(scope))._place(self.tree, scope.node, counter, self.path, scope.parent)
+        rewound = type(scope).over(scope)
+        if rewind_rngs:
+            rewound.counter = Counter()
+        return rewound
 
     def names(self) -> Names:
         """Return the names that are taken, the counters of automatic names, and the owners of names."""
