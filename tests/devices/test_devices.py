@@ -67,6 +67,7 @@ def test_data_parallel_shard_map_equals_one_device() -> None:
     assert_same(trained(lifted, ours[1], X), trained(normalized(None), theirs[1], X))
 
 
+@pytest.mark.devices(8)
 def test_data_parallel_pmap_equals_one_device() -> None:
     mapped = pmap(normalized("data"), "data", variable_axes={...: None}, split_rngs=False)
 
