@@ -80,7 +80,7 @@ from .scopes.scope import Scope
 from .scopes.scoped import Scoped, Variable, is_scoped, split_scoped
 from .sharded_init import ShardedInit, init_sharded
 from .statics import static_key
-from .tracing import jaxpr_of, trace_state
+from .tracing import SharedTraces, jaxpr_of, trace_state
 
 Use = Body  # its former name
 
@@ -114,6 +114,7 @@ __all__ = [
     "Scope",
     "Scoped",
     "ShardedInit",
+    "SharedTraces",
     "Split",
     "Variable",
     "add_metadata_axis",

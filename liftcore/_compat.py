@@ -232,6 +232,12 @@ def closed_over(traced: Any) -> list[Any]:
     return list(traced._args_flat[: traced._num_consts])  # JAX 0.8
 
 
+def closes_over_arrays(traced: Any) -> bool:
+    """Return whether a traced function uses arrays that are not arguments; constants of NumPy are not counted."""
+    consts = [*closed_over(traced), *traced.jaxpr.consts]
+    return any(isinstance(const, jax.Array) and not isinstance(const, NUMPY_ARRAYS) for const in consts)
+
+
 def _is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 

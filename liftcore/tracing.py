@@ -1,9 +1,9 @@
-"""`trace_state` identifies the running JAX transformations; `jaxpr_of` traces a function."""
+"""`trace_state` identifies the running JAX transformations; `jaxpr_of` and `SharedTraces` trace functions."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import jax
 from . import _compat
 from .errors import boundary
 
-__all__ = ["jaxpr_of", "trace_state"]
+__all__ = ["SharedTraces", "jaxpr_of", "trace_state"]
 
 
 def trace_state() -> Any:
@@ -50,17 +50,90 @@ def jaxpr_of(fn: Callable[..., Any], *operands: Any) -> tuple[Any, Any]:
     Returns:
         The closed jaxpr, and the shapes and dtypes of the result.
     """
-    outside, inside = trace_state(), []
-
-    @functools.wraps(fn)
-    def noted(*args: Any) -> Any:
-        inside.append(trace_state())
-        return fn(*args)
-
+    outside = trace_state()
+    noted, levels = _noted(fn)
     try:
         jaxpr, shapes = jax.make_jaxpr(noted, return_shape=True)(*operands)
     except BaseException:
-        for level in inside:
-            _compat.release(level, outside)
+        _release(levels, outside)
         raise
     return jaxpr, shapes
+
+
+def _noted(fn: Callable[..., Any]) -> tuple[Callable[..., Any], list[Any]]:
+    """Return a function, and a list to which each run appends the trace that it is in."""
+    levels: list[Any] = []
+
+    @functools.wraps(fn)
+    def noted(*args: Any) -> Any:
+        levels.append(trace_state())
+        return fn(*args)
+
+    return noted, levels
+
+
+def _release(levels: Sequence[Any], outside: Any) -> None:
+    for level in levels:
+        _compat.release(level, outside)
+
+
+class SharedTraces:
+    """A function that is traced once for all equal calls in one surrounding trace, such as that of `jax.jit`.
+
+    Calls are equal if their keys are equal, and their operands have the same structure and types. The trace of a call
+    that closes over arrays is not used again, since another call may find others there. Nothing is kept for the next
+    surrounding trace. Outside `jit`, each call runs the function.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> runs = []
+        >>> def layer(w, x):
+        ...     runs.append(x)
+        ...     return jnp.sin(w * x)
+        >>> shared = liftcore.SharedTraces(layer)
+        >>> def model(ws, x):
+        ...     for w in ws:
+        ...         x = shared("layer", w, x)
+        ...     return x
+        >>> y = jax.jit(model)([1.0, 2.0, 3.0], 0.5)
+        >>> len(runs)
+        1
+
+    Args:
+        fn: a function of pytrees of arrays. It may close over arrays; everything else that it reads must be the same
+            for equal keys.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+        self._kept: tuple[Any, dict[Hashable, tuple[Any, list[Any]]]] = (None, {})
+
+    def __call__(self, key: Hashable, *operands: Any) -> Any:
+        """Return `fn(*operands)`.
+
+        Args:
+            key: equal only for calls that may share a trace.
+            *operands: pytrees of arrays.
+        """
+        if jax.config.jax_disable_jit or not _compat.is_staging():  # type: ignore[attr-defined]
+            return self._fn(*operands)
+        outside = trace_state()
+        around, kept = self._kept
+        if around != outside:
+            kept = {}
+            self._kept = outside, kept
+        if key not in kept:
+            noted, levels = _noted(self._fn)
+            kept[key] = jax.jit(noted, inline=True), levels
+        run, levels = kept[key]
+        before = len(levels)
+        try:
+            outputs = run(*operands)
+            if len(levels) > before and _compat.closes_over_arrays(run.trace(*operands)):
+                kept.pop(key, None)
+        except BaseException:
+            kept.pop(key, None)
+            _release(levels[before:], outside)
+            raise
+        return outputs

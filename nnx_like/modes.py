@@ -22,7 +22,7 @@ from .objects import module, traversal
 from .objects.pytree import Pytree
 from .objects.traversal import check_not_returned, check_unshared
 from .rnglib import splitting
-from .transforms import branches, derivatives, loops, mapping, rules, uniform
+from .transforms import branches, derivatives, loops, mapping, rematerializing, rules, uniform
 from .transforms import jit as compiled
 from .transforms.base import MISSING
 
@@ -216,7 +216,7 @@ jit = _transformation(compiled.jit)
 jvp = _transformation(derivatives.jvp)
 make_jaxpr = _transformation(uniform.make_jaxpr)
 pmap = _transformation(mapping.pmap)
-remat = _transformation(uniform.remat)
+remat = _transformation(rematerializing.remat)
 checkpoint = remat
 scan = _transformation(loops.scan)
 shard_map = _transformation(mapping.shard_map)

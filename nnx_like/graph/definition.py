@@ -45,6 +45,7 @@ __all__ = [
     "entries",
     "fixed",
     "from_pickle",
+    "has_keys",
     "keys_of",
     "metadata_definition",
     "metadata_of",
@@ -210,6 +211,13 @@ class _BuiltinFunction:
 
 _IN_PICKLES: dict[type, type] = {types.FunctionType: _Function, types.BuiltinFunctionType: _BuiltinFunction}
 """The stand-ins for classes that cannot be pickled, although their values can."""
+
+
+def has_keys(part: Any) -> bool:
+    """Return whether each static value in a definition, or in a part of one, is compared by type and value alone."""
+    if type(part) is Fixed:
+        return part.has_key
+    return not isinstance(part, tuple) or all(map(has_keys, part))
 
 
 def to_pickle(definition: Definition) -> Definition:

@@ -22,7 +22,7 @@ from ..graph.walk import is_object
 from ..variablelib.kinds import RngState
 from .base import MISSING, also_decorator, check_axes, checked, named, positional
 from .mapping import differing
-from .uniform import remat
+from .rematerializing import remat
 
 __all__ = ["Carry", "fori_loop", "remat_scan", "scan", "while_loop"]
 

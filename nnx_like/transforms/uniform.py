@@ -1,6 +1,6 @@
 """Lifts that treat all variables in the same way.
 
-`remat`, `checkify`, `named_call`, `eval_shape`, `make_jaxpr` and `associative_scan`.
+`checkify`, `named_call`, `eval_shape`, `make_jaxpr` and `associative_scan`; `remat` has a file of its own.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..crossing.outside import Outside, still
 from ..errors import StructureError
 from .base import MISSING, also_decorator, checked, named, numbered, title
 
-__all__ = ["associative_scan", "checkify", "checkpoint", "eval_shape", "make_jaxpr", "named_call", "remat"]
+__all__ = ["Uniform", "associative_scan", "checkify", "eval_shape", "make_jaxpr", "named_call"]
 
 
 _ALL = Group("all", None, "in the only group")
 
 
-class _Uniform:
+class Uniform:
     """A function whose objects are all in one group.
 
     Args:
@@ -69,45 +69,6 @@ class _Uniform:
         return wrapped
 
 
-@also_decorator
-def remat(
-    f: Callable[..., Any] = MISSING,
-    *,
-    prevent_cse: bool = True,
-    static_argnums: int | Iterable[int] = (),
-    policy: Callable[..., bool] | None = None,
-) -> Any:
-    """`jax.checkpoint` for functions of objects: the backward pass recomputes intermediate values to save memory.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> import nnx_like as nnx
-        >>> class Block(nnx.Module):
-        ...     def __init__(self, rngs):
-        ...         self.linear = nnx.Linear(3, 3, rngs=rngs)
-        ...     @nnx.remat
-        ...     def __call__(self, x):
-        ...         return jnp.sin(self.linear(x))
-        >>> Block(nnx.Rngs(0))(jnp.ones(3)).shape
-        (3,)
-
-    Args:
-        f: the function; without it the result is a decorator. Methods may be decorated.
-        prevent_cse: whether to prevent the compiler from undoing the rematerialization by merging equal operations.
-            Inside a `scan`, False is enough, and faster.
-        static_argnums: the numbers of arguments that stay Python values, such as flags.
-        policy: which intermediate values to save: one of `jax.checkpoint_policies`; by default none.
-
-    Returns:
-        The function.
-    """
-    uniform = _Uniform("remat", f, numbered(title("remat", f), f, static_argnums, ()))
-    return uniform.lifted(liftcore.remat(uniform.body, prevent_cse=prevent_cse, policy=policy), f)
-
-
-checkpoint = remat
-
-
 def checkify(
     f: Callable[..., Any], errors: frozenset[type[Any]] = jax_checkify.user_checks
 ) -> Callable[..., tuple[jax_checkify.Error, Any]]:
@@ -131,7 +92,7 @@ def checkify(
     Returns:
         A function that returns an error, which can be thrown, and the result.
     """
-    uniform = _Uniform("checkify", f)
+    uniform = Uniform("checkify", f)
     lifted = liftcore.checkify(uniform.body, errors)
 
     @functools.wraps(f)
@@ -164,7 +125,7 @@ def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> A
     Returns:
         The function.
     """
-    uniform = _Uniform("named_call", f)
+    uniform = Uniform("named_call", f)
     return uniform.lifted(liftcore.named_call(uniform.body, name), f)
 
 
@@ -188,7 +149,7 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Returns:
         The result. All objects in it are new, even if the function returns an argument.
     """
-    uniform = _Uniform("eval_shape", f)
+    uniform = Uniform("eval_shape", f)
     outside = uniform.outside(args, kwargs)
     args, kwargs = outside.args
     with outside.scope() as scope:
@@ -214,7 +175,7 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
         A function of the same arguments. Its inputs are the values of variables, then the arguments; its outputs are
         the result, and the values that the function wrote.
     """
-    uniform = _Uniform("make_jaxpr", f, numbered(title("make_jaxpr", f), f, static_argnums, ()))
+    uniform = Uniform("make_jaxpr", f, numbered(title("make_jaxpr", f), f, static_argnums, ()))
 
     @functools.wraps(f)
     @boundary

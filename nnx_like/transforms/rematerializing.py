@@ -1,0 +1,107 @@
+"""`remat` over objects: equal blocks in one surrounding trace share a trace."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import jax
+
+import liftcore
+from liftcore.errors import boundary
+from liftcore.leaves import is_array_like
+from liftcore.statics import Undescribed, settings_key, static_key
+
+from ..crossing.groups import refs_in
+from ..crossing.outside import Outside
+from ..graph.definition import has_keys
+from ..objects.pytree import Pytree
+from .base import MISSING, also_decorator, numbered, title
+from .reading import values_read
+from .uniform import Uniform
+
+__all__ = ["checkpoint", "remat"]
+
+
+@also_decorator
+def remat(
+    f: Callable[..., Any] = MISSING,
+    *,
+    prevent_cse: bool = True,
+    static_argnums: int | Iterable[int] = (),
+    policy: Callable[..., bool] | None = None,
+) -> Any:
+    """`jax.checkpoint` for functions of objects: the backward pass recomputes intermediate values to save memory.
+
+    While a `jit` is traced, calls with equal objects and types share one trace. A call has its own trace if its code
+    uses arrays that are not arguments, or if a value that the code names has changed: in a closure, a global variable,
+    a module or a class.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> class Block(nnx.Module):
+        ...     def __init__(self, rngs):
+        ...         self.linear = nnx.Linear(3, 3, rngs=rngs)
+        ...     @nnx.remat
+        ...     def __call__(self, x):
+        ...         return jnp.sin(self.linear(x))
+        >>> Block(nnx.Rngs(0))(jnp.ones(3)).shape
+        (3,)
+
+    Args:
+        f: the function; without it the result is a decorator. Methods may be decorated.
+        prevent_cse: whether to prevent the compiler from undoing the rematerialization by merging equal operations.
+            Inside a `scan`, False is enough, and faster.
+        static_argnums: the numbers of arguments that stay Python values, such as flags.
+        policy: which intermediate values to save: one of `jax.checkpoint_policies`; by default none.
+
+    Returns:
+        The function.
+    """
+    uniform = Uniform("remat", f, numbered(title("remat", f), f, static_argnums, ()))
+    lifted = liftcore.remat(uniform.body, prevent_cse=prevent_cse, policy=policy)
+
+    def pure(values: Any, args: Any, kwargs: Any) -> Any:
+        with liftcore.bind(values, creates=False).temporary() as scope:
+            return lifted(scope, *args, **kwargs)
+
+    shared = liftcore.SharedTraces(pure)
+
+    @functools.wraps(f)
+    @boundary
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        outside = uniform.outside(args, kwargs)
+        operands = (outside.values, *outside.args)
+        with outside.scope() as scope:
+            key = _key(f, outside, operands)
+            return outside.leave(scope, *(pure(*operands) if key is None else shared(key, *operands)))
+
+    return wrapped
+
+
+checkpoint = remat
+
+
+def _key(f: Any, outside: Outside, operands: Any) -> Hashable | None:
+    """Return a key of what a call depends on besides its arrays and the structure of its arguments.
+
+    Args:
+        f: the function.
+        outside: the crossing of the arguments.
+        operands: the arguments, with a `Ref` for each object.
+
+    Returns:
+        The key; None if the call must not share a trace, because something that it reads may change unnoticed.
+    """
+    if type(f) is not types.FunctionType or not all(has_keys(ref.definition) for ref in refs_in(operands)):
+        return None
+    if not all(map(is_array_like, jax.tree.leaves(operands))):  # the lift gives the better error
+        return None
+    kinds = dict.fromkeys([type(node) for node in outside.walk.nodes if isinstance(node, Pytree)])
+    try:
+        return settings_key(), static_key(list(values_read(f, kinds)))
+    except Undescribed:
+        return None
