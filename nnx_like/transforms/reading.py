@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ def values_read(f: types.FunctionType, kinds: Iterable[type]) -> Iterator[Any]:
                 left.append(value)
             elif type(value) is types.BuiltinFunctionType:
                 yield value.__self__  # such as the list of `rates.pop`
+            elif isinstance(value, weakref.ref):
+                yield value()
 
 
 def _named(namespace: Any, names: Sequence[str]) -> list[Any]:
@@ -58,15 +61,16 @@ def _named(namespace: Any, names: Sequence[str]) -> list[Any]:
 
 def _of_class(kind: type) -> list[Any]:
     """Return the methods of a class and of its bases, and the other values in them."""
-    spaces = [vars(one) for one in kind.__mro__ if not _is_of_library(one)]
-    pairs = [(name, value) for space in spaces for name, value in space.items()]
-    functions = [(name, _function_of(value)) for name, value in pairs]
-    methods = [function for _, function in functions if isinstance(function, types.FunctionType)]
-    others = [
-        value
-        for (name, value), (_, function) in zip(pairs, functions, strict=True)
-        if function is None and not name.startswith("__")
+    found = [
+        (_function_of(value), value)
+        for one in kind.__mro__
+        if not _is_of_library(one)
+        for name, value in vars(one).items()
+        if not name.startswith("__") or isinstance(value, types.FunctionType)
+        if name != "_abc_impl"  # what `abc` keeps for `isinstance`
     ]
+    methods = [function for function, _ in found if isinstance(function, types.FunctionType)]
+    others = [value for function, value in found if function is None]
     return [*methods, *others]
 
 
