@@ -1,5 +1,6 @@
 from . import (
     caches,
+    calls,
     checkpoints,
     cursor,
     cycles,
@@ -123,6 +124,7 @@ __all__ = [
     "bind",
     "broadcast",
     "caches",
+    "calls",
     "checkify",
     "checkpoint",
     "checkpoints",
