@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 import jax
 
 import liftcore
-from liftcore.errors import ModifyScopeVariableError, boundary
+from liftcore.calls import boundary
+from liftcore.errors import ModifyScopeVariableError
 from liftcore.owners import check_function_of_scope, collections_of
 from liftcore.typing import Filter
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 import liftcore
 from liftcore import Scope, is_scoped
-from liftcore.errors import Expected, LiftArgumentError, boundary, call_user, check_function, name_of, shown
+from liftcore.calls import boundary, call_user
+from liftcore.errors import Expected, LiftArgumentError, check_function, name_of, shown
 
 from .filters import is_array_like, is_inexact_array, is_inexact_array_like
 from .methods import MISSING, FilteredFunction, filtered

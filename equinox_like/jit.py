@@ -16,7 +16,8 @@ import jax
 import liftcore
 from liftcore import Rest, is_array
 from liftcore.caches import bounded
-from liftcore.errors import LiftArgumentError, boundary, call_user, name_of, shown
+from liftcore.calls import boundary, call_user
+from liftcore.errors import LiftArgumentError, name_of, shown
 from liftcore.statics import Undescribed, kept_with, warn_not_shared
 
 from .methods import MISSING, FilteredFunction, described_by_function, filtered

@@ -15,7 +15,8 @@ from typing import Any
 
 import jax
 
-from liftcore.errors import boundary, check_function, hide_frames, name_of
+from liftcore.calls import boundary, hide_frames
+from liftcore.errors import check_function, name_of
 
 __all__ = [
     "MISSING",

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, TypeVar, d
 import jax
 
 from liftcore import is_array
+from liftcore.calls import check_keywords
 from liftcore.cycles import checks_itself
-from liftcore.errors import LiftArgumentError, check_keywords, shown
+from liftcore.errors import LiftArgumentError, shown
 from liftcore.owners import Style, by_dtype, collections_of
 
 from .errors import FrozenModuleError, UnsetFieldError

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import liftcore
-from liftcore.errors import call_user, name_of
+from liftcore.calls import call_user
+from liftcore.errors import name_of
 
 from .methods import MISSING, filtered
 from .split import SplitResult, SplitTree

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from liftcore import Scope, is_array, is_traceable
-from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of, shown
+from liftcore.calls import boundary, call_user
+from liftcore.errors import LiftArgumentError, check_function, name_of, shown
 
 from .errors import RuleStructureError
 from .filters import is_array_like, is_inexact_array

@@ -15,7 +15,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 import liftcore
 from liftcore import Rest, is_traceable, jaxpr_of, static_key
-from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of
+from liftcore.calls import boundary, call_user
+from liftcore.errors import LiftArgumentError, check_function, name_of
 from liftcore.statics import Undescribed
 
 from .formatting import tree_pformat

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from liftcore import is_array
+from liftcore.calls import boundary
 from liftcore.cycles import check_finite
-from liftcore.errors import Expected, LiftArgumentError, boundary
+from liftcore.errors import Expected, LiftArgumentError
 
 from .methods import MISSING
 

@@ -14,7 +14,8 @@ import numpy as np
 
 import liftcore
 from liftcore import is_scoped, is_traceable
-from liftcore.errors import Expected, LiftArgumentError, call_user, check_function, common_size, name_of
+from liftcore.calls import call_user
+from liftcore.errors import Expected, LiftArgumentError, check_function, common_size, name_of
 
 from .jit import filter_jit
 from .methods import MISSING, FilteredFunction, filtered

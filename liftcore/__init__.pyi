@@ -1,5 +1,6 @@
 from . import (
     caches,
+    calls,
     checkpoints,
     cursor,
     cycles,
@@ -124,6 +125,7 @@ __all__ = [
     "bind",
     "broadcast",
     "caches",
+    "calls",
     "checkify",
     "checkpoint",
     "checkpoints",

@@ -293,28 +293,25 @@ def _transformation(module: str, code: types.CodeType) -> str:
 _OURS = frozenset({"liftcore", "linen_like", "nnx_like", "equinox_like", "pax_like"})
 _CALLING = sys.stdlib_module_names | {"jax"}
 """The packages that call functions for ours."""
+_PASSING = "liftcore.calls"
+"""The module whose functions only pass calls on: where they run says nothing about who called."""
 
 
-def callers(passing: str) -> Iterator[str]:
-    """Yield the packages of the functions that are running, the innermost first, without those that call for ours.
-
-    Args:
-        passing: a module whose functions only pass calls on; they are left out.
-    """
+def callers() -> Iterator[str]:
+    """Yield the packages of the functions that are running, the innermost first, without those that call for others."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__") or ""
         package, frame = module.partition(".")[0], frame.f_back
-        if package not in _CALLING and module != passing:
+        if package not in _CALLING and module != _PASSING:
             yield package
 
 
-def users_part(entry: types.TracebackType | None, passing: str, keeps_last: bool) -> types.TracebackType | None:
+def users_part(entry: types.TracebackType | None, keeps_last: bool) -> types.TracebackType | None:
     """Return the part of a traceback that users see.
 
     Args:
         entry: the traceback.
-        passing: a module whose functions only pass calls on; they are left out.
         keeps_last: whether the last frame of the library stays, if the error was raised there.
     """
     kept: list[types.TracebackType] = []
@@ -326,7 +323,7 @@ def users_part(entry: types.TracebackType | None, passing: str, keeps_last: bool
         if not inside:
             kept.append(entry)
             last = None
-        elif package in _OURS and module != passing:
+        elif package in _OURS and module != _PASSING:
             last = entry
         entry = entry.tb_next
     if last is not None and keeps_last:

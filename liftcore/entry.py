@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from .errors import Expected, InvalidRngError, LazyInitError, boundary, check_function, hide_frames, note_call
+from .calls import boundary, hide_frames, note_call
+from .errors import Expected, InvalidRngError, LazyInitError, check_function
 from .pipeline.splitting import Prologue, trace
 from .scopes.observers import OBSERVERS
 from .scopes.scope import Scope

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from .errors import WrongStyleError, check_function, name_of, refused, shown
+from .calls import refused
+from .errors import WrongStyleError, check_function, name_of, shown
 from .leaves import is_array_or_struct, is_number
 
 __all__ = [

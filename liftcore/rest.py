@@ -16,8 +16,9 @@ from typing import Any
 import jax
 
 from .caches import bounded
+from .calls import raise_interrupt
 from .cycles import check_finite
-from .errors import Expected, LiftArgumentError, raise_interrupt
+from .errors import Expected, LiftArgumentError
 from .leaves import Others, is_traceable
 from .statics import Undescribed, snapshot, static_key
 

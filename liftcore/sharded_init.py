@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .errors import Expected, LiftArgumentError, boundary, check_function
+from .calls import boundary
+from .errors import Expected, LiftArgumentError, check_function
 from .leaves import is_numpy
 from .mesh_specs import LogicalRules, check_rules
 from .meta import get_sharding

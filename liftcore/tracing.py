@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from . import _compat
-from .errors import boundary
+from .calls import boundary
 
 __all__ = ["SharedTraces", "jaxpr_of", "trace_state"]
 

@@ -14,7 +14,8 @@ from typing import Any, TypeVar, get_origin
 import liftcore
 from liftcore import Captured
 from liftcore.caches import bounded
-from liftcore.errors import AxisSizeError, LiftArgumentError, boundary, check_function, hide_frames, name_of, shown
+from liftcore.calls import boundary, hide_frames
+from liftcore.errors import AxisSizeError, LiftArgumentError, check_function, name_of, shown
 from liftcore.statics import kept_with, static_key
 from liftcore.typing import Filter
 

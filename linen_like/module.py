@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import liftcore
 from liftcore import Scope, Variable
-from liftcore.errors import JaxTransformError, LiftArgumentError, boundary
+from liftcore.calls import boundary
+from liftcore.errors import JaxTransformError, LiftArgumentError
 from liftcore.typing import Filter, RNGs, Variables
 
 from . import rebuilding, summary

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from liftcore.errors import boundary
+from liftcore.calls import boundary
 
 from . import spmd
 from .errors import StructureError

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from liftcore import mesh_specs, meta
-from liftcore.errors import boundary
+from liftcore.calls import boundary
 from liftcore.mesh_specs import LogicalRules
 from liftcore.struct import field
 

@@ -13,7 +13,8 @@ import jax
 import liftcore
 from liftcore import Blueprint, Scope, is_array
 from liftcore.caches import bounded
-from liftcore.errors import LiftArgumentError, boundary, call_user, check_function, name_of, shown
+from liftcore.calls import boundary, call_user
+from liftcore.errors import LiftArgumentError, check_function, name_of, shown
 
 from .structure import check_shared, is_module
 from .variables import Places, places_of, write

@@ -11,8 +11,8 @@ from typing import Any, Self
 import jax
 
 from liftcore import Rest
+from liftcore.calls import check_keywords
 from liftcore.cycles import checks_itself
-from liftcore.errors import check_keywords
 from liftcore.owners import is_owner
 
 from . import structure, views

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.extend import core as jex
 
-from ..errors import boundary
+from ..calls import boundary
 
 __all__ = ["OperationCount", "count_operations"]
 

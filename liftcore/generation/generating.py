@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import Expected, LiftArgumentError, boundary, raise_interrupt
+from ..calls import boundary, raise_interrupt
+from ..errors import Expected, LiftArgumentError
 from ..typing import ArrayLike, Key
 from .caches import all_counts
 from .loop import Generated, Programs

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..caches import bounded
-from ..errors import LiftArgumentError, raise_interrupt, shown
+from ..calls import raise_interrupt
+from ..errors import LiftArgumentError, shown
 from ..typing import Array
 from .caches import lengthened, recounted, shortened
 from .models import Model

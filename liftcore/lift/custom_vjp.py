@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from ..errors import Expected, LiftArgumentError, call_user, check_function, name_of, words
+from ..calls import call_user
+from ..errors import Expected, LiftArgumentError, check_function, name_of, words
 from ..filters.trees import overlay
 from ..pipeline.body import Body
 from ..runners.custom_derivatives import Operands, Ruled, WithRule, pair, split_held

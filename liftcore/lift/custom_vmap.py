@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, LiftError, bind_user, boundary, call_user, check_function, name_of
+from ..calls import bind_user, boundary, call_user
+from ..errors import LiftArgumentError, LiftError, check_function, name_of
 from ..filters import Nothing
 from ..filters.trees import merged, names_of, rooted, subtree
 from ..pipeline.body import Body

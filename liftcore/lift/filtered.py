@@ -9,7 +9,8 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, boundary, call_user, check_function, name_of, words
+from ..calls import boundary, call_user
+from ..errors import LiftArgumentError, check_function, name_of, words
 from ..leaves import is_traceable
 from ..rest import Rest, split_static
 from ..scopes.scope import Scope

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from ..errors import boundary
+from ..calls import boundary
 from ..pipeline.body import Body
 from ..runners.differentiating import (
     TreesByScope,

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from ..errors import boundary, check_function, name_of
+from ..calls import boundary
+from ..errors import check_function, name_of
 
 __all__ = ["named_call"]
 

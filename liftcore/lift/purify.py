@@ -9,8 +9,9 @@ from typing import Any
 import jax
 
 from .. import rng
+from ..calls import boundary, call_user
 from ..entry import bind
-from ..errors import LazyInitError, LiftArgumentError, boundary, call_user, name_of, words
+from ..errors import LazyInitError, LiftArgumentError, name_of, words
 from ..filters.trees import merge, rooted
 from ..leaves import split_leaves
 from ..pipeline.body import Body

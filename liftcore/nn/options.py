@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import Expected, LiftArgumentError, hide_frames
+from ..calls import hide_frames
+from ..errors import Expected, LiftArgumentError
 
 __all__ = ["OptionKind", "check_option", "checks_options", "option_kind"]
 
@@ -185,5 +186,5 @@ def checks_options(fn: Function) -> Function:
         path = getattr(owner, "path_text", "") if parameters[0] == "scope" else ""
         check_option(f"{call} at {path}" if path else call, name, checked[name], given, call)
 
-    vars(checking)["same_parameters"] = fn  # for `errors.check_keywords`
+    vars(checking)["same_parameters"] = fn  # for `calls.check_keywords`
     return checking  # type: ignore[return-value]

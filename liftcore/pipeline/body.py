@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import jax
 
 from .._compat import release, trace_state
-from ..errors import Expected, LiftArgumentError, no_function, note_call, words
+from ..calls import note_call
+from ..errors import Expected, LiftArgumentError, no_function, words
 from ..filters import to_predicate, union
 from ..filters.trees import by_place, under
 from ..scopes import problems

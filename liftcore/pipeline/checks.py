@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._compat import needs_python
-from ..errors import Expected, LiftArgumentError, LoopInvarianceError, check_function, name_of, note_call, shown, words
+from ..calls import note_call
+from ..errors import Expected, LiftArgumentError, LoopInvarianceError, check_function, name_of, shown, words
 from ..filters import asking_further, short_form
 from ..scopes.lifts import Captured, Lift
 from ..scopes.scope import Scope

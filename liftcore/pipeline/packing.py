@@ -8,8 +8,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..calls import hide_frames, raise_interrupt
 from ..cycles import check_finite
-from ..errors import check_function, hide_frames, name_of, raise_interrupt
+from ..errors import check_function, name_of
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
 from .body import Body

@@ -13,7 +13,8 @@ import jax
 
 from .. import filters
 from .._compat import is_eager, needs_python
-from ..errors import Expected, LiftArgumentError, boundary, shown
+from ..calls import boundary
+from ..errors import Expected, LiftArgumentError, shown
 from ..filters.trees import by_place, merged
 from ..pipeline.body import Body
 from ..scopes.lifts import Advice

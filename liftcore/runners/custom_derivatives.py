@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import Expected, LiftArgumentError, bind_user, boundary, call_user, name_of, words
+from ..calls import bind_user, boundary, call_user
+from ..errors import Expected, LiftArgumentError, name_of, words
 from ..filters.trees import by_place, merged, select
 from ..leaves import Others, is_array_like, split_leaves
 from ..pipeline.body import Body

@@ -16,7 +16,8 @@ import jax
 import numpy as np
 
 from .._compat import is_eager
-from ..errors import LiftError, boundary, name_of
+from ..calls import boundary
+from ..errors import LiftError, name_of
 from ..leaves import is_array, is_array_like, is_number
 from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, keeping_lifter, transformation

@@ -15,8 +15,9 @@ import jax
 
 from .._compat import trace_state
 from ..caches import watched
+from ..calls import boundary
 from ..cycles import check_finite
-from ..errors import LiftArgumentError, boundary, words
+from ..errors import LiftArgumentError, words
 from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, keeping_lifter
 from ..scopes.scope import Scope

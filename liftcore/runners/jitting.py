@@ -26,7 +26,8 @@ import numpy as np
 
 from .._compat import closed_over, forget_calls
 from ..caches import bounded
-from ..errors import ThreadError, name_of, raise_interrupt
+from ..calls import raise_interrupt
+from ..errors import ThreadError, name_of
 from ..pipeline.body import Body
 from ..pipeline.effects import Record, with_created, without_created
 from ..pipeline.splitting import Split

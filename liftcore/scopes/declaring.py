@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import errors, meta, rng
 from .._compat import trace_state
-from ..errors import note_call, refused
+from ..calls import note_call, refused
 from ..statics import Undescribed
 from ..typing import Path
 from ..values import shapes

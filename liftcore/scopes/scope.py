@@ -15,7 +15,8 @@ import jax
 
 from .. import meta, rng
 from .._compat import trace_state
-from ..errors import hide_frames, no_function
+from ..calls import hide_frames
+from ..errors import no_function
 from ..filters import partition, to_predicate
 from ..typing import Collection, Filter, Path, RNGs, Variables
 from ..values import cast, copied, tag, unwrapped, wrapped

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jax
 
 from .. import meta
-from ..errors import hide_frames
+from ..calls import hide_frames
 
 if TYPE_CHECKING:
     from .scope import Scope

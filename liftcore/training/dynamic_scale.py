@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import Expected, LiftArgumentError, boundary, call_user
+from ..calls import boundary, call_user
+from ..errors import Expected, LiftArgumentError
 from ..runners.differentiating import checked_pair
 from ..struct import PyTreeNode, field
 from ..typing import Array, PyTree

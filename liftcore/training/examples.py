@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from .. import meta
-from ..errors import boundary, check_function
+from ..calls import boundary
+from ..errors import check_function
 from ..lift.grad import value_and_grad
 from ..lift.vmap import vmap
 from ..pipeline.body import Body

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..caches import bounded
-from ..errors import Expected, LiftArgumentError, call_user, common_size, refused
+from ..calls import call_user, refused
+from ..errors import Expected, LiftArgumentError, common_size
 from ..nn.dtypes import accumulation_dtype
 from ..statics import kept_with
 from ..struct import PyTreeNode, field

@@ -11,16 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr
 
-from ..errors import (
-    AxisSizeError,
-    CarryTypeError,
-    Expected,
-    LiftArgumentError,
-    boundary,
-    check_function,
-    common_size,
-    name_of,
-)
+from ..calls import boundary
+from ..errors import AxisSizeError, CarryTypeError, Expected, LiftArgumentError, check_function, common_size, name_of
 from ..filters import Any as AnyOf
 from ..filters import DenyList, to_predicate
 from ..leaves import Others

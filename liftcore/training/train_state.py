@@ -12,7 +12,8 @@ from typing import Any, Self
 import jax
 
 from .. import entry
-from ..errors import Expected, InvalidRngError, LiftArgumentError, boundary, call_user
+from ..calls import boundary, call_user
+from ..errors import Expected, InvalidRngError, LiftArgumentError
 from ..filters import Any as AnyOf
 from ..filters import intersect
 from ..pickling import opened, portable

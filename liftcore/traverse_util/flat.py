@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from ..errors import boundary
+from ..calls import boundary
 
 __all__ = ["empty_node", "flatten_dict", "path_aware_map", "unflatten_dict"]
 

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 import jax
 
-from liftcore.errors import LiftArgumentError, ScopeParamShapeError, hide_frames, name_of, note_call, shown
+from liftcore.calls import hide_frames, note_call
+from liftcore.errors import LiftArgumentError, ScopeParamShapeError, name_of, shown
 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .advice import add_to_fix, check_arrays, note_mistake

@@ -17,7 +17,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
 import liftcore
-from liftcore.errors import Expected, LiftArgumentError, LiftError, boundary, hide_frames, note_call, shown
+from liftcore.calls import boundary, hide_frames, note_call
+from liftcore.errors import Expected, LiftArgumentError, LiftError, shown
 from liftcore.filters import DenyList, union
 from liftcore.statics import Undescribed, static_key
 from liftcore.typing import Filter

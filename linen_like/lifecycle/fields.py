@@ -17,7 +17,7 @@ import numpy as np
 
 from liftcore import nn
 from liftcore.caches import bounded
-from liftcore.errors import check_keywords
+from liftcore.calls import check_keywords
 from liftcore.frozen_dict import FrozenDict
 from liftcore.owners import Style, style_of
 from liftcore.statics import Undescribed

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import jax
 
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, check_function, name_of, note_call, shown
+from liftcore.calls import note_call
+from liftcore.errors import LiftArgumentError, check_function, name_of, shown
 from liftcore.statics import Undescribed, snapshot, static_key, warn_not_shared
 
 from ..errors import TransformedMethodReturnValueError

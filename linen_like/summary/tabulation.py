@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from liftcore import diagnostics
+from liftcore.calls import boundary
 from liftcore.diagnostics import cost_text, lines_of
-from liftcore.errors import boundary
 from liftcore.leaves import Size
 from liftcore.typing import Filter, RNGs
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import liftcore
-from liftcore.errors import Expected, LiftArgumentError, boundary
+from liftcore.calls import boundary
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.typing import Filter
 
 from ..lifting import lift_functions

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import liftcore
-from liftcore.errors import boundary
+from liftcore.calls import boundary
 from liftcore.typing import Filter, Variables
 
 from ..lifting import Methods, lift_functions, lift_with, refuse

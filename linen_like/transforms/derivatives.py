@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary
+from liftcore.calls import boundary
+from liftcore.errors import LiftArgumentError
 from liftcore.typing import Filter, PyTree
 
 from ..lifting import lift_functions, refuse

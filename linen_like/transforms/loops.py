@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import liftcore
-from liftcore.errors import boundary
+from liftcore.calls import boundary
 from liftcore.typing import Filter, InOutAxes, PyTree
 
 from ..lifting import Methods, flags, lift_functions, lift_with, refuse

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import liftcore
-from liftcore.errors import boundary, call_user, check_function
+from liftcore.calls import boundary, call_user
+from liftcore.errors import check_function
 from liftcore.typing import Filter
 
 from ..lifting import mark_lifted

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, call_user, name_of, shown
+from liftcore.calls import boundary, call_user
+from liftcore.errors import LiftArgumentError, name_of, shown
 
 from ..crossing.groups import Choose, Groups, Ref, in_call, refs_in
 from ..crossing.inside import Inside

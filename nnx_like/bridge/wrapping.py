@@ -12,12 +12,12 @@ import jax
 
 import liftcore
 import linen_like as nn
+from liftcore.calls import boundary
 from liftcore.errors import (
     LiftArgumentError,
     ScopeCollectionNotFound,
     ScopeParamNotFoundError,
     ScopeVariableNotFoundError,
-    boundary,
     check_function,
 )
 from liftcore.filters import leaves_of

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from liftcore.errors import boundary
+from liftcore.calls import boundary
 
 from ..errors import StructureError
 from ..objects.containers import Dict, List

@@ -7,7 +7,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
 
-from liftcore.errors import LiftArgumentError, boundary
+from liftcore.calls import boundary
+from liftcore.errors import LiftArgumentError
 
 from ..filterlib import Filter, group
 from ..objects.traversal import check_unshared

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from liftcore import nn
-from liftcore.errors import Expected, LiftArgumentError, call_user
+from liftcore.calls import call_user
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.nn import canonicalize_dtype
 from liftcore.typing import ArrayLike, Dtype, Initializer
 

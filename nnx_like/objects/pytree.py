@@ -17,8 +17,8 @@ import jax
 from jax.tree_util import GetAttrKey, SequenceKey
 
 from liftcore import trace_state
+from liftcore.calls import check_keywords
 from liftcore.cycles import checks_itself, entering
-from liftcore.errors import check_keywords
 from liftcore.owners import Style, collections_of
 from liftcore.statics import snapshot
 

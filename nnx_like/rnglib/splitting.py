@@ -11,7 +11,8 @@ from typing import Any, Literal, Self
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import Expected, LiftArgumentError, boundary, call_user, name_of, shown
+from liftcore.calls import boundary, call_user
+from liftcore.errors import Expected, LiftArgumentError, name_of, shown
 
 from ..filterlib import Everything, Filter, Predicate, to_predicate
 from ..graph.definition import path_text

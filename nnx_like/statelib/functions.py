@@ -8,7 +8,8 @@ from typing import Any
 import jax
 from jax.tree_util import DictKey
 
-from liftcore.errors import Expected, LiftArgumentError, boundary
+from liftcore.calls import boundary
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.traverse_util import flatten_dict
 
 from ..filterlib import Filter, PathIn, PathParts

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from liftcore.calls import boundary
 from liftcore.diagnostics import Table, cost_text, costs, lines_of
-from liftcore.errors import boundary
 from liftcore.leaves import Size
 
 from ..objects.printing import kind_name, sizes_by_kind, value_text

@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError, boundary, shown
+from liftcore.calls import boundary
+from liftcore.errors import LiftArgumentError, shown
 from liftcore.filters import Parameters, names_in
 from liftcore.training import apply_updates, part_of
 

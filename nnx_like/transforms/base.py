@@ -9,7 +9,8 @@ import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from liftcore.errors import LiftArgumentError, bind_user, check_function
+from liftcore.calls import bind_user
+from liftcore.errors import LiftArgumentError, check_function
 
 from ..objects.markers import parts_in
 from ..objects.pytree import Pytree

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import Expected, LiftArgumentError, boundary, call_user
+from liftcore.calls import boundary, call_user
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.leaves import is_array_like
 
 from ..crossing.groups import Change, Group, Groups, Plain, Ref

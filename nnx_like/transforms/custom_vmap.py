@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.errors import LiftArgumentError, call_user, check_function, shown
+from liftcore.calls import call_user
+from liftcore.errors import LiftArgumentError, check_function, shown
 
 from ..crossing.groups import Ref, is_ref
 from ..crossing.inside import Inside

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary
+from liftcore.calls import boundary
+from liftcore.errors import LiftArgumentError
 
 from ..crossing.groups import Ref, is_ref
 from ..graph.definition import Definition, VariableDef

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 
 import liftcore
 from liftcore.caches import bounded
+from liftcore.calls import boundary, call_user
 from liftcore.cycles import check_finite
-from liftcore.errors import Expected, LiftArgumentError, boundary, call_user
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
 

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, boundary, call_user, shown
+from liftcore.calls import boundary, call_user
+from liftcore.errors import LiftArgumentError, shown
 from liftcore.leaves import is_array_like
 
 from ..crossing.groups import ByFilter, Donation, Groups, alike, is_spec

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, boundary, call_user
+from liftcore.calls import boundary, call_user
+from liftcore.errors import CarryTypeError, LiftArgumentError, LoopInvarianceError
 
 from ..crossing.groups import Change, Choose, Group, Groups, Name, Plain, in_axis_words, is_ref, parts_of, refs_in
 from ..crossing.inside import AxisNames, Inside

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import Expected, LiftArgumentError, LoopInvarianceError, boundary, call_user, shown
+from liftcore.calls import boundary, call_user
+from liftcore.errors import Expected, LiftArgumentError, LoopInvarianceError, shown
 
 from ..crossing.groups import ByFilter, Groups, holds_objects, in_axis_words, is_spec, parts_of
 from ..crossing.inside import AxisNames, Inside

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.errors import Expected, LiftArgumentError, boundary, call_user, check_function, name_of
+from liftcore.calls import boundary, call_user
+from liftcore.errors import Expected, LiftArgumentError, check_function, name_of
 from liftcore.leaves import is_array, is_array_like
 
 from ..crossing.groups import Groups, Ref, Still, is_ref, refs_in

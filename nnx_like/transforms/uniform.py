@@ -12,7 +12,7 @@ from typing import Any
 from jax.experimental import checkify as jax_checkify
 
 import liftcore
-from liftcore.errors import boundary, call_user
+from liftcore.calls import boundary, call_user
 
 from ..crossing.groups import Group, Groups, in_call
 from ..crossing.inside import Inside

@@ -15,7 +15,8 @@ import pytest
 import liftcore
 import linen_like as nn
 import nnx_like as nnx
-from liftcore.errors import CarryTypeError, LiftError, boundary
+from liftcore.calls import boundary
+from liftcore.errors import CarryTypeError, LiftError
 from tests.architecture.sources import PACKAGES
 from tests.core.traced import KEY, STYLES, X, nested, square, wrong
 

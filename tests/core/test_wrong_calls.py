@@ -15,7 +15,8 @@ import liftcore
 import linen_like as nn
 import nnx_like as nnx
 import pax_like as pax
-from liftcore.errors import LiftError, bind_user, call_user
+from liftcore.calls import bind_user, call_user
+from liftcore.errors import LiftError
 from tests.core.traced import KEY, Kinds, Net, Row, Tree, Wrong, X, bound, one_pass, plain, ruled, square
 from tests.lift.only import KINDS, only
 from tests.linen.rows import ROWS
