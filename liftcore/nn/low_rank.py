@@ -32,6 +32,7 @@ from .windows import PaddingLike, to_window
 __all__ = [
     "LORA",
     "LowRankEmbedding",
+    "LowRankUpdate",
     "factor_names",
     "lora",
     "lora_conv",
@@ -61,7 +62,7 @@ def lora_scale(alpha: float | None, rank: int) -> float:
     return 1.0 if alpha is None else alpha / rank
 
 
-class _Update(NamedTuple):
+class LowRankUpdate(NamedTuple):
     """The place of an update, and the initializers of its factors.
 
     Attributes:
@@ -168,7 +169,7 @@ def lora(
         LiftArgumentError: if the rank is not positive, or an axis does not exist.
         ScopeParamShapeError: if the stored update is for other sizes.
     """
-    update = _Update("lora", scope, rank, collection, param_dtype, a_init, b_init).checked()
+    update = LowRankUpdate("lora", scope, rank, collection, param_dtype, a_init, b_init).checked()
     where, shape, features = update.where, jnp.shape(inputs), to_tuple(features)
     axes = normalize_axes(where, "axis", axis, len(shape))
     batch = normalize_axes(where, "batch_dims", batch_dims, len(shape))
@@ -229,7 +230,7 @@ def lora_einsum(
         LiftArgumentError: if the rank is not positive, or the equation does not have this form.
         ScopeParamShapeError: if the stored update is for other sizes.
     """
-    update = _Update("lora_einsum", scope, rank, collection, param_dtype, a_init, b_init).checked()
+    update = LowRankUpdate("lora_einsum", scope, rank, collection, param_dtype, a_init, b_init).checked()
     shape = tuple(shape)
     labels = to_equation(update.where, einsum_str, jnp.shape(inputs), shape).right
     operands, result = einsum_str.replace(" ", "").split("->")
@@ -311,7 +312,7 @@ def lora_conv(
         LiftArgumentError: if the rank is not positive, or inputs, window, groups and mask do not match.
         ScopeParamShapeError: if the stored update is for other sizes.
     """
-    update = _Update("lora_conv", scope, rank, collection, param_dtype, a_init, b_init).checked()
+    update = LowRankUpdate("lora_conv", scope, rank, collection, param_dtype, a_init, b_init).checked()
     groups, window = feature_group_count, to_window(update.where, kernel_size, strides, padding, 1, 1)
     check_groups(update.where, inputs.shape[-1], features, groups)
     lead = (*window.size, inputs.shape[-1] // groups)
@@ -434,6 +435,6 @@ def lora_embedding(
         LiftArgumentError: if the rank is not positive.
         ScopeParamShapeError: if the stored update has other sizes.
     """
-    update = _Update("lora_embedding", scope, rank, collection, param_dtype, a_init, b_init).checked()
+    update = LowRankUpdate("lora_embedding", scope, rank, collection, param_dtype, a_init, b_init).checked()
     a, b = update.factors(None, (num_embeddings, rank), (rank, features), 1)
     return LowRankEmbedding(a, b, lora_scale(alpha, rank), dtype, promote_dtype)

@@ -16,7 +16,27 @@ from ..errors import LiftArgumentError
 from ..typing import Array, Path, Shape, Variables
 from .low_rank import LORA, factor_names, lora_scale
 
-__all__ = ["merge_lora", "unmerge_lora"]
+__all__ = ["merge_lora", "place_of_update", "unmerge_lora"]
+
+_BY_LAYER = ("kernel", "embedding")
+"""The names of kernels whose updates are at the path of the layer."""
+_SUFFIX = "_lora"
+"""The end of the name of other updates, which follows that of the kernel. No variable of a layer has such a name, so
+styles that keep all collections in one object have room for both."""
+
+
+def place_of_update(path: Path) -> Path:
+    """Return the path of the update of a kernel; neither path has a collection.
+
+    Example:
+        >>> place_of_update(("dense", "kernel")), place_of_update(("cell", "weight_ih"))
+        (('dense',), ('cell', 'weight_ih_lora'))
+
+    Args:
+        path: the path of the kernel.
+    """
+    *layer, name = path
+    return tuple(layer) if name in _BY_LAYER else (*layer, f"{name}{_SUFFIX}")
 
 
 def merge_lora(variables: Variables, *, alpha: float | None, collection: str = LORA) -> Variables:
@@ -104,25 +124,42 @@ def _moved(
     """Change each kernel of the parameters that has an update by it; the other kernels stay the same objects."""
     result = dict(params)
     for path, *factors in _pairs(updates, names, ()):
-        node = result
-        for name in path:
-            if name in node:
-                node[name] = dict(node[name])
-            node = node.get(name, {})
-        kernel_name = next((name for name in ("kernel", "embedding") if name in node), None)
-        if kernel_name is None:
+        kernel_path = _kernel_of(result, path)
+        if kernel_path is None:
             raise LiftArgumentError(
                 where,
                 f'"lora/{"/".join(path)}" is an update without a kernel: "params" has none there.',
                 "Pass the parameters of the model that the updates were made for.",
                 variable=f"lora/{'/'.join(path)}",
             )
+        node = result
+        for name in kernel_path[:-1]:
+            node[name] = dict(node[name])
+            node = node[name]
+        kernel_name = kernel_path[-1]
         kernel, (a, b) = meta.unbox(node[kernel_name]), map(meta.unbox, factors)
         wide = jnp.promote_types(jnp.float32, kernel.dtype)
         update = _product(where, path, kernel, a.astype(wide), b.astype(wide)) * lora_scale(alpha, a.shape[-1])
         moved = by(kernel.astype(wide), update).astype(kernel.dtype)
         node[kernel_name] = meta.replace_boxed(node[kernel_name], moved)
     return result
+
+
+def _kernel_of(params: Mapping[str, Any], place: Path) -> Path | None:
+    """Return the path of the kernel that an update is for: the inverse of `place_of_update`; None if there is none."""
+    layer = _at(params, place)
+    named = [(*place, name) for name in _BY_LAYER if name in layer]
+    if place and place[-1].endswith(_SUFFIX):
+        name = place[-1].removesuffix(_SUFFIX)
+        named += [(*place[:-1], name)] if name in _at(params, place[:-1]) else []
+    return next(iter(named), None)
+
+
+def _at(params: Any, path: Path) -> Mapping[str, Any]:
+    """Return the parameters at and below a path."""
+    for name in path:
+        params = params.get(name) if isinstance(params, Mapping) else None
+    return params if isinstance(params, Mapping) else {}
 
 
 def _pairs(updates: Mapping[str, Any], names: tuple[str, str], path: Path) -> Iterator[tuple[Path, Any, Any]]:
