@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import boundary
+from liftcore.calls import boundary
 from liftcore.leaves import is_array_like
 from liftcore.statics import Undescribed, settings_key, static_key
 
