@@ -65,25 +65,30 @@ def test_a_quantizer_keeps_its_averages() -> None:
 
 
 def test_scanned_and_rematerialized_blocks_equal_a_loop_of_the_original() -> None:
+    rows = jax.random.normal(KEY, (32, 8))  # normalizing over few rows is ill-conditioned
     fn = deep(from_haiku(BLOCK), ("params", "state"))
-    _, variables = liftcore.init(fn)(RNGS, ROWS)
-    y, changed = jax.jit(liftcore.apply(fn, mutable="state"))(variables, ROWS, rngs=DROPOUT)
+    _, variables = liftcore.init(fn)(RNGS, rows)
     keys = jax.random.split(DROPOUT["dropout"], 3)
-    x, states = ROWS, []
-    for number in range(3):
-        held = layer(variables, number)
-        key = drawn("dropout", {"dropout": keys[number]})
-        averages = held["state"]["batch_norm"]["~"]
-        state = {f"batch_norm/~/{name}": averages[name] for name in averages}
-        x, state = jax.jit(BLOCK.apply)(held["params"], state, key, x)
-        states.append(by_path("state", state))
-    assert jnp.allclose(y, x, atol=1e-6)
-    close = jax.tree.map(lambda a, *b: jnp.allclose(a, jnp.stack(b), atol=1e-6), changed, *states)
-    assert all(jax.tree.leaves(close))
-    grads = jax.grad(
-        lambda params: liftcore.apply(fn, mutable="state")({**variables, "params": params}, ROWS, rngs=DROPOUT)[0].sum()
-    )(variables["params"])
-    assert all(map(jnp.any, jax.tree.leaves(grads["linear"])))
+
+    def loop(params: Any) -> Any:
+        x, states = rows, []
+        for number in range(3):
+            held = layer({**variables, "params": params}, number)
+            key = drawn("dropout", {"dropout": keys[number]})
+            averages = held["state"]["batch_norm"]["~"]
+            state = {f"batch_norm/~/{name}": averages[name] for name in averages}
+            x, state = BLOCK.apply(held["params"], state, key, x)
+            states.append(by_path("state", state))
+        return (x * rows).sum(), (x, jax.tree.map(lambda *each: jnp.stack(each), *states))
+
+    def lifted(params: Any) -> Any:
+        y, changed = liftcore.apply(fn, mutable="state")({**variables, "params": params}, rows, rngs=DROPOUT)
+        return (y * rows).sum(), (y, changed)
+
+    theirs = jax.jit(jax.value_and_grad(loop, has_aux=True))(variables["params"])
+    ours = jax.jit(jax.value_and_grad(lifted, has_aux=True))(variables["params"])
+    close = jax.tree.map(lambda a, b: jnp.allclose(a, b, rtol=1e-4, atol=1e-4), ours, theirs)
+    assert all(jax.tree.leaves(close)), close
 
 
 def test_a_function_without_keys() -> None:
