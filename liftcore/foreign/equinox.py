@@ -15,7 +15,8 @@ from ..scopes.blueprint import Blueprint
 from ..scopes.scope import Scope
 from ..texts import path_text
 from ..typing import Path
-from .keeping import called, check_model, fits_maker, named, write
+from .keeping import called, check_model, fits_maker, method_name, named, write
+from .parts import running
 
 __all__ = ["from_equinox"]
 
@@ -91,7 +92,7 @@ def from_equinox(
         if needs_key and scope.can_draw(stream):
             kwargs["key"] = scope.make_rng(stream)
         try:
-            result = call(*args, *states, **kwargs)
+            result = running(scope, made, method_name(method), call, (*args, *states), kwargs)
         except RuntimeError as error:
             if needs_key and "key" not in kwargs and "requires a key" in str(error):
                 scope.make_rng(stream)  # raises the error that says why there is no key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from ..scopes.declaring import check_creatable
 from ..scopes.scope import Scope
 from ..typing import Path
 from .keeping import begins, check_model, create, named, stored, write
+from .parts import noting, running
 
 __all__ = ["from_haiku"]
 
@@ -72,7 +74,8 @@ def from_haiku(transformed: Any, *, stream: str = "dropout") -> Callable[..., An
         if draws:
             given.append(scope.make_rng(stream) if scope.can_draw(stream) else None)
         try:
-            result = transformed.apply(*given, *args, **kwargs)
+            with _noted(scope):
+                result = transformed.apply(*given, *args, **kwargs)
         except ValueError as error:
             if draws and given[-1] is None and "PRNGKey" in str(error):
                 scope.make_rng(stream)  # raises the error that says why there is no key
@@ -85,6 +88,20 @@ def from_haiku(transformed: Any, *, stream: str = "dropout") -> Callable[..., An
         return result
 
     return named(fn, "haiku")
+
+
+def _noted(scope: Scope) -> contextlib.AbstractContextManager[None]:
+    """A context in which Haiku tells the calls of modules, if they are noted."""
+    import haiku as hk
+
+    def intercept(run: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+        if context.method_name == "__init__":
+            return run(*args, **kwargs)
+        place = scope.below(tuple(context.module.module_name.split("/")))
+        return running(place, context.module, context.method_name, run, args, kwargs)
+
+    found: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    return hk.intercept_methods(intercept) if noting() else found
 
 
 _MISSING = re.compile(r"(Unable to retrieve parameter|No value for) '(.+?)' (?:for module|in) '(.+?)'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import Expected, LiftArgumentError, WrongStyleError
+from ..errors import Expected, LiftArgumentError, WrongStyleError, name_of
 from ..filters.trees import flat
 from ..meta import unbox
 from ..owners import style_of
@@ -13,7 +13,18 @@ from ..scopes.declaring import create_missing
 from ..scopes.scope import Scope
 from ..typing import Path
 
-__all__ = ["INTERMEDIATES", "begins", "called", "check_model", "create", "fits_maker", "named", "stored", "write"]
+__all__ = [
+    "INTERMEDIATES",
+    "begins",
+    "called",
+    "check_model",
+    "create",
+    "fits_maker",
+    "method_name",
+    "named",
+    "stored",
+    "write",
+]
 
 INTERMEDIATES = "intermediates"
 """The collection of values that a model sows."""
@@ -63,6 +74,11 @@ def called(model: Any, method: str | Callable[..., Any] | None) -> Callable[...,
     if isinstance(method, str):
         return getattr(model, method)  # type: ignore[no-any-return]
     return lambda *args, **kwargs: method(model, *args, **kwargs)
+
+
+def method_name(method: str | Callable[..., Any] | None) -> str:
+    """Return the name of what `called` returns."""
+    return "__call__" if method is None else method if isinstance(method, str) else name_of(method)
 
 
 def named(fn: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ variable and each write is subject to our lifts.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from ..scopes.declaring import check_creatable, check_shape, initial_value
 from ..scopes.scope import Scope
 from ..struct import PyTreeNode
 from .keeping import INTERMEDIATES, called, check_model, named
+from .parts import noting, running
 
 __all__ = ["from_linen"]
 
@@ -60,10 +62,25 @@ def from_linen(module: Any, *, method: str | Callable[..., Any] | None = None) -
     check_model("from_linen", module, fits, "a module of flax.linen", "from_linen(flax.linen.Dense(3))")
 
     def fn(scope: Scope, *args: Any, **kwargs: Any) -> Any:
-        with _scope_class()(scope, owner=module).temporary() as theirs:
+        with _scope_class()(scope, owner=module).temporary() as theirs, _noted():
             return called(module.clone(parent=theirs, _deep_clone=True), method)(*args, **kwargs)
 
     return named(fn, type(module).__name__)
+
+
+def _noted() -> contextlib.AbstractContextManager[None]:
+    """A context in which flax tells the calls of modules, if they are noted."""
+    import flax.linen
+
+    def intercept(run: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+        scope = context.module.scope
+        if context.method_name == "setup" or not isinstance(scope, FlaxScope):
+            return run(*args, **kwargs)
+        unbound = context.module.clone(parent=None)  # what is noted must hold no values
+        return running(scope.ours, unbound, context.method_name, run, args, kwargs)
+
+    found: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    return flax.linen.intercept_methods(intercept) if noting() else found
 
 
 @functools.cache

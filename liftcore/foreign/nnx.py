@@ -13,7 +13,8 @@ from ..leaves import holds_arrays
 from ..owners import call_maker
 from ..scopes.scope import Scope
 from ..typing import Path
-from .keeping import INTERMEDIATES, begins, called, check_model, create, fits_maker, named, stored, write
+from .keeping import INTERMEDIATES, begins, called, check_model, create, fits_maker, method_name, named, stored, write
+from .parts import running
 
 __all__ = ["from_nnx"]
 
@@ -87,7 +88,7 @@ def from_nnx(model: Any, *, method: str | Callable[..., Any] | None = None) -> C
         states = {names: _value(each) for names, each in random.items()}  # before the call, which changes them in place
         values = {**random, **{names: _with_value(variables[names], held[path]) for names, path in paths.items()}}
         built = nnx.merge(definition, nnx.from_flat_state(values))
-        result = called(built, method)(*args, **kwargs)
+        result = running(scope, built, method_name(method), called(built, method), args, kwargs)
         _check_drawn(scope, states, after := _split(built)[1])
         kept_after = {_path(names, each): _value(each) for names, each in after.items() if names not in random}
         writes = any(value is not held.get(path) for path, value in kept_after.items())

@@ -19,6 +19,7 @@ from liftcore import ExplainedLift, Variable
 from liftcore.diagnostics import costs
 from liftcore.errors import name_of
 from liftcore.filters import leaves_of
+from liftcore.foreign.parts import watching
 from liftcore.leaves import Size, is_array_like, is_array_or_struct, split_leaves
 from liftcore.typing import Filter, Path, RNGs
 
@@ -43,7 +44,7 @@ class RecordedCall:
 
     path: Path
     place: str
-    module: Base
+    module: Any
     bare: bool
     method: str
     run: Any
@@ -70,6 +71,14 @@ class RecordedCall:
         except Exception:  # it may need something from around it
             return dict.fromkeys(names)
         return costs(apply, (variables, rngs, types), names)
+
+
+class PartCall(RecordedCall):
+    """One call of a model of another library, or of a part of one, which cannot be run alone."""
+
+    def costs(self, rngs: RNGs, mutable: Filter, names: Sequence[str]) -> dict[str, Any]:
+        """Return None for each cost."""
+        return dict.fromkeys(names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +117,15 @@ def record(
             call.outputs = _described(y)
             return y
 
+        def note_part(inside: Any, part: Any, method: str, args: Any, kwargs: Any) -> Callable[[Any], None]:
+            path = inside.path[len(scope.path) :]
+            place = inside.path_text.removeprefix(above)
+            call = PartCall(path, place, _described(part), True, method, None, *_described((args, kwargs)))
+            calls.append(call)
+            return lambda y: setattr(call, "outputs", _described(y))
+
         args, kwargs = others.join(types)
-        with capturing(None), intercept_methods(note):
+        with capturing(None), intercept_methods(note), watching(note_part):
             bound = deep_clone(module, scope, False, {}, {})
             if getattr(fn, "is_module_method", False):
                 fn(bound, *args, **kwargs)
@@ -179,7 +195,8 @@ class Row:
 
     Attributes:
         path: the names from the root to the module.
-        module: an unbound copy of the module; for an instance of a lifted class, one of the class that was lifted.
+        module: an unbound copy of the module; for an instance of a lifted class, one of the class that was lifted. For
+            a part of a model of another library, that part.
         method: the name of the method.
         inputs: its arguments after the module: one value, or a tuple that ends with a dict of keyword arguments. Arrays
             are `jax.ShapeDtypeStruct`.
@@ -195,7 +212,7 @@ class Row:
     """
 
     path: Path
-    module: Base
+    module: Any
     method: str
     inputs: Any
     outputs: Any
