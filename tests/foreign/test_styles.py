@@ -62,7 +62,7 @@ def test_a_submodule_of_a_linen_style_module(make: Callable[[], Any]) -> None:
     variables = layers.init(KEY, ROW, None)
     assert all(leaf.shape[0] == 3 for leaf in jax.tree.leaves(variables["params"]["body"]))
     assert layers.apply(variables, ROW, None)[0].shape == ROW.shape
-    assert "body/" in Body().tabulate(KEY, ROW, None)
+    assert "│ body" in Body().tabulate(KEY, ROW, None)
 
 
 @LIBRARIES

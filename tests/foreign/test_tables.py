@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-import equinox
-import flax.linen
-import haiku as hk
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import nnx
 
 import liftcore
 import linen_like as nn
 from liftcore import foreign
 
+linen = pytest.importorskip("flax.linen")
+nnx = pytest.importorskip("flax.nnx")
+hk = pytest.importorskip("haiku")
+equinox = pytest.importorskip("equinox")
+
 KEY, X = jax.random.key(0), jnp.ones((2, 8))
 
 
-class Old(flax.linen.Module):
-    @flax.linen.compact
+class Old(linen.Module):  # type: ignore[misc, name-defined]
+    @linen.compact
     def __call__(self, x: Any) -> Any:
-        return flax.linen.Dense(8)(flax.linen.LayerNorm()(x))
+        return linen.Dense(8)(linen.LayerNorm()(x))
 
 
 OLD: dict[str, tuple[Any, dict[str, tuple[str, int]]]] = {
@@ -60,7 +61,7 @@ def test_the_parts_of_a_foreign_model_have_rows(library: str) -> None:
 
 
 def test_rows_inside_lifts_say_what_the_lifts_do() -> None:
-    block = foreign.from_linen(flax.linen.Dense(8))
+    block = foreign.from_linen(linen.Dense(8))
     layers = liftcore.scan(
         liftcore.remat(lambda scope, x: (block(scope, x), None)),
         length=3,
