@@ -10,8 +10,9 @@ import jax
 import numpy as np
 from jax.core import ShapedArray
 
-from ..errors import LiftArgumentError
+from ..errors import AxisSizeError, Expected, LiftArgumentError
 from ..leaves import split_leaves
+from ..pipeline.body import Body
 from ..pipeline.splitting import closure_convert
 from ..runners.axes import NO_AXES, flatten_axes
 from ..runners.eager import cached_when_eager
@@ -93,7 +94,7 @@ def pmap(
         `lifted(scopes, *args, **kwargs)`.
 
     Raises:
-        AxisSizeError: when called, if sizes disagree or no size is known.
+        AxisSizeError: when called, if sizes disagree, no size is known, or there are more elements than devices.
         LiftArgumentError: if `donate_argnums` contains 0, the scopes.
         LoopInvarianceError: when called, if a shared variable gets a value that differs between devices.
     """
@@ -130,6 +131,19 @@ class OnDevices(Spread):
         self.operands, self.in_axes = (*self.operands, shared), (*self.in_axes, [None for _ in shared])
         self._donated = [*self.arguments.belong_to(donated), *[False for _ in shared]]
         self._options = options
+
+    def run(self, body: Body, element: Callable[..., Any], out_axes: InOutAxes) -> tuple[PyTree, tuple[PyTree, ...]]:
+        """Map the body over the elements, if there is a device for each."""
+        given, backend = self._options["devices"], self._options["backend"]
+        devices = jax.local_devices(backend=backend) if given is None else given
+        here = [device for device in devices if device.process_index == jax.process_index(backend)]
+        if self.size > len(here):
+            raise AxisSizeError(
+                body.where,
+                Expected(f"at most {len(here)} elements, one for each device", given=self.size),
+                "Use `vmap`, which computes all elements on one device, or map over fewer.",
+            )
+        return super().run(body, element, out_axes)
 
     def join(self, *slices: Any) -> Any:
         """Return the arguments of the body for one element, given its slice of each operand."""

@@ -260,3 +260,15 @@ def test_errors_of_the_arguments() -> None:
         liftcore.apply(pmap(fn, in_axes=None))({"params": {"w": 1.0}}, 1.0)
     with pytest.raises(UnliftedCollectionError, match=r"at /pmap\(fn\).*one value on all devices"):
         liftcore.apply(pmap(fn))({"params": {"w": 1.0}}, jnp.ones(2))
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("option", [None, "devices", "backend"])
+def test_more_elements_than_devices_are_an_error(option: str | None, jitted: bool) -> None:
+    options = (
+        {} if option is None else {"devices": devices(2)} if option == "devices" else {"backend": jax.default_backend()}
+    )
+    run = liftcore.apply(pmap(lambda scope, x: 2 * x, **options))
+    with pytest.raises(AxisSizeError, match=r"at most \d elements, one for each device, given 9"):
+        (jax.jit(run) if jitted else run)({}, jnp.ones((9, 2)))
+    assert (run({}, jnp.ones((2, 2))) == 2).all()
