@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import types
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from liftcore.caches import bounded
@@ -40,7 +40,7 @@ def values_read(f: types.FunctionType, kinds: Iterable[type]) -> Iterator[Any]:
             names = _names(one.__code__)
             found = [one.__defaults__, one.__kwdefaults__]
             found += [cell.cell_contents for cell in one.__closure__ or () if cell != _EMPTY]
-            found += _named(one.__globals__, names)
+            found += _named(one.__globals__, names, set())
         for value in found:
             yield value
             if isinstance(value, types.FunctionType | type):
@@ -51,11 +51,15 @@ def values_read(f: types.FunctionType, kinds: Iterable[type]) -> Iterator[Any]:
                 yield value()
 
 
-def _named(namespace: Any, names: Sequence[str]) -> list[Any]:
-    """Return the values of names in a namespace; of a module, what is named in it."""
+def _named(namespace: Mapping[str, Any], names: Sequence[str], above: set[int]) -> list[Any]:
+    """Return the values of names in a namespace; of a module, what is named in it, unless its id is in `above`."""
     found = []
     for value in [namespace[name] for name in names if name in namespace]:
-        found += _named(vars(value), names) if isinstance(value, types.ModuleType) else [value]
+        if not isinstance(value, types.ModuleType):
+            found.append(value)
+        elif id(value) not in above:  # modules name each other
+            above.add(id(value))
+            found += _named(vars(value), names, above)
     return found
 
 

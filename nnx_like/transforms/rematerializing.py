@@ -103,5 +103,5 @@ def _key(f: Any, outside: Outside, operands: Any) -> Hashable | None:
     kinds = dict.fromkeys([type(node) for node in outside.walk.nodes if isinstance(node, Pytree)])
     try:
         return settings_key(), static_key(list(values_read(f, kinds)))
-    except (Undescribed, RecursionError):  # the second for objects that are nested too deeply
+    except Undescribed:
         return None
