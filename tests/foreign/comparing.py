@@ -52,3 +52,29 @@ def deep(fn: Callable[..., Any], collections: tuple[str, ...] = ("params",), **o
 def layer(variables: Any, number: int) -> Any:
     """The variables of one layer of `deep`."""
     return jax.tree.map(lambda leaf: leaf[number], variables)
+
+
+def assert_deep_equals(fn: Callable[..., Any], original: Callable[..., Any], x: Any, mutable: tuple[str, ...]) -> None:
+    """`deep(fn)` equals a scan of the original written by hand: results, updates and gradients, bit for bit.
+
+    `original(variables, rngs, x)` returns the result of one layer and its updates, by collection.
+    """
+    lifted = deep(fn, ("params", *mutable))
+    _, variables = liftcore.init(lifted)(RNGS, x)
+    keys = jax.random.split(DROPOUT["dropout"], 3)
+
+    def by_lift(params: Any) -> Any:
+        return liftcore.apply(lifted, mutable=mutable)({**variables, "params": params}, x, rngs=DROPOUT)
+
+    def by_hand(params: Any) -> Any:
+        body = jax.checkpoint(lambda x, held: original(held[0], {"dropout": held[1]}, x))
+        return jax.lax.scan(body, x, ({**variables, "params": params}, keys))
+
+    def with_gradients(run: Callable[..., Any]) -> Any:
+        def loss(params: Any) -> Any:
+            result = run(params)
+            return (result[0] * x).sum(), result
+
+        return jax.jit(jax.grad(loss, has_aux=True))(variables["params"])
+
+    assert_same(with_gradients(by_lift), with_gradients(by_hand))
