@@ -111,7 +111,8 @@ def generate(
     variables = {name: collection for name, collection in variables.items() if name != "cache"}
     programs = Programs.of(model)
     try:
-        _check_cache(where, programs.empty_cache.eval_shape(variables, batch, room), prompts)
+        if np.ptp(prompts.lengths):
+            _check_uneven(where, programs.empty_cache.eval_shape(variables, batch, room), prompts)
         found, is_nan = programs.run(variables, prompts, options, room, size)
     except ValueError as error:
         raise_interrupt(error)
@@ -166,18 +167,9 @@ def _check_model(where: str, module: Any, variables: Any) -> None:
         )
 
 
-def _check_cache(where: str, cache: Any, prompts: Prompts) -> None:
-    ragged = list(all_counts(cache, prompts.lengths.shape))
-    if not ragged:
-        raise LiftArgumentError(
-            where,
-            "the module has no decode cache: there is no `cache_index` in the collection `cache`.",
-            "Create its attention layers with `decode=True`: `generate(model.clone(decode=True), variables, …)` if "
-            "`decode` is a field of the model. In a function of a scope, use `nn.decode_cache`.",
-            option="decode",
-            collection="cache",
-        )
-    if not all(ragged) and np.ptp(prompts.lengths):
+def _check_uneven(where: str, cache: Any, prompts: Prompts) -> None:
+    """Check that a cache takes prompts of different lengths."""
+    if not all(all_counts(cache, prompts.lengths.shape)):
         raise LiftArgumentError(
             where,
             f"the prompts have from {prompts.lengths.min()} to {prompts.lengths.max()} tokens, but the cache has one "

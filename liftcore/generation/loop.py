@@ -15,7 +15,7 @@ from ..caches import bounded
 from ..calls import raise_interrupt
 from ..errors import LiftArgumentError, shown
 from ..typing import Array
-from .caches import lengthened, recounted, shortened
+from .caches import all_counts, lengthened, recounted, shortened
 from .models import Model
 from .options import Options
 from .prompts import Prompts
@@ -118,6 +118,7 @@ def _run(
     """
     batch, bucket = prompts.tokens.shape
     cache = empty_cache(variables, batch, room)
+    _check_decodes(cache, batch)
     filled = _filled(model, variables, cache, prompts.tokens, room)
     back = bucket + 1 - prompts.lengths  # the padding, and the last token
     cache = recounted(filled, (batch,), lambda index, is_ragged: index - (back if is_ragged else back[0]))
@@ -134,6 +135,19 @@ def _run(
     step = functools.partial(_step, model, variables, keys, options)
     found = lax.while_loop(lambda state: (state.step < size) & ~state.ended.all(), step, state).found
     return found, jnp.isnan(found.log_probs).any()
+
+
+def _check_decodes(cache: Any, batch: int) -> None:
+    """Check that a model has a cache; when its program is traced, since later calls need not look again."""
+    if not list(all_counts(cache, (batch,))):
+        raise LiftArgumentError(
+            "generate",
+            "the module has no decode cache: there is no `cache_index` in the collection `cache`.",
+            "Create its attention layers with `decode=True`: `generate(model.clone(decode=True), variables, …)` if "
+            "`decode` is a field of the model. In a function of a scope, use `nn.decode_cache`.",
+            option="decode",
+            collection="cache",
+        )
 
 
 def _filled(model: Model, variables: Any, cache: Any, tokens: Any, room: int) -> Any:
