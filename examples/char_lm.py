@@ -76,9 +76,8 @@ class GPT(nn.Module):
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Map `tokens`, `(batch, length)`, to logits for the character after each token."""
         words = nn.Embed(len(ALPHABET), self.width, dtype=HALF, name="words")
-        blocks = nn.scan(
-            nn.remat(Block), length=self.layers, variable_axes={"params": 0, "cache": 0}, split_rngs={"params": True}
-        )
+        axes = {"params": 0, "cache": nn.InPlace(0)}  # a new token is written into the cache, which is not copied
+        blocks = nn.scan(nn.remat(Block), length=self.layers, variable_axes=axes, split_rngs={"params": True})
         x, _ = blocks(self.heads, self.decode, name="blocks")(words(tokens))
         return nn.Dense(len(ALPHABET), name="head")(nn.RMSNorm(name="norm")(x))
 

@@ -5,7 +5,7 @@ functions. JAX's transformations exist here in lifted form for such functions, a
 
     entry          apply, bind, init, lazy_init
     scopes         Scope, Variable
-    lifts          see liftcore.lift; axes of variables: In, Out, InOut, broadcast
+    lifts          see liftcore.lift; axes of variables: In, Out, InOut, InPlace, broadcast
     custom lifts   pack, Captured, Changes; for a Module layer, lifter_of, static_key
     any values     Rest, split_static, flatten_static, join_static, is_array, is_traceable, filtered,
                    Blueprint, Scoped, is_scoped, split_scoped

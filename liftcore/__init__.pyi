@@ -72,7 +72,7 @@ from .pipeline.outlining import outline
 from .pipeline.packing import lifter_of, pack, transformation
 from .pipeline.splitting import Prologue, Split
 from .rest import Rest, flatten_static, join_static, split_static
-from .runners.axes import NO_AXES, In, InOut, Out, broadcast
+from .runners.axes import NO_AXES, In, InOut, InPlace, Out, broadcast
 from .runners.jitted import CompiledJit, Jitted, LoweredJit
 from .runners.looping import Loop
 from .scopes.blueprint import Blueprint
@@ -103,6 +103,7 @@ __all__ = [
     "FrozenDict",
     "In",
     "InOut",
+    "InPlace",
     "Jitted",
     "Loop",
     "LoweredJit",

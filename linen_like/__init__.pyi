@@ -1,4 +1,4 @@
-from liftcore import Captured, FrozenDict, In, InOut, Out, Scope, Variable, broadcast, meta
+from liftcore import Captured, FrozenDict, In, InOut, InPlace, Out, Scope, Variable, broadcast, meta
 from liftcore.filters import DenyList
 from liftcore.generation import generate
 
@@ -139,6 +139,7 @@ __all__ = [
     "GroupNorm",
     "In",
     "InOut",
+    "InPlace",
     "InstanceNorm",
     "InterceptorContext",
     "LSTMCell",

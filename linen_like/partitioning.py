@@ -279,7 +279,7 @@ def scan_with_axes(
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`, `InPlace`.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
         split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to

@@ -102,7 +102,7 @@ class RNN(Module):
         reverse: whether to run from the last step to the first; outputs are in the order in which they were made.
         keep_order: whether outputs are in the order of the inputs even if `reverse`.
         unroll: the number of iterations in one step of the compiled loop; True for all of them.
-        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`, `InPlace`.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
         split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to

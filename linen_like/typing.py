@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.lax import PrecisionLike
 
-from liftcore import FrozenDict, In, InOut, Out
+from liftcore import FrozenDict, In, InOut, InPlace, Out
 from liftcore.nn import PaddingLike, PromoteDtypeFn
 from liftcore.typing import Array, Axis, Dtype, Filter, Initializer, Shape
 
@@ -95,7 +95,7 @@ Axes: TypeAlias = int | Sequence[int]
 # The values of the mapping `variable_axes`.
 InOutAxis: TypeAlias = Axis | In | Out | InOut
 ScanAxis: TypeAlias = int
-InOutScanAxis: TypeAlias = ScanAxis | In | Out | InOut
+InOutScanAxis: TypeAlias = ScanAxis | In | Out | InOut | InPlace
 
 # Axes of arrays, named by the model or by the mesh.
 LogicalNames: TypeAlias = tuple[str | None, ...]

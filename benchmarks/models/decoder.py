@@ -216,7 +216,8 @@ def of_layers(nn: Any, size: Size, *, dtype: Any = jnp.float32, decode: bool = F
 
 
 def _scanned(nn: Any, size: Size, block: Any) -> Any:
-    axes, splits = {"params": 0, "cache": 0}, {"params": True, "dropout": True}
+    cache = nn.InPlace(0) if hasattr(nn, "InPlace") else 0
+    axes, splits = {"params": 0, "cache": cache}, {"params": True, "dropout": True}
     return nn.scan(block, variable_axes=axes, split_rngs=splits, length=size.layers)
 
 

@@ -54,8 +54,8 @@ def remat_scan(
         policy: the intermediate values to store anyway: one of `jax.checkpoint_policies`; by default none.
         variable_broadcast: a filter of the variables that all iterations share.
         variable_carry: a filter of the variables that pass from one iteration to the next.
-        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`. Each loop adds an
-            axis. By default all variables are stacked, along axis 0.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`, `InPlace`. Each
+            loop adds an axis. By default all variables are stacked, along axis 0.
         split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
             all streams. By default all streams are split.
         metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the

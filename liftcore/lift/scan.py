@@ -28,6 +28,7 @@ from ..runners.axes import (
 )
 from ..runners.carry import LoopAdvice
 from ..runners.eager import cached_when_eager
+from ..runners.in_place import places_of
 from ..runners.looping import Loop, lax_scan
 from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, InOutAxes
@@ -91,7 +92,7 @@ def scan(
         out_axes: the new axis of each stacked result, or `broadcast` for a value that is the same in all iterations.
         kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are not arrays are passed
             on unchanged.
-        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`, `InPlace`.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
         split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
@@ -131,7 +132,8 @@ def scan(
         sliced, along, others = arguments.split_with(stacked, axes.in_axes, keys, key_axes)
         xs = [to_front(leaf, axis) for leaf, axis in zip(sliced, along, strict=True)]
         run = lax_scan(size, reverse=reverse, unroll=unroll, _split_transpose=_split_transpose)
-        loop = Loop(size, run, axes.out_axes, reverse, loop_advice)
+        in_place = places_of(stacked, axes.in_place) if axes.in_place else None
+        loop = Loop(size, run, axes.out_axes, reverse, loop_advice, in_place)
         carry, ys, groups = loop.run(body, iteration, shared, (carried, carry), xs, out_axes)
         return (carry, ys), boxes_outside(groups, [None, None, *axes.out_axes], metadata_params)
 

@@ -33,6 +33,7 @@ __all__ = [
     "Arguments",
     "In",
     "InOut",
+    "InPlace",
     "Out",
     "VariableAxes",
     "boxes_inside",
@@ -93,6 +94,34 @@ class InOut:
     out_axis: Axis
 
 
+@dataclasses.dataclass(frozen=True)
+class InPlace:
+    """Variables that are passed in and out along one axis, and that a loop updates in place.
+
+    `scan` stacks the new slices in a new array; with `InPlace`, each iteration writes its slice over the old one. So no
+    iteration copies the others' slices. Use it for the cache of a model that generates text. The numbers are the same.
+    Values that the body creates, or whose shape or dtype it changes, are stacked. Mappings take it as the axis alone.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x, _):
+        ...     seen = scope.variable("cache", "seen", jnp.zeros, 3)
+        ...     seen.value += x
+        ...     return x + 1, None
+        >>> layers = liftcore.scan(layer, length=2, variable_axes={"cache": liftcore.InPlace(0)})
+        >>> _, variables = liftcore.init(layers)(jax.random.key(0), jnp.ones(3), None)
+        >>> _, updates = liftcore.apply(layers, mutable="cache")(variables, jnp.ones(3), None)
+        >>> updates["cache"]["seen"].tolist()
+        [[2.0, 2.0, 2.0], [4.0, 4.0, 4.0]]
+
+    Args:
+        axis: the axis.
+    """
+
+    axis: int
+
+
 Named: TypeAlias = tuple[str, str, PyTree, Sequence[Axis]]
 """A value with its name, for error messages, and one axis for each of its leaves."""
 
@@ -117,7 +146,8 @@ broadcast = _Broadcast()
 class VariableAxes:
     """The argument `variable_axes`, as filters and axes of the input and output groups.
 
-    Perturbations that no filter takes are lifted automatically: each element or iteration has its own.
+    Perturbations that no filter takes are lifted automatically: each element or iteration has its own. `in_place` has
+    the number of the output group for that of each input group that a loop updates in place.
     """
 
     def __init__(self, variable_axes: Mapping[Any, Any]) -> None:
@@ -134,6 +164,8 @@ class VariableAxes:
         self.in_axes: list[Axis] = [into for _, into, _ in pairs if into is not _ABSENT]
         self.out_filters: list[Filter] = [key for key, _, out in pairs if out is not _ABSENT]
         self.out_axes: list[Axis] = [out for _, _, out in pairs if out is not _ABSENT]
+        written = [key for key, axis in variable_axes.items() if isinstance(axis, InPlace)]
+        self.in_place = {self.in_filters.index(key): self.out_filters.index(key) for key in written}
 
 
 _ABSENT: Any = object()
@@ -147,13 +179,15 @@ def _in_out(key: Any, axis: Any) -> tuple[Any, Any]:
             pair = _ABSENT, axis.axis
         case InOut():
             pair = axis.in_axis, axis.out_axis
+        case InPlace():
+            pair = axis.axis, axis.axis
         case _:
             pair = axis, axis
     if not all(one is _ABSENT or one is None or (isinstance(one, int) and not isinstance(one, bool)) for one in pair):
         raise LiftArgumentError(
             f"variable_axes[{key!r}]",
             Expected("an axis (an int, or None for the same value everywhere)", given=axis),
-            "Write an int, None, In(axis), Out(axis) or InOut(in_axis, out_axis).",
+            "Write an int, None, In(axis), Out(axis), InOut(in_axis, out_axis) or InPlace(axis).",
             option="variable_axes",
         )
     return pair

@@ -46,6 +46,7 @@ from .carry import (
     check_unread,
     not_constant,
 )
+from .in_place import Places, over_slices
 
 __all__ = ["Iteration", "Loop", "lax_scan"]
 
@@ -122,6 +123,7 @@ class Loop(NamedTuple):
         group_axes: the axes of the groups of stacked variables.
         reverse: whether the loop begins with the last slices.
         advice: tells users, in error messages, how to make the loop take variables.
+        in_place: the stacked variables that are updated in place; see `runners.in_place`.
     """
 
     size: int
@@ -129,6 +131,7 @@ class Loop(NamedTuple):
     group_axes: Sequence[Axis] = ()
     reverse: bool = False
     advice: LoopAdvice = GROUPS
+    in_place: Places | None = None
 
     def run(
         self,
@@ -233,7 +236,8 @@ class Loop(NamedTuple):
                 return now, (late.stacked, ys)
 
             begin = state.with_created(made.carried).begin(body, split.outputs[0])
-            return self.scan(Iteration(step, see), begin, (leaves, made.stacked))
+            scan = over_slices(self.scan, self.in_place) if self.in_place else self.scan
+            return scan(Iteration(step, see), begin, (leaves, made.stacked))
 
         if body.nested and kinds.late:
             run = functools.partial(loop, made_before=made_before)

@@ -57,7 +57,7 @@ def scan(
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`, `InPlace`.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
         split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
@@ -130,8 +130,8 @@ def remat_scan(
         policy: the intermediate values to store anyway: one of `jax.checkpoint_policies`; by default none.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
-        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`. Each loop adds an
-            axis. By default all variables are stacked, along axis 0.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`, `InPlace`. Each
+            loop adds an axis. By default all variables are stacked, along axis 0.
         split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
             all streams. By default all streams are split.
         methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
