@@ -3,6 +3,7 @@
 mapping, shard_mapping  for each element along an axis; on the devices of a mesh
 looping, while_loops    in a loop of known or unknown length
 carry                   what iterations pass on and share, and what must not change
+in_place                stacked variables that a loop writes over
 branching               as one of several
 differentiating         differentiated
 custom_derivatives      with a rule for its derivative

@@ -868,6 +868,13 @@ MUTANTS = (
         ("lift/test_vmap.py",),
     ),
     Mutant(
+        "runners/in_place.py",
+        "return number if (jnp.shape(value), jnp.result_type(value)) == (known.shape, known.dtype) else None",
+        "return number if jnp.shape(value) == known.shape else None",
+        "a value of another dtype is written over the old one",
+        ("lift/test_in_place.py",),
+    ),
+    Mutant(
         "runners/while_loops.py",
         "            if not found:  # under",
         "            if False:  # under",
