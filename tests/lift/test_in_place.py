@@ -65,7 +65,8 @@ def only_written(scope: Scope, x: Any) -> Any:
 
 def retyped(scope: Scope, x: Any) -> Any:
     halves = scope.variable("cache", "halves", jnp.zeros, 4)
-    halves.value = (halves.value + x).astype(jnp.bfloat16)
+    other = jnp.float32 if halves.value.dtype == jnp.bfloat16 else jnp.bfloat16
+    halves.value = (halves.value + x).astype(other)
     longer = scope.variable("cache", "longer", jnp.zeros, 4)
     longer.value = jnp.concatenate([longer.value, x])
     return plain(scope, x)
