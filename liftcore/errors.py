@@ -192,10 +192,12 @@ class Expected(NamedTuple):
     Attributes:
         expected: what was expected, in words.
         given: the value that was given.
+        words: what the text says in place of the value, if the value alone does not tell what is wrong.
     """
 
     expected: str
     given: Any
+    words: str = ""
 
 
 class LiftError(Exception):
@@ -230,7 +232,7 @@ class LiftError(Exception):
 
     def __init__(self, where: str, what: str | Expected, fix: str, **facts: Any) -> None:
         facts = {name: fact for name, fact in facts.items() if fact is not None}
-        facts |= what._asdict() if isinstance(what, Expected) else {}
+        facts |= {"expected": what.expected, "given": what.given} if isinstance(what, Expected) else {}
         facts |= {"available": (*map(str, facts["available"]),)} if "available" in facts else {}
         assert facts.keys() <= LiftError.__annotations__.keys(), "an error has no other facts"
         vars(self).update({name: detached(fact, shown) for name, fact in facts.items()})
@@ -239,8 +241,9 @@ class LiftError(Exception):
         self.option = self.option and (words().option(lift, self.option) or None)
         if isinstance(what, Expected):
             said = re.findall(r'"[^"]*"|/\S*|\w+', where)  # a text or a path is one word
-            named = f" as `{self.option}`" if self.option and facts["option"] not in said else ""
-            what = f"expected {what.expected}{named}, given {shown(what.given)}."
+            is_said = facts.get("option") in said or f"`{self.option}`" in what.expected
+            named = f" as `{self.option}`" if self.option and not is_said else ""
+            what = f"expected {what.expected}{named}, given {what.words or shown(what.given)}."
         self.where, self.what, self.fix = where, what, fix
         for reword in _rewording:
             reword(self)
@@ -406,6 +409,71 @@ def check_function(where: str, given: Any) -> None:
     """
     if not callable(given):
         raise no_function(where, given)
+
+
+def no_functions(where: str, fix: str) -> LiftArgumentError:
+    """Return the error for a lift that was given no function.
+
+    Example:
+        >>> print(no_functions("lift(vmap)", "Write `lift(transformation, fn)`."))
+        lift(vmap): expected a function, given none. Write `lift(transformation, fn)`.
+
+    Args:
+        where: the place that the error names.
+        fix: the code that passes one.
+    """
+    return LiftArgumentError(where, Expected("a function", given=(), words="none"), fix)
+
+
+def no_rule(where: str, code: str) -> LiftArgumentError:
+    """Return the error for a function with a rule of its own that is called before it has the rule.
+
+    Example:
+        >>> print(no_rule("custom_jvp(fn)", "fn.defjvp(rule)"))
+        custom_jvp(fn): it has no rule yet. Define one first: `fn.defjvp(rule)`.
+
+    Args:
+        where: the place that the error names.
+        code: the code that defines the rule.
+    """
+    return LiftArgumentError(where, "it has no rule yet.", f"Define one first: `{code}`.", expected="rule")
+
+
+def reserved_name(owner: str, name: str, kind: type[LiftError] = LiftArgumentError) -> LiftError:
+    """Return the error for an attribute of a module that has a name which the style itself uses.
+
+    Example:
+        >>> print(reserved_name("class Block", "apply"))
+        "apply" of class Block: every module uses this name itself. Choose another name, such as `apply_`.
+
+    Args:
+        owner: the module, or its class.
+        name: the name.
+        kind: the class of the error.
+    """
+    what = "every module uses this name itself."
+    return kind(f'"{name}" of {owner}', what, f"Choose another name, such as `{name}_`.", given=name)
+
+
+def lost_setting(where: str, now: Any, kind: type[LiftError] = LiftArgumentError) -> LiftError:
+    """Return the error for an attribute of an object that a call changed, although each call makes the object anew.
+
+    Example:
+        >>> print(lost_setting("from_nnx, dropout.deterministic", True).what)
+        the call set it to True, which is lost after the call.
+
+    Args:
+        where: the attribute.
+        now: the new value.
+        kind: the class of the error.
+    """
+    return kind(
+        where,
+        f"the call set it to {shown(now)}, which is lost after the call.",
+        "Set it in the function that makes the object, `model.eval(); return model`. What calls are to change must be "
+        "an `nnx.Variable`.",
+        given=now,
+    )
 
 
 def common_size(

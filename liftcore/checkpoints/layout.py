@@ -279,7 +279,7 @@ def _read(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple[s
     try:
         return reshaped(checked(flat.view(payload.dtype)), payload.shape)
     except StateError as error:
-        raise StateError(error.what, error.fix, path) from error.__cause__
+        raise StateError(error.what, error.fix, path, **error.facts) from error.__cause__
 
 
 def _check(data: bytes | memoryview, expected: int | None, path: tuple[str, ...]) -> None:

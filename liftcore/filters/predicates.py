@@ -350,7 +350,8 @@ def to_predicate(filter: Filter) -> Predicate:
     if isinstance(filter, type):
         if issubclass(filter, SubtreePredicate):
             name = filter.__name__
-            raise InvalidFilterError("filter", f"{name} is the class of a predicate.", f"Call it: {name}(...).")
+            what = f"{name} is the class of a predicate."
+            raise InvalidFilterError("filter", what, f"Call it: {name}(...).", given=name, expected="a predicate")
         return OfType(filter)
     if isinstance(filter, tuple | list):
         return Any(*filter)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from ..calls import boundary, call_user
-from ..errors import LiftArgumentError, check_function, name_of, words
+from ..errors import LiftArgumentError, check_function, name_of, no_functions, words
 from ..leaves import is_traceable
 from ..rest import Rest, split_static
 from ..scopes.scope import Scope
@@ -58,7 +58,7 @@ def filtered(
     for one in (lift, *fns):
         check_function("filtered", one)
     if not fns:
-        raise LiftArgumentError("filtered", "no function was given.", "Write `filtered(lift, fn)`.")
+        raise no_functions("filtered", "Write `filtered(lift, fn)`.")
     lifted = lift(*[_body(fn, is_traced) for fn in fns])
 
     @functools.wraps(fns[0])
@@ -122,6 +122,7 @@ def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgume
         else "Pass it first, in place of the scope: `filtered(lift, fn)(module, …)`."
         if is_scoped(error.value)
         else f"{error.fix} Or register {kind} as a pytree.",
+        given=f"a {kind}",
     )
 
 

@@ -281,14 +281,17 @@ class Arguments:
         self._kwarg_axes = [] if isinstance(kw_axes, int) and not kwargs else keyword_axes(kw_axes, kwargs)
         self._axes = [*self._arg_axes, *self._kwarg_axes]
 
-    def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str, aside: str = "") -> int:
+    def size(
+        self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], option: str, fix: str, aside: str = ""
+    ) -> int:
         """Return the size of the axis that the arguments share with groups of variables.
 
         Args:
             given: the size that the user gave, if any.
             groups: the groups of variables.
             axes: the axis of each group.
-            fix: the fix of the error message if the size is unknown.
+            option: the argument that the user lacks if the size is unknown.
+            fix: the fix of the error message then.
             aside: a clause after it, about the arguments of the core.
 
         Raises:
@@ -307,7 +310,7 @@ class Arguments:
         size = common_size(self._body.where, shapes, given, share, variable=variable)
         if size is None:
             what = "nothing is mapped, so the size of the axis is unknown."
-            raise AxisSizeError(self._body.where, what, fix + words().aside(aside))
+            raise AxisSizeError(self._body.where, what, fix + words().aside(aside), option=option)
         return size
 
     def _sharing(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis]) -> tuple[str, str | None]:

@@ -171,6 +171,8 @@ def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
             body.where,
             f"{what} goes in with structure {treedef} and comes out with {treedef_after}.",
             "Return a carry with the structure that the function received.",
+            expected=str(treedef),
+            given=str(treedef_after),
         )
     if list(map(jax.typeof, olds)) == news:
         return
