@@ -217,7 +217,7 @@ def _check_places(where: str, arrays: Sequence[Any], axes: Sequence[int | None])
         last = jnp.ndim(array)
         if axis is not None and not -last - 1 <= axis <= last:
             what = f"a value of shape {jnp.shape(array)} cannot have its new axis at position {axis}."
-            raise LiftArgumentError(where, what, f"Give it an axis from {-last - 1} to {last}, such as 0.")
+            raise LiftArgumentError(where, what, f"Give it an axis from {-last - 1} to {last}, such as 0.", given=axis)
 
 
 def _check_sizes(where: str, fun: Any, given: SplitTree, axes: Sequence[int | None], size: int | None) -> None:

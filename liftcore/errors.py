@@ -455,6 +455,45 @@ def reserved_name(owner: str, name: str, kind: type[LiftError] = LiftArgumentErr
     return kind(f'"{name}" of {owner}', what, f"Choose another name, such as `{name}_`.", given=name)
 
 
+def checked_aux(where: Callable[[], str], result: Any) -> Any:
+    """Return the result of a function, which must be a pair, as `has_aux=True` demands.
+
+    Example:
+        >>> checked_aux(lambda: "grad(loss)", (0.5, {}))
+        (0.5, {})
+
+    Args:
+        where: returns the place that the error names.
+        result: the result of the user's function.
+
+    Raises:
+        LiftArgumentError: if it is something else.
+    """
+    if isinstance(result, tuple | list) and len(result) == 2:
+        return result
+    words = f"{len(result)} values" if isinstance(result, tuple | list) else ""
+    what = Expected("the function to return a pair, as `has_aux` demands", given=result, words=words)
+    raise LiftArgumentError(where(), what, "Return `(loss, aux)`, or leave out `has_aux`.", option="has_aux")
+
+
+def other_structure(where: str, what: str, before: Any, after: Any, fix: str) -> CarryTypeError:
+    """Return the error for a value that a loop or a layer returns with another structure.
+
+    Example:
+        >>> print(other_structure("scan(fn)", "the carry", "*", "(*, *)", "Return one array.").what)
+        the carry goes in with structure * and comes out with (*, *).
+
+    Args:
+        where: the place that the error names.
+        what: the value.
+        before: its structure when it goes in.
+        after: its structure when it comes out.
+        fix: the fix.
+    """
+    what = f"{what} goes in with structure {before} and comes out with {after}."
+    return CarryTypeError(where, what, fix, expected=str(before), given=str(after))
+
+
 def lost_setting(where: str, now: Any, kind: type[LiftError] = LiftArgumentError) -> LiftError:
     """Return the error for an attribute of an object that a call changed, although each call makes the object anew.
 
@@ -499,10 +538,11 @@ def common_size(
     for name, shape, axis in axes:
         if not -len(shape) <= axis < len(shape):
             what = f"{name} has shape {shape} and no axis {axis} to map over."
-            raise AxisSizeError(where, what, fix or "Give None as its axis to use the same value everywhere.", **facts)
+            fix = fix or "Give None as its axis to use the same value everywhere."
+            raise AxisSizeError(where, what, fix, **({"given": tuple(shape)} | facts))
         sizes.append((name, shape[axis]))
     if len({size for _, size in sizes}) > 1:
         what = f"the sizes of the mapped axes disagree ({', '.join(f'{name}: {size}' for name, size in sizes)})."
         fix = fix or "Make them equal, or give None as the axis of a value that is the same for all."
-        raise AxisSizeError(where, what, fix, **facts)
+        raise AxisSizeError(where, what, fix, **({"given": dict(sizes)} | facts))
     return sizes[0][1] if sizes else None

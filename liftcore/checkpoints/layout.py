@@ -118,7 +118,7 @@ def state_and_end(file: Any, size: int, checksums: bool) -> tuple[Any, int]:
     if not ours:
         if checksums:
             what = "the file does not begin like a file with checksums."
-            raise NoChecksums(what, NO_CHECKSUMS)
+            raise NoChecksums(what, NO_CHECKSUMS, option="checksums")
         tokens = _FileTokens(file, size)
     elif tokens.take() != ("value", _VERSION) or tokens.take() != ("value", "state"):
         raise damaged(f"the file is not of version {_VERSION}, the only one that this liftcore can read.")

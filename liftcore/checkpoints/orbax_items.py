@@ -65,7 +65,8 @@ def _checksum(leaves: Any, arrays: Any) -> int:
 def _check_writable(where: str, flat: Mapping[Path, Any]) -> None:
     for path, leaf in flat.items():
         if problem := unwritable("/".join(path)) or unwritable(leaf):
-            raise SerializationError(f"{where}, {printable('/'.join(path))}", *problem)
+            name = printable("/".join(path))
+            raise SerializationError(f"{where}, {name}", *problem, variable=name)
 
 
 def _is_for_orbax(leaf: Any) -> bool:

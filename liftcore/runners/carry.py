@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, words
+from ..errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, other_structure, words
 from ..filters.trees import by_place, leaves_of, merged, names_of, overlay, select
 from ..pipeline.body import Body
 from ..pipeline.splitting import Split, trace
@@ -167,13 +167,8 @@ def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
     treedef: Any
     (olds, treedef), (news, treedef_after) = jax.tree.flatten(before), jax.tree.flatten(after)
     if treedef != treedef_after:
-        raise CarryTypeError(
-            body.where,
-            f"{what} goes in with structure {treedef} and comes out with {treedef_after}.",
-            "Return a carry with the structure that the function received.",
-            expected=str(treedef),
-            given=str(treedef_after),
-        )
+        fix = "Return a carry with the structure that the function received."
+        raise other_structure(body.where, what, treedef, treedef_after, fix)
     if list(map(jax.typeof, olds)) == news:
         return
     paths = [path for path, _ in jax.tree.leaves_with_path(before)]

@@ -119,12 +119,10 @@ class SpectralNorm(Module):
             if param.ndim > 2 and self.error_on_non_matrix:
                 raise LiftArgumentError(
                     f"SpectralNorm, {_text(path)}",
-                    f"expected a matrix, given shape {param.shape}.",
+                    Expected("a matrix, as `error_on_non_matrix` demands", given=param.shape),
                     "Pass `error_on_non_matrix=False` to merge all dimensions but the last.",
                     variable=_text(path),
                     option="error_on_non_matrix",
-                    expected="a matrix",
-                    given=param.shape,
                 )
             yield path, param
 

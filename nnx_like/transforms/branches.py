@@ -170,6 +170,7 @@ def _check_agrees(where: str, name: str, types: str, inside: Inside, change: Cha
         where,
         f"the branches must leave the objects with the same structure; {said}.",
         "Change attributes, references and metadata in the same way in all branches, or before the choice.",
+        given=said,
     )
 
 
