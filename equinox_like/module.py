@@ -18,8 +18,9 @@ import jax
 from liftcore import is_array
 from liftcore.calls import check_keywords
 from liftcore.cycles import checks_itself
-from liftcore.errors import LiftArgumentError, reserved_name, shown
+from liftcore.errors import LiftArgumentError, shown
 from liftcore.owners import Style, by_dtype, collections_of
+from liftcore.problems import reserved_name
 
 from .errors import FrozenModuleError, UnsetFieldError
 from .flattening import OPEN, STRUCTURE, children_of, flatten, flatten_with_keys, unflatten

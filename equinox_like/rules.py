@@ -12,7 +12,8 @@ from jax.custom_derivatives import SymbolicZero
 
 from liftcore import Scope, is_array, is_traceable
 from liftcore.calls import boundary, call_user
-from liftcore.errors import LiftArgumentError, check_function, name_of, no_rule, shown
+from liftcore.errors import LiftArgumentError, check_function, name_of, shown
+from liftcore.problems import no_rule
 
 from .errors import RuleStructureError
 from .filters import is_array_like, is_inexact_array

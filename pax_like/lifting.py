@@ -14,7 +14,8 @@ import liftcore
 from liftcore import Blueprint, Scope, is_array
 from liftcore.caches import bounded
 from liftcore.calls import boundary, call_user
-from liftcore.errors import Expected, LiftArgumentError, check_function, name_of, no_functions, shown
+from liftcore.errors import Expected, LiftArgumentError, check_function, name_of, shown
+from liftcore.problems import no_functions
 
 from .structure import check_shared, is_module
 from .variables import Places, places_of, write

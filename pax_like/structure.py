@@ -12,9 +12,9 @@ import jax
 from liftcore import Rest, trace_state
 from liftcore.caches import bounded
 from liftcore.cycles import check_finite
-from liftcore.errors import reserved_name
 from liftcore.leaves import is_array_or_struct, is_number, is_numpy
 from liftcore.owners import Style, is_owner
+from liftcore.problems import reserved_name
 from liftcore.statics import Undescribed, is_unchanging
 
 from . import problems

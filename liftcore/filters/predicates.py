@@ -8,6 +8,7 @@ import typing
 from collections.abc import Set as AbstractSet
 
 from ..errors import InvalidFilterError
+from ..problems import no_filter
 from ..typing import Filter, Path, Predicate
 
 __all__ = [
@@ -359,8 +360,7 @@ def to_predicate(filter: Filter) -> Predicate:
         return Any(*sorted(filter, key=repr))  # equal sets must give equal predicates
     if callable(filter):
         return filter
-    what = f"{filter!r} of type {type(filter).__name__} is not a filter."
-    raise InvalidFilterError("filter", what, f"Use {_ACCEPTED}.", given=repr(filter))
+    raise no_filter(filter, _ACCEPTED)
 
 
 def decide(predicate: Predicate, prefix: Path) -> bool | None:

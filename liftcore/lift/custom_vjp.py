@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from ..calls import call_user
-from ..errors import Expected, LiftArgumentError, check_function, name_of, no_rule, words
+from ..errors import Expected, LiftArgumentError, check_function, name_of, words
 from ..filters.trees import overlay
 from ..pipeline.body import Body
+from ..problems import no_rule
 from ..runners.custom_derivatives import Operands, Ruled, WithRule, pair, split_held
 from ..runners.differentiating import TreesByScope, zero_tangent
 

@@ -13,12 +13,13 @@ from typing import Any
 import jax
 
 from ..calls import bind_user, boundary, call_user, check_positional
-from ..errors import LiftArgumentError, LiftError, check_function, name_of, no_rule
+from ..errors import LiftArgumentError, LiftError, check_function, name_of
 from ..filters import Nothing
 from ..filters.trees import merged, names_of, rooted, subtree
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
+from ..problems import no_rule
 from ..runners.arguments import AS_IT_IS
 from ..scopes.lifts import Captured
 from ..scopes.scope import Scope

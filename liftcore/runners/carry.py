@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, other_structure, words
+from ..errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, words
 from ..filters.trees import by_place, leaves_of, merged, names_of, overlay, select
 from ..pipeline.body import Body
 from ..pipeline.splitting import Split, trace
+from ..problems import other_structure, other_types
 from ..texts import ArrayType, path_text
 from ..typing import Path, PyTree
 from .axes import leaf_name
@@ -176,11 +177,9 @@ def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
     changed = [(path, old, new) for path, old, new in types if old != new]
     if not changed:
         return
-    told = "; ".join(f"{_place(what, path)}: {old} in, {new} out" for path, old, new in changed)
-    what = f"the type must stay the same from one iteration to the next ({told})."
-    _, old, new = changed[0]
     advice = _advice([(old, new) for _, old, new in changed])
-    raise CarryTypeError(body.where, what, advice, given=str(new), expected=str(old))
+    named = [(_place(what, path), old, new) for path, old, new in changed]
+    raise other_types(body.where, "iteration", named, advice)
 
 
 def _place(what: str, path: Any) -> str:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..calls import boundary, call_user
-from ..errors import Expected, LiftArgumentError, checked_aux
+from ..errors import Expected, LiftArgumentError
+from ..problems import checked_aux
 from ..struct import PyTreeNode, field
 from ..typing import Array, PyTree
 

@@ -18,9 +18,9 @@ import numpy as np
 from liftcore import nn
 from liftcore.caches import bounded
 from liftcore.calls import check_keywords
-from liftcore.errors import reserved_name
 from liftcore.frozen_dict import FrozenDict
 from liftcore.owners import Style, style_of
+from liftcore.problems import reserved_name
 from liftcore.statics import Undescribed
 from liftcore.typing import Path
 

@@ -15,9 +15,10 @@ import numpy as np
 
 import liftcore
 from liftcore import Changes, Scope
-from liftcore.errors import AxisSizeError, CarryTypeError, LiftArgumentError, LoopInvarianceError, other_structure
+from liftcore.errors import AxisSizeError, LiftArgumentError, LoopInvarianceError
 from liftcore.filters import leaves_of, merge
 from liftcore.meta import add_axis, remove_axis
+from liftcore.problems import other_structure, other_types
 from liftcore.typing import Filter, PyTree
 
 __all__ = ["check_sizes", "one_by_one"]
@@ -170,14 +171,7 @@ def _check_type(where: str, what: str, before: PyTree, after: PyTree) -> None:
         if _type(old) != _type(new) and not _is_promoted(old, new)
     ]
     if changed:
-        lines = "; ".join(f"{place}: {old} in, {new} out" for place, old, new in changed)
-        raise CarryTypeError(
-            where,
-            f"the type must stay the same from one layer to the next ({lines}).",
-            "Cast one of them, such as `x.astype(jnp.float32)`.",
-            expected=changed[0][1],
-            given=changed[0][2],
-        )
+        raise other_types(where, "layer", changed, "Cast one of them, such as `x.astype(jnp.float32)`.")
 
 
 def _type(value: Any) -> str:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 import liftcore
 from liftcore.calls import boundary, call_user
-from liftcore.errors import LiftArgumentError, name_of, no_functions, shown
+from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.problems import no_functions
 
 from ..crossing.groups import Choose, Groups, Ref, in_call, refs_in
 from ..crossing.inside import Inside

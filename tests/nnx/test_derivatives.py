@@ -432,7 +432,10 @@ def test_hessians_are_states_of_states() -> None:
         (lambda m: nnx.grad(loss, argnums=m), "Line is not an argument number"),
         (lambda m: nnx.grad(loss, reduce_axes=("batch",)), "no longer supports `reduce_axes`"),
         (lambda m: nnx.grad(lambda m: m.w)(m), "contains a Param. Return its value"),
-        (lambda m: nnx.grad(lambda m: m.w.sum(), has_aux=True)(m), "expected the function to return a pair, as `has_aux` demands, given"),
+        (
+            lambda m: nnx.grad(lambda m: m.w.sum(), has_aux=True)(m),
+            "the function to return a pair, as `has_aux` demands",
+        ),
         (lambda m: nnx.grad(m), "it is a method bound to one Line"),
         (lambda m: nnx.vjp(m.__call__, X), "it is a method bound to one Line"),
         (lambda m: nnx.vjp(lambda m: m, m), "contains a Line"),

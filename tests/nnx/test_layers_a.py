@@ -89,7 +89,10 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
             "a kernel of shape (3, …) for inputs of shape (2, 3)",
         ),
         (lambda r: nnx.Linear(3, 2, rngs=r)(1.0), "axis is (-1,), but the inputs have 0 dimensions"),
-        (lambda r: nnx.LinearGeneral(4, 2, rngs=r)(X), "a kernel of shape (3, …) for inputs of shape (2, 3), given (4, 2)"),
+        (
+            lambda r: nnx.LinearGeneral(4, 2, rngs=r)(X),
+            "kernel of shape (3, …) for inputs of shape (2, 3), given (4, 2)",
+        ),
         (lambda r: nnx.LinearGeneral(3, 2, axis=1, batch_axis={0: 4}, rngs=r)(X), "kernel of shape (2, 3, …)"),
         (lambda r: nnx.Einsum("ab,bc->ac", (4, 2), rngs=r)(X), '"b" has sizes 3 and 4'),
         (lambda r: nnx.Einsum("ab,bc->ac", (3, 2), (3,), rngs=r)(X), "a bias that can be reshaped to (1, 2)"),

@@ -78,12 +78,12 @@ LINEAR = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
     [
         (lambda: nnx.LayerNorm(4, rngs=0), "LayerNorm(rngs=...): expected an Rngs"),  # type: ignore[arg-type]
         (lambda: nnx.GroupNorm(4, rngs=rngs()), "num_features is 4, which cannot be divided by num_groups=32"),
-        (lambda: nnx.GroupNorm(4, 2, 2, rngs=rngs()), "expected num_groups or group_size"),
+        (lambda: nnx.GroupNorm(4, 2, 2, rngs=rngs()), "expected `num_groups` or `group_size`"),
         (lambda: nnx.GroupNorm(4, None, 3, rngs=rngs()), "cannot be divided by group_size=3"),
         (lambda: nnx.SpectralNorm(jnp.tanh, rngs=rngs()), "expected a module as `layer_instance`"),  # type: ignore[arg-type]
         (
             lambda: nnx.SpectralNorm(nnx.LinearGeneral(4, (2, 3), rngs=rngs()), error_on_non_matrix=True, rngs=rngs()),
-            'SpectralNorm, "kernel": expected a matrix, given shape (4, 2, 3)',
+            'SpectralNorm, "kernel": expected a matrix, as `error_on_non_matrix` demands, given (4, 2, 3)',
         ),
         (lambda: nnx.WeightNorm(jnp.tanh, rngs=rngs()), "expected a module as `layer_instance`"),  # type: ignore[arg-type]
         (lambda: nnx.WeightNorm(LINEAR, feature_axes=2, rngs=rngs()), 'WeightNorm, "kernel": feature_axes is (2,)'),
@@ -115,7 +115,7 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: nnx.InstanceNorm(2, feature_axes=0, rngs=r)(X), "the first axis is the batch"),
         (lambda r: nnx.MultiHeadAttention(2, 4, rngs=r)(X), "`decode` is None"),
         (lambda r: attention()(X, inputs_v=X), "`inputs_v` was given without `inputs_k`"),
-        (lambda r: attention()(X, X[:1]), "given (2, 3, 4), (1, 3, 4) and (1, 3, 4)"),
+        (lambda r: attention()(X, X[:1]), "given ((2, 3, 4), (1, 3, 4), (1, 3, 4))"),
         (lambda r: attention(in_kv_features=3)(X), "expected a kernel of shape (4, …)"),
         (lambda r: attention()(X, mask=X > 0), "mask"),
         (lambda r: attention(dropout_rate=0.5)(X), "`deterministic` is None"),

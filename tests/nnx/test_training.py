@@ -266,7 +266,7 @@ def test_a_mask_counts_each_value_that_it_lets_pass() -> None:
 def test_metrics_refuse_what_they_cannot_take() -> None:
     accuracy = nnx.metrics.Accuracy()
     for error, refused in [
-        ("'values', given loss", lambda: nnx.metrics.Average().update(loss=1)),
+        ("`values`, given loss", lambda: nnx.metrics.Average().update(loss=1)),
         (
             "expected an array of values, as there is a `mask`, given 1.0",
             lambda: nnx.metrics.Average().update(values=1.0, mask=jnp.ones(1)),
