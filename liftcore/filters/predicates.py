@@ -8,7 +8,6 @@ import typing
 from collections.abc import Set as AbstractSet
 
 from ..errors import InvalidFilterError
-from ..problems import no_filter
 from ..typing import Filter, Path, Predicate
 
 __all__ = [
@@ -360,6 +359,8 @@ def to_predicate(filter: Filter) -> Predicate:
         return Any(*sorted(filter, key=repr))  # equal sets must give equal predicates
     if callable(filter):
         return filter
+    from ..problems import no_filter  # imported here: needed only for this error
+
     raise no_filter(filter, _ACCEPTED)
 
 

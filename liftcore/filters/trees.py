@@ -13,7 +13,6 @@ from collections.abc import Container, Iterator, Mapping, MutableMapping, Sequen
 import jax
 
 from ..errors import Expected, LiftArgumentError
-from ..problems import unmatched
 from ..texts import path_text
 from ..typing import Filter, Path, Predicate, PyTree, Variables
 from ..values import Whole, unwrapped, wrapped
@@ -144,7 +143,8 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
             check_names("split", filter, [(path, unwrapped(value)) for path, value in leaves_of(variables)])
     if not rest:
         return tuple(trees)
-    from ..traverse_util import flatten_dict  # imported here: needed only for this error
+    from ..problems import unmatched  # imported here: needed only for this error
+    from ..traverse_util import flatten_dict
 
     missed = [f"/{'/'.join(map(str, path))}" for path in flatten_dict(rest, keep_empty_nodes=True)]
     raise unmatched("split", missed, [short_form(to_predicate(f)) for f in filters], missed[0][1:])

@@ -20,7 +20,6 @@ from liftcore.caches import bounded
 from liftcore.calls import check_keywords
 from liftcore.frozen_dict import FrozenDict
 from liftcore.owners import Style, style_of
-from liftcore.problems import reserved_name
 from liftcore.statics import Undescribed
 from liftcore.typing import Path
 
@@ -203,6 +202,8 @@ def check_annotations(cls: type[Base]) -> None:
     annotations = inspect.get_annotations(cls)
     for name in _RESERVED:
         if name in annotations:
+            from liftcore.problems import reserved_name  # imported here: needed only for this error
+
             raise reserved_name(f"class {cls.__name__}", name, ReservedModuleAttributeError)
     if "name" not in annotations:
         return
