@@ -28,7 +28,7 @@ SECTIONS = (
     "liftcore.training", "liftcore.training.orbax_utils", "liftcore.generation", "liftcore.foreign", "liftcore.scope",
     "liftcore.pipeline", "liftcore.meta", "liftcore.mesh_specs", "liftcore.statics", "liftcore.leaves",
     "liftcore.diagnostics", "liftcore.owners", "liftcore.cycles", "liftcore.caches", "liftcore.pickling",
-    "liftcore.lazy", "liftcore.errors", "liftcore.calls",
+    "liftcore.lazy", "liftcore.errors", "liftcore.problems", "liftcore.calls",
     "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning",
     "linen_like.errors", "equinox_like", "equinox_like.errors",
     "pax_like", "pax_like.Module", "pax_like.errors",

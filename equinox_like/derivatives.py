@@ -90,6 +90,7 @@ def check_first(where: str, args: tuple[Any, ...]) -> None:
             where,
             "it was called without a positional argument, but it differentiates the first one.",
             "Pass that one by position.",
+            expected="a positional argument",
         )
     if jax.tree_util.all_leaves(args[:1]) and not is_array_like(args[0]):
         what = f"the first argument, {shown(args[0])}, is not a pytree of arrays, so it has no gradient."
@@ -289,11 +290,8 @@ def filter_jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequenc
     where = f"filter_jvp({name_of(fn)})"
     primals, tangents = tuple(primals), tuple(tangents)
     if len(primals) != len(tangents):
-        what = f"expected {len(primals)} tangents, given {len(tangents)}."
-        fix = "Pass None for constant arguments."
-        raise LiftArgumentError(
-            where, what, fix, option="tangents", expected=f"{len(primals)} tangents", given=len(tangents)
-        )
+        what = Expected(f"{len(primals)} `tangents`", given=len(tangents))
+        raise LiftArgumentError(where, what, "Pass None for constant arguments.", option="tangents")
     each = _one_each(where, tangents, primals)
     answers = iter(each)
     call = Differentiated(fn, primals, (), kwargs, lambda leaf: next(answers) is not None)
@@ -330,13 +328,12 @@ def _one_each(where: str, tangents: tuple[Any, ...], primals: tuple[Any, ...]) -
     except (ValueError, TypeError) as error:
         if isinstance(error, LiftArgumentError):
             raise
+        given = str(jax.tree.structure(tangents))
         raise LiftArgumentError(
             f"tangents of {where}",
-            f"expected the structure {jax.tree.structure(primals)}, given {jax.tree.structure(tangents)}.",
+            Expected(f"the structure {jax.tree.structure(primals)}", given, words=given),
             "Pass a pytree like the primals, with None for constant leaves.",
             option="tangents",
-            expected=str(jax.tree.structure(primals)),
-            given=str(jax.tree.structure(tangents)),
         ) from error
     return each
 

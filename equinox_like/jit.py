@@ -17,7 +17,7 @@ import liftcore
 from liftcore import Rest, is_array
 from liftcore.caches import bounded
 from liftcore.calls import boundary, call_user
-from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.errors import Expected, LiftArgumentError, name_of, shown
 from liftcore.statics import Undescribed, kept_with, warn_not_shared
 
 from .methods import MISSING, FilteredFunction, described_by_function, filtered
@@ -84,14 +84,11 @@ def filter_jit(
             scope.
     """
     if donate not in _DONATE:
-        what = f"expected one of {_DONATE}, given {donate!r}."
         raise LiftArgumentError(
             "filter_jit, donate",
-            what,
+            Expected(f"one of {_DONATE}", given=donate),
             'Write `donate="all"`.',
             option="donate",
-            expected=f"one of {_DONATE}",
-            given=repr(donate),
             available=_DONATE,
         )
     check_options("filter_jit", options, ("donate", *_OPTIONS))

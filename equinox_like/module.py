@@ -20,6 +20,7 @@ from liftcore.calls import check_keywords
 from liftcore.cycles import checks_itself
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.owners import Style, by_dtype, collections_of
+from liftcore.problems import reserved_name
 
 from .errors import FrozenModuleError, UnsetFieldError
 from .flattening import OPEN, STRUCTURE, children_of, flatten, flatten_with_keys, unflatten
@@ -267,7 +268,7 @@ _OURS = frozenset({STRUCTURE, OPEN, "_dynamic", "_static", "_converters", "_has_
 def _check_names(cls: str, namespace: dict[str, Any]) -> None:
     taken = sorted(_OURS.intersection({*namespace, *namespace.get("__annotations__", {})}))
     if taken:
-        raise LiftArgumentError(f"{taken[0]} of {cls}", "every module uses this name itself.", "Choose another name.")
+        raise reserved_name(cls, taken[0])
 
 
 def _check(made: Any) -> None:
@@ -279,6 +280,8 @@ def _check(made: Any) -> None:
             cls.__name__,
             f"`__init__` did not set {unset}.",
             f"Write `self.{unset[0]} = …` in it, or give the field a default.",
+            option=unset[0],
+            expected=unset,
         )
     for name in cls._static:
         for array in filter(is_array, jax.tree.leaves(made.__dict__.get(name))):
@@ -361,6 +364,7 @@ class Module(metaclass=ModuleMeta):
                 f"{name} of {cls.__name__}",
                 "a module is frozen after its creation.",
                 f"Make a changed copy: `eqx.tree_at(lambda module: module.{name}, module, new)`.",
+                given=name,
             )
         if name not in cls.__dataclass_fields__:
             what = f"there is no such field (available: {[*cls._dynamic, *cls._static]})."
@@ -371,6 +375,7 @@ class Module(metaclass=ModuleMeta):
                 f"{name} of {cls.__name__}",
                 "the value is a method of the module itself, so the module would contain itself.",
                 "Write a method that calls it.",
+                given=name,
             )
         self.__dict__[name] = value
 
@@ -379,6 +384,7 @@ class Module(metaclass=ModuleMeta):
             f"{name} of {type(self).__name__}",
             "a module is frozen.",
             f"Make a copy with None in its place: `eqx.tree_at(lambda module: module.{name}, module, None)`.",
+            given=name,
         )
 
     def __eq__(self, other: object) -> Any:

@@ -179,6 +179,7 @@ def _bound_options(
             f"args and kwargs of {where}",
             f"they do not fit the parameters {signature}: {error}.",
             "Write each option once, for a parameter that the function has.",
+            expected=str(signature),
         ) from error
     bound.apply_defaults()
     return bound

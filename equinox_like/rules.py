@@ -13,6 +13,7 @@ from jax.custom_derivatives import SymbolicZero
 from liftcore import Scope, is_array, is_traceable
 from liftcore.calls import boundary, call_user
 from liftcore.errors import LiftArgumentError, check_function, name_of, shown
+from liftcore.problems import no_rule
 
 from .errors import RuleStructureError
 from .filters import is_array_like, is_inexact_array
@@ -94,6 +95,7 @@ def check_rule_scopes(where: str, lift: str, scopes: Sequence[Scope]) -> None:
             f"the scope {scopes[0].path_text} is among the arguments, but the rule of this function does not handle "
             "variables.",
             f"Use `liftcore.{lift}`, whose rule does.",
+            given=scopes[0].path_text,
         )
 
 
@@ -176,7 +178,7 @@ class filter_custom_jvp:
         """Call the function."""
         where, rule = f"filter_custom_jvp({name_of(self.fn)})", self._rule
         if rule is None:
-            raise LiftArgumentError(where, "it has no rule yet.", "Define it: `@fn.def_jvp`.")
+            raise no_rule(where, "@fn.def_jvp")
         first, others = SplitTree(args), SplitTree(kwargs)
         check_rule_scopes(where, "custom_jvp", [*first.scopes, *others.scopes])
         result = SplitResult(where)
@@ -289,7 +291,7 @@ class filter_custom_vjp:
         """Call the function."""
         where = f"filter_custom_vjp({name_of(self.fn)})"
         if self._fwd is None or self._bwd is None:
-            raise LiftArgumentError(where, "it has no rule yet.", "Define both: `@fn.def_fwd` and `@fn.def_bwd`.")
+            raise no_rule(where, "@fn.def_fwd` and `@fn.def_bwd")
         zero = zeros if self._takes_zeros else none
         call = _Call(where, (self.fn, self._fwd, self._bwd), zero, (vjp_arg, args, kwargs))
         run = jax.custom_vjp(call.run)
@@ -343,6 +345,7 @@ class _Call:
                 self._where,
                 "an argument other than the first is differentiated.",
                 "Put it into the first argument, or stop its gradient: `jax.lax.stop_gradient(x)`.",
+                expected="the first argument",
             )
         self._perturbed = [one.perturbed and is_inexact_array(one.value) for one in first]
         first, others = as_arrays(one.value for one in first), as_arrays(one.value for one in others)

@@ -224,7 +224,7 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
         except _NamelessError as error:
             place = jax.tree_util.keystr(jax.tree.leaves_with_path(target)[number][0])
             what = f"the leaf {place} has a type of one byte that the file does not name, such as float8_e4m3fn."
-            raise SerializationError(where, what, _AS_BYTES) from error
+            raise SerializationError(where, what, _AS_BYTES, variable=place) from error
         except (ValueError, EOFError) as error:
             what = f"expected {len(leaves)} leaves, but number {number + 1} cannot be read ({error})."
             raise SerializationError(where, what, _FIX, expected=f"{len(leaves)} leaves") from error
@@ -282,5 +282,5 @@ def _read(file: Any, start: int, shape: tuple[int, ...], is_transposed: bool, dt
     file.seek(start)
     flat = np.frombuffer(bytearray(file.read(math.prod(shape) * dtype.itemsize)), dtype)
     if dtype == np.bool_ and flat.view(np.uint8).max(initial=0) > 1:
-        raise SerializationError("npy", "an array of dtype bool has bytes other than 0 and 1.", _FIX)
+        raise SerializationError("npy", f"an array of dtype {dtype} has bytes other than 0 and 1.", _FIX, given=dtype)
     return flat.reshape(shape, order="F" if is_transposed else "C")

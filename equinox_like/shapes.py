@@ -101,6 +101,7 @@ def _make_jaxpr(fun: Callable[..., Any], _: dict[str, Any], args: tuple[Any, ...
             where,
             f"the scope {given.scopes[0].path_text} is among the arguments, but a jaxpr cannot have scopes.",
             "Make a function of variables first: `pure, variables = liftcore.purify(fn, scope, …)`.",
+            given=given.scopes[0].path_text,
         )
 
     def run(*arrays: Any) -> list[Any]:

@@ -21,7 +21,7 @@ import jax
 
 from liftcore import Rest, Scope, flatten_static, is_scoped, is_traceable, split_scoped
 from liftcore.cycles import check_finite
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError, shown
 from liftcore.leaves import split_leaves
 from liftcore.statics import Undescribed, static_key
 
@@ -75,8 +75,7 @@ def leafwise(where: str, spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | 
 def no_prefix(where: str, spec: Any, tree: Any, fix: str) -> LiftArgumentError:
     """Return the error for a pytree that is not a prefix of another one."""
     expected, given = (str(jax.tree.structure(one)) for one in (tree, spec))
-    what = f"expected a pytree prefix of {expected}, given {given}."
-    return LiftArgumentError(where, what, fix, expected=expected, given=given)
+    return LiftArgumentError(where, Expected(f"a pytree prefix of {expected}", given, words=given), fix)
 
 
 def is_prefix(spec: Any, tree: Any) -> bool:
@@ -190,6 +189,7 @@ def check_no_scopes(where: str, scopes: Sequence[Scope]) -> None:
             where,
             f"it returned the scope {scopes[0].path_text}, which ends with the transformation.",
             "Return the value of a variable instead.",
+            given=scopes[0].path_text,
         )
 
 

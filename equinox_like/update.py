@@ -148,11 +148,9 @@ def tree_at(
     if len(new) != len(nodes):
         raise LiftArgumentError(
             "tree_at, replace",
-            f"expected {len(nodes)} values, one for each node, given {len(new)}.",
+            Expected(f"{len(nodes)} values, one for each node", given=len(new)),
             "Pass a tuple.",
             option="replace",
-            expected=f"{len(nodes)} values",
-            given=len(new),
         )
     return structure.unflatten(
         [one if number is None else new[number] for one, number in zip(current, numbers, strict=True)]

@@ -16,6 +16,7 @@ import liftcore
 from liftcore import is_scoped, is_traceable
 from liftcore.calls import call_user
 from liftcore.errors import Expected, LiftArgumentError, check_function, common_size, name_of
+from liftcore.problems import no_new_axis
 
 from .jit import filter_jit
 from .methods import MISSING, FilteredFunction, filtered
@@ -216,8 +217,7 @@ def _check_places(where: str, arrays: Sequence[Any], axes: Sequence[int | None])
     for array, axis in zip(arrays, axes, strict=True):
         last = jnp.ndim(array)
         if axis is not None and not -last - 1 <= axis <= last:
-            what = f"a value of shape {jnp.shape(array)} cannot have its new axis at position {axis}."
-            raise LiftArgumentError(where, what, f"Give it an axis from {-last - 1} to {last}, such as 0.")
+            raise no_new_axis(where, jnp.shape(array), axis)
 
 
 def _check_sizes(where: str, fun: Any, given: SplitTree, axes: Sequence[int | None], size: int | None) -> None:

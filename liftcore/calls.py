@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import inspect
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
 
 from ._compat import users_part
-from .errors import LiftError, name_of, shown
+from .errors import LiftArgumentError, LiftError, name_of, shown
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -102,6 +102,26 @@ def bind_user(where: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     except TypeError as error:
         _add_call(error, where, fn, args, kwargs)
         raise
+
+
+def check_positional(where: str, names: Collection[str]) -> None:
+    """Check that no argument of a function was passed by name only, where all are needed by position.
+
+    Example:
+        >>> check_positional("vmap(fn)", [])
+
+    Args:
+        where: the place that the error names.
+        names: the names of such arguments.
+
+    Raises:
+        LiftArgumentError: if there are any.
+    """
+    if names:
+        named = sorted(names)
+        what = f"the arguments {named} can be passed only by name, but all are needed by position."
+        fix = f"Make them positional in the signature; or bind them first, `functools.partial(fn, {named[0]}=…)`."
+        raise LiftArgumentError(where, what, fix, option=named[0], given=named)
 
 
 def note_call(error: TypeError, where: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

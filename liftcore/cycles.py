@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .errors import LiftArgumentError
+from .errors import LiftArgumentError, LiftError
 
-__all__ = ["check_finite", "checks_itself", "entering"]
+__all__ = ["check_finite", "checks_itself", "endless", "entering", "too_deep"]
 
 _CONTAINERS = frozenset({list, tuple, dict, OrderedDict, defaultdict})
 _LEAVES: set[type] = {bool, int, float, str, type(None), types.FunctionType, np.ndarray}
@@ -131,21 +131,44 @@ class _Search:
                 for child in below:
                     self.visit(child)
             except RecursionError:
-                raise self._too_deep(node) from None
+                raise too_deep(type(node).__name__) from None
             del self.open[id(node)]
         self.done[id(node)] = node
 
-    def _endless(self, node: Any) -> LiftArgumentError:
+    def _endless(self, node: Any) -> LiftError:
         nodes = list(self.open.values())
         first = next(number for number, one in enumerate(nodes) if one is node)
         kinds = " > ".join([type(one).__name__ for one in [*nodes[first:], node]])
-        return LiftArgumentError(
-            type(node).__name__, f"it contains itself, {kinds}, so as a pytree it has no end.", self.fix
-        )
+        return endless(type(node).__name__, f"it contains itself, {kinds}", self.fix)
 
-    def _too_deep(self, node: Any) -> LiftArgumentError:
-        return LiftArgumentError(
-            type(node).__name__,
-            "it is nested deeper than Python's recursion limit allows.",
-            "Store the parts in a flat list instead of a chain; or raise the limit with `sys.setrecursionlimit`.",
-        )
+
+def endless(where: str, what: str, fix: str, kind: type[LiftError] = LiftArgumentError) -> LiftError:
+    """Return the error for a pytree that contains itself.
+
+    Example:
+        >>> print(endless("args[0]", "a list contains itself", "Leave out the reference."))
+        args[0]: a list contains itself, so as a pytree it has no end. Leave out the reference.
+
+    Args:
+        where: the place that the error names.
+        what: what contains itself.
+        fix: the fix.
+        kind: the class of the error.
+    """
+    return kind(where, f"{what}, so as a pytree it has no end.", fix)
+
+
+def too_deep(where: str, what: str = "it is", kind: type[LiftError] = LiftArgumentError) -> LiftError:
+    """Return the error for values that are nested so deeply that Python cannot visit them.
+
+    Example:
+        >>> print(too_deep("args[0]").what)
+        it is nested deeper than Python's recursion limit allows.
+
+    Args:
+        where: the place that the error names.
+        what: what is nested, with a verb.
+        kind: the class of the error.
+    """
+    fix = "Store the parts in a flat list instead of a chain; or raise the limit with `sys.setrecursionlimit`."
+    return kind(where, f"{what} nested deeper than Python's recursion limit allows.", fix)

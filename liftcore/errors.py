@@ -192,10 +192,12 @@ class Expected(NamedTuple):
     Attributes:
         expected: what was expected, in words.
         given: the value that was given.
+        words: what the text says in place of the value, if the value alone does not tell what is wrong.
     """
 
     expected: str
     given: Any
+    words: str = ""
 
 
 class LiftError(Exception):
@@ -230,7 +232,7 @@ class LiftError(Exception):
 
     def __init__(self, where: str, what: str | Expected, fix: str, **facts: Any) -> None:
         facts = {name: fact for name, fact in facts.items() if fact is not None}
-        facts |= what._asdict() if isinstance(what, Expected) else {}
+        facts |= {"expected": what.expected, "given": what.given} if isinstance(what, Expected) else {}
         facts |= {"available": (*map(str, facts["available"]),)} if "available" in facts else {}
         assert facts.keys() <= LiftError.__annotations__.keys(), "an error has no other facts"
         vars(self).update({name: detached(fact, shown) for name, fact in facts.items()})
@@ -239,8 +241,9 @@ class LiftError(Exception):
         self.option = self.option and (words().option(lift, self.option) or None)
         if isinstance(what, Expected):
             said = re.findall(r'"[^"]*"|/\S*|\w+', where)  # a text or a path is one word
-            named = f" as `{self.option}`" if self.option and facts["option"] not in said else ""
-            what = f"expected {what.expected}{named}, given {shown(what.given)}."
+            is_said = facts.get("option") in said or f"`{self.option}`" in what.expected
+            named = f" as `{self.option}`" if self.option and not is_said else ""
+            what = f"expected {what.expected}{named}, given {what.words or shown(what.given)}."
         self.where, self.what, self.fix = where, what, fix
         for reword in _rewording:
             reword(self)
@@ -431,10 +434,11 @@ def common_size(
     for name, shape, axis in axes:
         if not -len(shape) <= axis < len(shape):
             what = f"{name} has shape {shape} and no axis {axis} to map over."
-            raise AxisSizeError(where, what, fix or "Give None as its axis to use the same value everywhere.", **facts)
+            fix = fix or "Give None as its axis to use the same value everywhere."
+            raise AxisSizeError(where, what, fix, **({"given": tuple(shape)} | facts))
         sizes.append((name, shape[axis]))
     if len({size for _, size in sizes}) > 1:
         what = f"the sizes of the mapped axes disagree ({', '.join(f'{name}: {size}' for name, size in sizes)})."
         fix = fix or "Make them equal, or give None as the axis of a value that is the same for all."
-        raise AxisSizeError(where, what, fix, **facts)
+        raise AxisSizeError(where, what, fix, **({"given": dict(sizes)} | facts))
     return sizes[0][1] if sizes else None

@@ -80,11 +80,15 @@ class Misfit(NamedTuple):
         where: the path of a variable, or another name of the place.
         what: the problem there.
         fix: what to write instead.
+        given: the name, size or rule.
+        available: the names that exist.
     """
 
     where: str
     what: str
     fix: str
+    given: Any = None
+    available: tuple[str, ...] | None = None
 
 
 def raise_misfits(title: str, found: Iterable[Misfit]) -> None:
@@ -106,14 +110,15 @@ def raise_misfits(title: str, found: Iterable[Misfit]) -> None:
         LiftArgumentError: if there are any.
     """
     found = list(dict.fromkeys(found))
+    facts = {name: fact for one in found[:1] for name, fact in one._asdict().items() if name in ("given", "available")}
     if len(found) == 1:
-        raise LiftArgumentError(*found[0])
+        raise LiftArgumentError(*found[0][:3], **facts)
     if found:
         places: dict[str, list[str]] = {}
         for one in found:
             places.setdefault(one.what, []).append(one.where)
         lines = "".join(f"\n  {_some(where)}: {what}" for what, where in places.items())
-        raise LiftArgumentError(title, f"{lines}\n", " ".join(dict.fromkeys(one.fix for one in found)))
+        raise LiftArgumentError(title, f"{lines}\n", " ".join(dict.fromkeys(one.fix for one in found)), **facts)
 
 
 def _some(places: Sequence[str]) -> str:
@@ -193,6 +198,8 @@ def check_rules(rules: LogicalRules, mesh: Any) -> tuple[LogicalRules, list[Misf
             f"rule {name, axis!r}",
             f"the mesh has no axis {one!r} (axes: {known}).{meant(one, known)}",
             "Name an axis of the mesh, or None for an axis that is not sharded.",
+            one,
+            tuple(known),
         )
         for name, axis in rules
         for one in _axes(axis)
@@ -266,7 +273,8 @@ def _unknown(where: str, entries: Sequence[Any], mesh: Any, rules: LogicalRules 
     if not rules:
         what = f"the mesh has no axis {_listed(unknown)} (axes: {axes}).{meant(unknown[0], axes)}"
         ways = "pass rules, or apply them with `logical_to_mesh`" if rules is None else "use `logical_axis_rules`"
-        return [Misfit(where, what, f"Name an axis of the mesh. To use logical names, {ways}.")]
+        fix = f"Name an axis of the mesh. To use logical names, {ways}."
+        return [Misfit(where, what, fix, unknown[0], tuple(axes))]
     known = [*dict.fromkeys(name for name, _ in rules)]
     return [
         Misfit(
@@ -274,6 +282,8 @@ def _unknown(where: str, entries: Sequence[Any], mesh: Any, rules: LogicalRules 
             f"{name!r} has no rule (rules for: {known}) and is not an axis of the mesh (axes: {axes})."
             f"{meant(name, [*known, *axes])}",
             f'Add a rule, such as `("{name}", None)` for an axis that is not sharded.',
+            name,
+            (*known, *axes),
         )
         for name in dict.fromkeys(unknown)
     ]
@@ -289,6 +299,7 @@ def _repeated(where: str, names: Sequence[Any], entries: Sequence[Any]) -> list[
             where,
             f"{_listed(twice)} occurs twice in {tuple(names)}, but a mesh axis can shard only one dimension.",
             "Give the dimensions different names, and None to those that are not sharded.",
+            twice[0],
         )
     ]
 
@@ -327,6 +338,7 @@ def _uneven(where: str, entries: Sequence[Any], shape: Sequence[int], sizes: dic
                     where,
                     f"dimension {place} of shape {tuple(shape)} is sharded over {over}.",
                     f"Make the size a multiple of {parts}, or use None or a smaller mesh axis there.",
+                    size,
                 )
             )
     return found

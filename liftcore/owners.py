@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .calls import refused
-from .errors import WrongStyleError, check_function, name_of, shown
+from .errors import Expected, WrongStyleError, check_function, name_of, shown
 from .leaves import is_array_or_struct, is_number
 
 __all__ = [
@@ -229,7 +229,7 @@ def check_function_of_scope(where: str, fn: Any, makes: str = "") -> None:
 
 def _wrong(where: str, expected: str, value: Any, style: Style | None, fix: str) -> WrongStyleError:
     given = _described(value, style)
-    return WrongStyleError(where, f"expected {expected}, given {given}.", fix, expected=expected, given=given)
+    return WrongStyleError(where, Expected(expected, given, words=given), fix)
 
 
 def _fix(value: Any, line: str) -> str:

@@ -37,7 +37,7 @@ class _Portable:
         except ImportError:
             what = f"`pickle` finds functions by name, and {shown(self.value)} holds some without one ({error})."
             fix = "Install cloudpickle, `pip install cloudpickle`, or save only the arrays; see docs/checkpoints.md."
-            raise SerializationError(self.where, what, fix) from error
+            raise SerializationError(self.where, what, fix, given=self.value) from error
 
 
 def _itself(value: Any) -> Any:

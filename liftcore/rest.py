@@ -98,6 +98,7 @@ class Rest:
                 "Rest.value",
                 f"{self} is the static part of a pytree with arrays.",
                 "Write `rest.join(arrays)`.",
+                given=str(self),
             )
         return self._join(())
 
@@ -113,12 +114,11 @@ class Rest:
         try:
             parts = self._others.treedef.flatten_up_to(dynamic)
         except (ValueError, TypeError) as error:
-            given = jax.tree.structure(dynamic)
+            given = str(jax.tree.structure(dynamic))
             raise LiftArgumentError(
                 "Rest.join",
-                f"expected arrays in place of the `*` in {self}, given the structure {given}.",
+                Expected(f"arrays in place of the `*` in {self}", given, words=f"the structure {given}"),
                 "Pass the pytree that `split_static` returned with it, or a result of the same structure.",
-                given=given,
             ) from error
         return self.unflatten(list(itertools.compress(parts, self._others.chosen)))
 

@@ -436,7 +436,8 @@ def msgpack_restore(encoded_pytree: bytes | bytearray | memoryview, *, copy: boo
         )
     view = memoryview(encoded_pytree).toreadonly()
     if not view.c_contiguous:
-        raise SerializationError("msgpack", "the bytes are not contiguous in memory.", "Pass bytes(...) of them.")
+        what = "the bytes are not contiguous in memory."
+        raise SerializationError("msgpack", what, "Pass bytes(...) of them.", expected="contiguous")
     return decode(view.cast("B"), copy)
 
 

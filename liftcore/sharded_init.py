@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .calls import boundary
-from .errors import Expected, LiftArgumentError, check_function
+from .errors import Expected, LiftArgumentError, check_function, shown
 from .leaves import is_numpy
 from .mesh_specs import LogicalRules, check_rules
 from .meta import get_sharding
@@ -149,9 +149,10 @@ class _Flat:
     def __init__(self, fn: Callable[..., Any], mesh: Mesh, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.fn, self.mesh = fn, _on_auto_axes(mesh)
         self.given, self.treedef = jax.tree.flatten((args, kwargs))
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in self.given):
-            what = "an argument is traced, but this function compiles its programs itself."
-            raise LiftArgumentError("init_sharded", what, "Call it outside of `jax.jit`.")
+        for leaf in self.given:
+            if isinstance(leaf, jax.core.Tracer):
+                what = f"an argument, {shown(leaf)}, is traced, but this function compiles its programs itself."
+                raise LiftArgumentError("init_sharded", what, "Call it outside of `jax.jit`.", given=leaf)
         self.places = [place for place, leaf in enumerate(self.given) if isinstance(leaf, jax.Array) or is_numpy(leaf)]
         self.arrays = [self._moved(self.given[place]) for place in self.places]
 
@@ -217,7 +218,7 @@ def _no_out_sharding(error: ValueError) -> LiftArgumentError:
 def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
     if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
         fix = "Pass a key, `jax.random.key(0)`: it is small."
-        raise LiftArgumentError("init_sharded", "a key cannot be replaced by its shape.", fix)
+        raise LiftArgumentError("init_sharded", f"{shown(shape)} cannot be replaced by its shape.", fix, given=shape)
     return jnp.zeros(shape.shape, shape.dtype)
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore import nn
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError, shown
 
 __all__ = ["BatchApply"]
 
@@ -43,13 +43,9 @@ class BatchApply:
 
     def __init__(self, f: Callable[..., Any], num_dims: int = 2) -> None:
         if not callable(f) or num_dims < 1:
-            raise LiftArgumentError(
-                "BatchApply",
-                f"expected a function, and 1 or more dimensions to merge, given {shown(f)} and {num_dims}.",
-                "Write `BatchApply(function, num_dims=2)`.",
-                expected="a function, and 1 or more dimensions to merge",
-                given=f"{shown(f)} and {num_dims}",
-            )
+            given = f"{shown(f)} and {num_dims}"
+            what = Expected("a function, and 1 or more dimensions to merge", given, words=given)
+            raise LiftArgumentError("BatchApply", what, "Write `BatchApply(function, num_dims=2)`.", option="num_dims")
         self.f, self.num_dims = f, num_dims
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -76,18 +72,14 @@ class BatchApply:
         shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(arguments)]
         fitting = [shape for shape in shapes if len(shape) >= n]
         if not fitting:
-            what = f"expected an array of {n} or more dimensions, given shapes {shapes}."
+            what = Expected(f"an array of {n} (`num_dims`) or more dimensions", given=shapes)
             fix = f"Pass `num_dims={max(map(len, shapes), default=1)}`, or add leading dimensions to the array."
-            raise LiftArgumentError(
-                "BatchApply", what, fix, option="num_dims", expected=f"an array of {n} or more dimensions", given=shapes
-            )
+            raise LiftArgumentError("BatchApply", what, fix, option="num_dims")
         # With `num_dims=1` nothing is merged, so arrays cannot be paired wrongly.
         if n > 1 and len({shape[:n] for shape in fitting}) > 1:
             raise LiftArgumentError(
                 "BatchApply",
-                f"expected arrays of {n} or more dimensions that agree in the first {n}, given shapes {fitting}.",
+                Expected(f"arrays of {n} or more dimensions that agree in the first {n}", given=fitting),
                 "Close over arrays that must not be merged: `BatchApply(lambda x: f(x, other))(x)`.",
-                expected=f"arrays of {n} or more dimensions",
-                given=fitting,
             )
         return fitting[0][:n]

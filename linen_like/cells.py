@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from liftcore import nn
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.nn import PaddingLike
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, PyTree, Shape
 
@@ -84,13 +84,17 @@ class RNNCellBase(Module):
             input_shape: the shape of the inputs of one step, such as `(*batch, features)`.
         """
         fix = "Write it, or pass a carry: `RNN(cell)(inputs, initial_carry=…)`."
-        raise LiftArgumentError(place(self), "the class defines no `initialize_carry(rng, input_shape)`.", fix)
+        raise LiftArgumentError(
+            place(self), "the class defines no `initialize_carry(rng, input_shape)`.", fix, expected="initialize_carry"
+        )
 
     @property
     def num_feature_axes(self) -> int:
         """The number of feature axes of the inputs, after those of the batch. A subclass defines it."""
         fix = "Write `num_feature_axes = 1` in the class; for images, the number of spatial axes plus one."
-        raise LiftArgumentError(place(self), "the class defines no `num_feature_axes`.", fix)
+        raise LiftArgumentError(
+            place(self), "the class defines no `num_feature_axes`.", fix, expected="num_feature_axes"
+        )
 
 
 class _Cell(RNNCellBase):
@@ -226,8 +230,8 @@ class DenseParams(Module):
     def __call__(self, inputs: ArrayLike) -> tuple[Array, Array | None]:
         """Return the kernel, and the bias or None, for inputs `(..., in)`."""
         if jnp.ndim(inputs) == 0:
-            what, fix = "expected inputs of shape (..., in), given a scalar.", "Add a dimension: `inputs[None]`."
-            raise LiftArgumentError(place(self), what, fix, expected="inputs of shape (..., in)", given="a scalar")
+            what = Expected("inputs of shape (..., in)", given="a scalar", words="a scalar")
+            raise LiftArgumentError(place(self), what, "Add a dimension: `inputs[None]`.")
         kernel = self.param("kernel", self.kernel_init, (jnp.shape(inputs)[-1], self.features), self.param_dtype)
         return kernel, self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
 
@@ -539,9 +543,8 @@ def _state_shape(cell: _Cell, input_shape: Shape) -> tuple[int, ...]:
     spatial = cell.num_feature_axes - 1
     if len(input_shape) <= spatial:
         layout = f"(*batch, {spatial} spatial sizes, in)" if spatial else "(*batch, in)"
-        what = f"expected the inputs of one step, of shape {layout}, given shape {tuple(input_shape)}."
-        fix = "Add a feature dimension: `inputs[..., None]`."
-        raise LiftArgumentError(place(cell), what, fix, expected=f"shape {layout}", given=f"shape {tuple(input_shape)}")
+        what = Expected(f"the inputs of one step, of shape {layout}", given=tuple(input_shape))
+        raise LiftArgumentError(place(cell), what, "Add a feature dimension: `inputs[..., None]`.")
     return (*input_shape[:-1], cell.features)
 
 

@@ -45,11 +45,9 @@ class Sequential(Module):
         if not isinstance(self.layers, Sequence):
             raise LiftArgumentError(
                 "Sequential",
-                f"expected a sequence of layers, given {type(self.layers).__name__}.",
+                Expected("a sequence of layers", given=self.layers),
                 "Pass a list: `Sequential([first, second])`.",
                 option="layers",
-                expected="a sequence of layers",
-                given=type(self.layers).__name__,
             )
         for index, layer in enumerate(self.layers):
             if isinstance(layer, type) and issubclass(layer, Module):

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.filters import leaves_of
 from liftcore.meta import replace_boxed, unbox
 from liftcore.serialization import from_state_dict, msgpack_restore, to_state_dict
@@ -167,22 +167,15 @@ def _check_collections(module: Any, variables: Any, made: Variables) -> None:
     """Check that these are variables, with a collection that the model makes."""
     where = f"variables of {type(module).__name__}"
     if not isinstance(variables, Mapping):
-        what = f"expected nested dicts or bytes, given a {type(variables).__name__}."
+        given = f"a {type(variables).__name__}"
         fix = "Read the bytes of a file: `from_flax(model, Path(path).read_bytes(), x)`."
         if hasattr(variables, "params"):
             fix = 'Pass the parameters of a training state: `{"params": state.params}`, with the other collections.'
-        raise LiftArgumentError(
-            where,
-            what,
-            fix,
-            option="variables",
-            expected="nested dicts or bytes",
-            given=f"a {type(variables).__name__}",
-        )
+        raise LiftArgumentError(where, Expected("nested dicts or bytes", given, words=given), fix, option="variables")
     if variables.keys().isdisjoint(made) or not all(isinstance(below, Mapping) for below in variables.values()):
-        what = f"expected collections, as `init` makes them ({sorted(made)}), given {sorted(variables)}."
+        what = Expected(f"collections, as `init` makes them ({sorted(made)})", given=sorted(variables))
         fix = 'Pass `{"params": params}`, with the other collections, and leave out everything else.'
-        raise LiftArgumentError(where, what, fix, option="variables", expected=sorted(made), given=sorted(variables))
+        raise LiftArgumentError(where, what, fix, option="variables")
 
 
 def _as_made(module: Any, collection: str, given: Variables, made: Variables) -> Variables:

@@ -15,7 +15,7 @@ import liftcore
 from liftcore import Captured
 from liftcore.caches import bounded
 from liftcore.calls import boundary, hide_frames
-from liftcore.errors import AxisSizeError, LiftArgumentError, check_function, name_of, shown
+from liftcore.errors import AxisSizeError, Expected, LiftArgumentError, check_function, name_of, shown
 from liftcore.statics import kept_with, static_key
 from liftcore.typing import Filter
 
@@ -113,9 +113,8 @@ def _check_target(name: str, given: Any) -> None:
     if isinstance(given, Module | type) or not callable(given):
         cls = type(given).__name__ if isinstance(given, Module) else "MyModule"
         text = f"an instance of {cls}" if isinstance(given, Module) else shown(given)
-        what = f"expected a Module class or a function of a module, given {text}."
-        fix = f"Lift the class: `{name}({cls}, …)(…)`."
-        raise TransformTargetError(name, what, fix, expected="a Module class or a function of a module", given=text)
+        what = Expected("a Module class or a function of a module", text, words=text)
+        raise TransformTargetError(name, what, f"Lift the class: `{name}({cls}, …)(…)`.")
 
 
 def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compared: bool = False) -> Callable[..., Any]:

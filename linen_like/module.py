@@ -145,6 +145,7 @@ class Module(fields.Base):
                 "the module was passed to JAX as an array: as an argument of a raw transformation, or of a function.",
                 "Use the lifted transformation, which takes modules: `nn.jit`, `nn.vmap`, `nn.grad`, `nn.cond`, "
                 "`nn.checkpoint` and so on; or pass variables: `jax.jit(model.apply)(variables, x)`.",
+                given=type(self).__name__,
             )
         # Python looks up special methods that are optional; this must not run `setup`.
         if not (name.startswith("__") and name.endswith("__")):
@@ -429,6 +430,7 @@ class Module(fields.Base):
             f'{kind} "{name}" of {binding.place(self)}',
             "it was defined outside `setup` and outside a compact method.",
             f'Define it in `setup`, `self.{name} = self.{kind}("{name}", …)`, or put `@nn.compact` on the method.',
+            given=name,
         )
 
     @property
@@ -568,7 +570,7 @@ def _no_attribute(module: Module, name: str) -> ModuleAttributeError:
     where = f'attribute "{name}" of {binding.place(module)}'
     if name == "__call__":
         fix = 'Define `def __call__(self, …)`, or name the method to run: `method="…"`.'
-        return ModuleAttributeError(where, "the class defines no `__call__`.", fix)
+        return ModuleAttributeError(where, "the class defines no `__call__`.", fix, option="method", expected=name)
     known: Mapping[str, Any] = {**vars(type(module)), **module.__dict__}
     shown = sorted(key for key in known if not key.startswith("_"))
     from liftcore.elsewhere import METHODS  # imported here: needed only for an error message

@@ -13,6 +13,7 @@ import numpy as np
 
 from liftcore import Variable, nn
 from liftcore.errors import LiftArgumentError
+from liftcore.problems import no_matrix
 from liftcore.typing import Array, ArrayLike, Dtype
 
 from .dtypes import canonicalize_dtype
@@ -329,9 +330,7 @@ class SpectralNorm(Module):
             return None
         if len(shape) > 2 and self.error_on_non_matrix:
             where = f'"{name}" in SpectralNorm at {self.scope.path_text}'
-            what = f"expected a matrix, given shape {shape}."
-            fix = "Pass `error_on_non_matrix=False` to merge all dimensions but the last."
-            raise LiftArgumentError(where, what, fix, option="error_on_non_matrix", expected="a matrix", given=shape)
+            raise no_matrix(where, shape)
         u = self.variable(self.collection_name, f"{name}/u", self._start, shape[-1])
         sigma = self.variable(self.collection_name, f"{name}/sigma", jnp.ones, (), self.param_dtype)
 

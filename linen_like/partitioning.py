@@ -391,6 +391,7 @@ def _owner(what: str, name: str, module: Module | None) -> Module:
             f'{what}("{name}")',
             "no method of a module is running, so it belongs to no module.",
             "Call it in `setup` or in a compact method.",
+            given=name,
         )
     bound_scope(owner, f'{what}("{name}")')
     return owner
@@ -420,11 +421,8 @@ def _keep_names(owner: Module, collection: str, name: str, axes: Any, value: PyT
         ranks = sorted({jax.numpy.ndim(leaf) for leaf in jax.tree.leaves(part)})
         if not _is_names(names) or len(ranks) > 1 or any(rank < len(names) for rank in ranks):
             where = f'axes of "{name}" in {place(owner)}'
-            what = f"expected at most {ranks} names or None, one for each axis, given {names}."
-            fix = 'Name each of them: `axes=("embed", None)`.'
-            raise LiftArgumentError(
-                where, what, fix, option="axes", expected=f"at most {ranks} names or None", given=str(names)
-            )
+            what = Expected(f"at most {ranks} names or None, one for each axis", given=names)
+            raise LiftArgumentError(where, what, 'Name each of them: `axes=("embed", None)`.', option="axes")
         return (*names, *[None] * (max(ranks, default=0) - len(names)))
 
     axes = jax.tree.map(filled, _as_names(axes), value, is_leaf=_is_names)

@@ -152,6 +152,7 @@ class _View:
                 f'two parameters of {type(self._layer).__name__} have the name "{name}": it holds a module that was '
                 "made outside.",
                 "Make that module inside the layer, or wrap that module instead.",
+                given=name,
             )
 
 

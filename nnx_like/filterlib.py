@@ -30,7 +30,8 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from liftcore import filters as core
-from liftcore.errors import InvalidFilterError, LiftArgumentError, UnmatchedFilterError
+from liftcore.errors import LiftArgumentError
+from liftcore.problems import no_filter, unmatched
 
 __all__ = [
     "All",
@@ -289,8 +290,7 @@ def to_predicate(filter: Filter) -> Predicate:
         return Any(*sorted(filter, key=repr))  # equal sets must give equal predicates
     if filter is ... or filter is None or isinstance(filter, bool) or callable(filter):
         return core.to_predicate(filter)
-    what = f"{filter!r} of type {type(filter).__name__} is not a filter."
-    raise InvalidFilterError("filter", what, f"Give {_ACCEPTED}.", expected=_ACCEPTED, given=repr(filter))
+    raise no_filter(filter, _ACCEPTED)
 
 
 def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
@@ -366,16 +366,7 @@ def group(
         if not chosen:
             core.check_names(where, predicate, pairs)
     if missed and complete:
-        raise _unmatched(where, missed, predicates)
+        named = [(".".join(map(str, path)), type(value).__name__) for path, value in missed]
+        texts = [f"{path} ({kind})" for path, kind in named]
+        raise unmatched(where, texts, [*map(core.short_form, predicates)], named[0][0])
     return groups
-
-
-def _unmatched(
-    where: str, missed: Sequence[tuple[PathParts, typing.Any]], predicates: Sequence[Predicate]
-) -> UnmatchedFilterError:
-    shown = ", ".join(f"{'.'.join(map(str, path))} ({type(value).__name__})" for path, value in missed[:5])
-    more = f" and {len(missed) - 5} more" if len(missed) > 5 else ""
-    given = ", ".join(map(core.short_form, predicates)) or "none"
-    what = f"no filter matches {shown}{more} (filters given: {given})."
-    fix = "Add a filter that does, or `...` as the last filter to take the rest."
-    return UnmatchedFilterError(where, what, fix, variable=".".join(map(str, missed[0][0])))

@@ -171,6 +171,7 @@ def _guarded(name: str, body: Any, tree: bool) -> Any:
                 "the function changed the structure of an argument, which `graph=False` or `graph_updates=False` "
                 "forbids.",
                 "Leave that option out, or change only the values of variables.",
+                option="graph_updates",
             )
         if tree:
             check_unshared(name, given if name in _LOOPS else {**given, "result": result})

@@ -14,7 +14,8 @@ import liftcore
 from liftcore import Blueprint, Scope, is_array
 from liftcore.caches import bounded
 from liftcore.calls import boundary, call_user
-from liftcore.errors import LiftArgumentError, check_function, name_of, shown
+from liftcore.errors import Expected, LiftArgumentError, check_function, name_of, shown
+from liftcore.problems import no_functions
 
 from .structure import check_shared, is_module
 from .variables import Places, places_of, write
@@ -109,8 +110,8 @@ def check_first(where: str, args: tuple[Any, ...]) -> None:
     """
     if not args or not is_module(args[0]):
         given = shown(args[0]) if args else "none"
-        what = f"expected a module as its first argument, given {given}."
-        raise LiftArgumentError(where, what, "Call it as `fn(module, …)`.", expected="a module", given=given)
+        what = Expected("a module as its first argument", given, words=given)
+        raise LiftArgumentError(where, what, "Call it as `fn(module, …)`.")
 
 
 def _of_module(where: str, fn: Callable[..., Any]) -> tuple[Any, Callable[..., Any]]:
@@ -255,7 +256,7 @@ class OnScope:
 def _named(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
     """Yield the functions, including those in lists."""
     if not fns:
-        raise LiftArgumentError(where, "no function was given.", "Write `lift(transformation, fn)`.")
+        raise no_functions(where, "Write `lift(transformation, fn)`.")
     for one in fns:
         yield from one if isinstance(one, list | tuple) else [one]
 
@@ -265,12 +266,11 @@ def _check_free(where: str, fn: Any) -> None:
     check_function(where, fn)
     if is_module(fn) or is_module(getattr(fn, "__self__", None)):
         kind = type(fn if is_module(fn) else fn.__self__).__name__
+        given = f"one that is bound to a {kind}"
         raise LiftArgumentError(
             where,
-            f"expected a function whose first argument is the module, given one that is bound to a {kind}.",
+            Expected("a function whose first argument is the module", given, words=given),
             f"Write `lift(…, {kind}.{getattr(fn, '__name__', '__call__')})(module, …)`.",
-            expected="a function whose first argument is the module",
-            given=f"one that is bound to a {kind}",
         )
 
 
@@ -323,6 +323,7 @@ def value_and_grad(
                 where,
                 "the module has no parameter to differentiate with respect to.",
                 "Register one, `self.register_parameter(name, array)`, or write `module.unfreeze()`.",
+                expected="parameter",
             )
         body = OnScope(fn, places.blueprint)
         return liftcore.value_and_grad(body, has_aux=has_aux, wrt=_Among(places.trainable), **options)

@@ -22,7 +22,6 @@ __all__ = [
     "no_kind_given",
     "other_kind",
     "places",
-    "reserved",
     "shared",
     "unfit",
 ]
@@ -40,6 +39,7 @@ def changed_elsewhere(module: Any, name: str) -> JaxTransformError:
         _place(module, name),
         "it is changed inside a JAX transformation, but the module was created outside.",
         "Pass the module as an argument and return it: `module, y = jax.jit(pax.module_and_value(fn))(module, x)`.",
+        given=name,
     )
 
 
@@ -64,11 +64,6 @@ def other_kind(module: Any, name: str, kind: PaxKind, given: PaxKind) -> KindErr
     return KindError(_place(module, name), what, fix, expected=kind.name, given=given.name)
 
 
-def reserved(module: Any, name: str) -> KindError:
-    """Return the error for an attribute with the name of a method."""
-    return KindError(_place(module, name), "every module uses this name itself.", "Choose another name.")
-
-
 def unfit(module: Any, name: str, kind: PaxKind, value: Any) -> KindError:
     """Return the error for an attribute that would hold a value that does not fit its kind."""
     expected = {PaxKind.MODULE: "modules", PaxKind.OTHERS: "no arrays"}.get(kind, "arrays")
@@ -76,9 +71,9 @@ def unfit(module: Any, name: str, kind: PaxKind, value: Any) -> KindError:
         PaxKind.MODULE: "Put arrays and functions into attributes of their own.",
         PaxKind.OTHERS: f'Write `self.register_parameter("{name}", …)`, or `register_state`.',
     }
-    what = f"expected {expected} in an attribute of kind {kind.name}, given {shown(value)}."
+    what = Expected(f"{expected} in an attribute of kind {kind.name}", given=value)
     fix = fixes.get(kind, "Put other values into an attribute of their own, without a kind.")
-    return KindError(_place(module, name), what, fix, expected=expected, given=shown(value))
+    return KindError(_place(module, name), what, fix)
 
 
 def no_kind_given(module: Any, name: str, given: Any) -> KindError:
@@ -102,6 +97,7 @@ def shared(tree: Any, one: Any) -> SharedModuleError:
         f"{second} of {type(tree).__name__ if hasattr(tree, 'name_to_kind') else 'the arguments'}",
         f"it is the same {type(one).__name__} as {first}; in a pytree, they would become two independent modules.",
         "Keep it in one place and pass it to where it is used, or give each place a copy, `module.copy()`.",
+        given=first,
     )
 
 
@@ -112,6 +108,7 @@ def changed_definition(where: str, before: Any, after: Any) -> LiftArgumentError
         where,
         f"{there} of {type(after).__name__} changed inside, but it is a part of the tree definition, which is static.",
         "Change it before or after. To change a value inside, make it an array with a kind, such as a state.",
+        given=there,
     )
 
 

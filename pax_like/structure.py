@@ -14,9 +14,11 @@ from liftcore.caches import bounded
 from liftcore.cycles import check_finite
 from liftcore.leaves import is_array_or_struct, is_number, is_numpy
 from liftcore.owners import Style, is_owner
+from liftcore.problems import reserved_name
 from liftcore.statics import Undescribed, is_unchanging
 
 from . import problems
+from .errors import KindError
 from .kinds import PaxKind
 
 __all__ = [
@@ -221,7 +223,7 @@ def check_kind(module: Structured, name: str, kind: PaxKind) -> None:
     if before not in (None, kind):
         raise problems.other_kind(module, name, before, kind)
     if before is None and (name == "is_training" or _is_ours(type(module), name)):
-        raise problems.reserved(module, name)
+        raise reserved_name(type(module).__name__, name, KindError)
 
 
 def check_one_module(module: Structured, name: str, value: Any) -> None:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore.cycles import check_finite
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.leaves import is_array, is_array_or_struct
 from liftcore.owners import is_owner
 
@@ -87,10 +87,10 @@ def updated(module: Any, other: Any) -> Any:
     try:
         theirs = structure.flatten_up_to(other)
     except (ValueError, TypeError) as error:
-        where, expected, given = f"{type(module).__name__}.update", "a module of the same structure", "one that differs"
-        what = f"expected {expected}, given {given}: {error}"
+        given = "one that differs"
+        what = Expected("a module of the same structure", given, words=f"{given}: {error}")
         fix = "Pass the result of `parameters` with other arrays; `train`, `eval` and `freeze` change the structure."
-        raise LiftArgumentError(where, what, fix, expected=expected, given=given) from error
+        raise LiftArgumentError(f"{type(module).__name__}.update", what, fix) from error
     leaves = [old if new is None else new for old, new in zip(mine, theirs, strict=True)]
     return jax.tree.unflatten(structure, leaves)
 

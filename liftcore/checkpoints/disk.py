@@ -184,7 +184,8 @@ def open_plain(path: str | os.PathLike[str], where: str) -> BinaryIO:
     fd = os.open(path, os.O_RDONLY | (_FLAGS & ~getattr(os, "O_NOFOLLOW", 0)))
     if kind := kind_of(os.fstat(fd)):
         os.close(fd)
-        raise SerializationError(where, f"this is {kind}, not a regular file.", "Pass the path of one file.")
+        what = f"this is {kind}, not a regular file."
+        raise SerializationError(where, what, "Pass the path of one file.", given=kind, expected="a regular file")
     return os.fdopen(fd, "rb", buffering=0)
 
 

@@ -164,7 +164,7 @@ class Checkpoints:
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             what = "the metrics of a step cannot be read."
             fix = f"Remove {path.name}: step {step} then has no metrics."
-            raise SerializationError(f'"{path}"', what, fix) from error
+            raise SerializationError(f'"{path}"', what, fix, given=step) from error
 
     def _forget_metrics(self, step: int) -> None:
         (self.folder / _metrics_name(step)).unlink(missing_ok=True)
@@ -275,9 +275,10 @@ def no_such_step(where: str, step: Any, steps: list[int]) -> LiftArgumentError:
             f"Give one of the saved steps: [{several(map(str, steps))}].",
             option="step",
             given=step,
+            available=steps,
         )
     fix = "If this may be the first run, check before you restore: `if checkpoints.latest() is not None`."
-    return LiftArgumentError(where, "there is no checkpoint, and `latest()` returns None.", fix)
+    return LiftArgumentError(where, "there is no checkpoint, and `latest()` returns None.", fix, available=())
 
 
 def _name(step: int) -> str:

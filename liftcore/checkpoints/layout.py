@@ -118,7 +118,7 @@ def state_and_end(file: Any, size: int, checksums: bool) -> tuple[Any, int]:
     if not ours:
         if checksums:
             what = "the file does not begin like a file with checksums."
-            raise NoChecksums(what, NO_CHECKSUMS)
+            raise NoChecksums(what, NO_CHECKSUMS, option="checksums")
         tokens = _FileTokens(file, size)
     elif tokens.take() != ("value", _VERSION) or tokens.take() != ("value", "state"):
         raise damaged(f"the file is not of version {_VERSION}, the only one that this liftcore can read.")
@@ -279,7 +279,7 @@ def _read(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple[s
     try:
         return reshaped(checked(flat.view(payload.dtype)), payload.shape)
     except StateError as error:
-        raise StateError(error.what, error.fix, path) from error.__cause__
+        raise StateError(error.what, error.fix, path, **error.facts) from error.__cause__
 
 
 def _check(data: bytes | memoryview, expected: int | None, path: tuple[str, ...]) -> None:

@@ -261,8 +261,9 @@ def _chosen(
     beside = left_out = 0
     for path, leaf in _flat(state):
         if path in found:
-            what = f"two names are the same text: {printable('/'.join(path))}."
-            raise SerializationError(where, what, "Use keys that differ as strings.")
+            name = printable("/".join(path))
+            what = f"two names are the same text: {name}."
+            raise SerializationError(where, what, "Use keys that differ as strings.", given=name)
         if path not in places:
             if not is_taken(path, leaf):
                 continue

@@ -107,7 +107,8 @@ def check_regular(where: str, folder: str) -> None:
             with contextlib.suppress(FileNotFoundError):  # a broken link, or a step that is being removed
                 if kind := kind_of(os.stat(path)):
                     what = f'"{printable(os.path.relpath(path, folder))}" is {kind}, not a regular file.'
-                    raise SerializationError(where, what, "Remove it, or copy the folder again.")
+                    fix = "Remove it, or copy the folder again."
+                    raise SerializationError(where, what, fix, given=kind, expected="a regular file")
 
 
 _SMALL = 2**20
@@ -168,16 +169,18 @@ def _arrays_of(pairs: Mapping[Path, tuple[Any, Any]]) -> dict[Path, Any]:
 
 def _check_shardings(where: str, wanted: Mapping[Path, Any]) -> None:
     """Check that each sharding divides its shape. Orbax would report only the first, after reading other arrays."""
-    problems = []
+    problems: dict[str, ValueError] = {}
     for path, leaf in wanted.items():
         try:
             if _placed_by_orbax(leaf):
                 leaf.sharding.shard_shape(leaf.shape)
         except ValueError as error:
-            problems.append(f"\n  {'/'.join(path)}: {error}")
+            problems["/".join(path)] = error
     if problems:
-        what = f"shardings of the target do not divide the shapes:{''.join(problems)}\n"
-        raise LiftArgumentError(where, what, "Leave those axes unsharded, or use a mesh whose sizes divide them.")
+        lines = "".join(f"\n  {path}: {error}" for path, error in problems.items())
+        what = f"shardings of the target do not divide the shapes:{lines}\n"
+        fix = "Leave those axes unsharded, or use a mesh whose sizes divide them."
+        raise LiftArgumentError(where, what, fix, variable=next(iter(problems)))
 
 
 def _read_in_portions(wanted: Mapping[Path, Any], read: Read) -> dict[Path, Any]:

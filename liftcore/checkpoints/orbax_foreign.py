@@ -300,8 +300,6 @@ def _check_foreign(where: str, step: Any) -> None:
     """Check that `OrbaxCheckpoints` did not write a step: its arrays are only one part of the tree that was saved."""
     names = {child.name for child in step.iterdir() if child.is_dir()}
     if "rest" in names <= _OURS:
-        what = "this was written by `OrbaxCheckpoints`, which stores a tree in two parts."
-        fix = (
-            f'Use `OrbaxCheckpoints("{step.parent}").restore(target)`, or pass "{step / "state"}" for the arrays only.'
-        )
-        raise SerializationError(where, what, fix)
+        what, folder = "this was written by `OrbaxCheckpoints`, which stores a tree in two parts.", str(step.parent)
+        fix = f'Use `OrbaxCheckpoints("{folder}").restore(target)`, or pass "{step / "state"}" for the arrays only.'
+        raise SerializationError(where, what, fix, given=folder)

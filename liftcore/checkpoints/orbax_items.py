@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import SerializationError
+from ..errors import Expected, SerializationError
 from ..leaves import is_numpy, number_type
 from ..saving.dtypes import DTYPES
 from ..saving.problems import printable, unwritable
@@ -47,7 +47,8 @@ def parted(where: str, tree: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     state = to_state_dict(tree)
     if not isinstance(state, Mapping):
-        raise SerializationError(where, "this is a single leaf, but orbax stores named ones.", "Put it into a dict.")
+        what = Expected("named leaves, as orbax stores them", given=tree)
+        raise SerializationError(where, what, "Put it into a dict.")
     flat = {path: number_of(leaf) for path, leaf in flatten_dict(state).items()}  # weak types, which orbax lacks
     _check_writable(where, flat)
     arrays = {path: _whole_or_parts(leaf) for path, leaf in flat.items() if _is_for_orbax(leaf)}
@@ -64,7 +65,8 @@ def _checksum(leaves: Any, arrays: Any) -> int:
 def _check_writable(where: str, flat: Mapping[Path, Any]) -> None:
     for path, leaf in flat.items():
         if problem := unwritable("/".join(path)) or unwritable(leaf):
-            raise SerializationError(f"{where}, {printable('/'.join(path))}", *problem)
+            name = printable("/".join(path))
+            raise SerializationError(f"{where}, {name}", *problem, variable=name)
 
 
 def _is_for_orbax(leaf: Any) -> bool:
@@ -91,7 +93,7 @@ def _check_names(where: str, paths: Iterable[Path]) -> None:
         other = known.setdefault(".".join(path), path)
         if other != path:
             what = f"{list(other)} and {list(path)} would get the same name, as orbax joins names with dots."
-            raise SerializationError(where, what, "Use names without dots.")
+            raise SerializationError(where, what, "Use names without dots.", given=(list(other), list(path)))
 
 
 def _as_json(where: str, path: Path, leaf: Any) -> Any:

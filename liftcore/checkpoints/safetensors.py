@@ -105,7 +105,8 @@ def save_safetensors(
     if problems:
         lines = several((f"{'/'.join(names) or '.'}: {text}" for names, text in problems.items()), "\n  ")
         fix = "Leave these out, save `jax.random.key_data(key)` instead of a key, or choose another `separator`."
-        raise SerializationError(where, f"these entries cannot be saved:\n  {lines}\n", fix)
+        what, first = f"these entries cannot be saved:\n  {lines}\n", "/".join(next(iter(problems)))
+        raise SerializationError(where, what, fix, variable=first or None, option="separator")
     header = _checked_metadata(f"{where}, metadata", metadata or {})
     parts = _parts({separator.join(names): array for names, array in arrays.items()}, header)
     replace_file(Path(os.path.realpath(path)), parts)
@@ -294,7 +295,8 @@ def _about_the_file(path: str | os.PathLike[str], name: str = "") -> Iterator[No
     except (_package().SafetensorError, ValueError, OverflowError) as error:
         what = f"this is not a safetensors file, or it is damaged ({error})."
         where = f'"{os.fspath(path)}"' + (f", {name}" if name else "")
-        raise SerializationError(where, what, "Download or copy it again.") from error
+        fix = "Download or copy it again."
+        raise SerializationError(where, what, fix, variable=name or None, expected="a safetensors file") from error
 
 
 def _whole(where: str, name: str, stored: Stored) -> Any:

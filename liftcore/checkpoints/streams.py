@@ -115,6 +115,6 @@ def check_path_or_file(where: str, path: Any, mode: str) -> None:
     """
     if isinstance(path, io.TextIOBase):
         what = "the file was opened in text mode, but a checkpoint consists of bytes."
-        raise LiftArgumentError(name_of_file(path), what, f'Open it with mode "{mode}".')
+        raise LiftArgumentError(name_of_file(path), what, f'Open it with mode "{mode}".', expected=mode, option="mode")
     if not callable(getattr(path, "read" if mode == "rb" else "write", None)):
         check_path(where, path)

@@ -125,11 +125,10 @@ def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[W
     flat = {"/".join(path): leaf for path, leaf in flatten_dict(to_state_dict(unbox(variables))).items()}
     new: dict[str, Any] = {}
     for group in filter(lambda group: group.paths, groups):
-        if any(map(callable, group.rule.changes)):
-            what = "its `change` is a function, which cannot be inverted."
-            raise LiftArgumentError(
-                f"{where}, {group.rule}", what, "Give a named change, or export these arrays by hand."
-            )
+        for change in filter(callable, group.rule.changes):
+            wrong = Expected("a change that can be inverted", given=change)
+            fix = "Give a named change, or export these arrays by hand."
+            raise LiftArgumentError(f"{where}, {group.rule}", wrong, fix, option="change")
         missing = [path for path in group.paths if path not in flat]
         if missing:
             problems.append(f"{', '.join(missing)}: missing in the variables")
@@ -140,7 +139,8 @@ def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[W
             problems.append(f"{', '.join(group.paths)} ({group.rule}): {error}")
     if problems:
         what = f"the variables do not match the names:{_lines(problems)}"
-        raise SerializationError(where, what, "Give the rules and names with which the variables were loaded.")
+        fix = "Give the rules and names with which the variables were loaded."
+        raise SerializationError(where, what, fix, option="rules")
     return {name: new.get(name, leaf) for name, leaf in like.items()}
 
 
@@ -160,13 +160,15 @@ def _check_paths(where: str, groups: Iterable[WeightGroup]) -> None:
             if other is not group:
                 names = f"{other.rows[0][0]} and {group.rows[0][0]}"
                 what = f"{names} both go there, by the {other.rule} and the {group.rule}."
-                raise LiftArgumentError(f"{where}, {path}", what, "Give one of them another path, or None.")
+                fix = "Give one of them another path, or None."
+                raise LiftArgumentError(f"{where}, {path}", what, fix, variable=path)
     for path, group in known.items():
         parts = path.split("/")
         above = next((one for count in range(1, len(parts)) if (one := "/".join(parts[:count])) in known), None)
         if above is not None:
             what = f"{group.rows[0][0]} goes below {above}, where {known[above].rows[0][0]} goes."
-            raise LiftArgumentError(f"{where}, {path}", what, "A path holds an array or other paths; change a rule.")
+            fix = "A path holds an array or other paths; change a rule."
+            raise LiftArgumentError(f"{where}, {path}", what, fix, variable=path)
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------

@@ -83,38 +83,42 @@ class WeightRule:
         self._check()
 
     def _check(self) -> None:
-        for what, fix in self._problems():
-            raise LiftArgumentError(str(self), what, fix)
+        for option, what, fix in self._problems():
+            raise LiftArgumentError(str(self), what, fix, option=option)
         for template in self.foreign:
             _pattern(template, self.stacked)
 
-    def _problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each problem with its fix."""
+    def _problems(self) -> Iterator[tuple[str, str | Expected, str]]:
+        """Yield each problem: the field, what is wrong, and the fix."""
         if not self.foreign:
-            yield "there is no foreign name.", "Give a template."
+            yield "foreign", "there is no foreign name.", "Give a template."
         if len(self.foreign) > 1 and len(self.path) > 1:
-            yield "several names go to several paths.", "Write a rule for each path."
+            yield "path", "several names go to several paths.", "Write a rule for each path."
         fields = [_fields(template) for template in self.foreign]
         if any(one != fields[0] for one in fields):
-            yield "the foreign names have different fields.", "Give them the same fields."
+            yield "foreign", "the foreign names have different fields.", "Give them the same fields."
         if any(_fields(path).keys() - fields[0].keys() for path in self.path):
-            yield "a path has a field that the foreign name lacks.", "Add the field to the foreign name."
+            yield "path", "a path has a field that the foreign name lacks.", "Add the field to the foreign name."
         if len(self.stacked) > 1:
-            yield f"no path has the fields {self.stacked}.", "Leave out only one field, along which arrays are stacked."
+            fix = "Leave out only one field, along which arrays are stacked."
+            yield "path", f"no path has the fields {self.stacked}.", fix
         yield from self._change_problems()
         if not isinstance(self.axis, int | None):
-            yield f"`axis` is {shown(self.axis)}.", "Give the number of an axis, or None."
+            yield "axis", Expected("an int or None", self.axis), "Give the number of an axis, or None."
         if self.sizes is not None and (len(self.path) < 2 or len(self.sizes) != len(self.path)):
-            yield f"`sizes` is {self.sizes}, but there is {len(self.path)} path(s).", "Give a size for each of several."
+            what = Expected(f"sizes for {len(self.path)} path(s)", self.sizes)
+            yield "sizes", what, "Give a size for each of several."
 
         if not isinstance(self.groups, int) or self.groups < 1 or (self.groups > 1 and self.axis is None):
-            yield f"`groups` is {shown(self.groups)}.", "Give the number of groups along `axis`, such as that of heads."
+            fix = "Give the number of groups along `axis`, such as that of heads."
+            yield "groups", Expected("1, or several and an `axis`", self.groups), fix
 
-    def _change_problems(self) -> Iterator[tuple[str, str]]:
+    def _change_problems(self) -> Iterator[tuple[str, str | Expected, str]]:
         if isinstance(self.change, tuple) and len(self.change) != len(self.path):
-            yield f"`change` has {len(self.change)} changes for {len(self.path)} path(s).", "Give one for each path."
+            what = f"`change` has {len(self.change)} changes for {len(self.path)} path(s)."
+            yield "change", what, "Give one for each path."
         if not all(change is None or callable(change) or change in _NAMED for change in self.changes):
-            yield f"`change` is {self.change!r}.", f"Give one of {_NAMED}, or a function."
+            yield "change", Expected("known changes", self.change), f"Give one of {_NAMED}, or a function."
 
     @property
     def changes(self) -> tuple[Change | str | None, ...]:
@@ -170,12 +174,14 @@ def _pattern(template: str, stacked: tuple[str, ...]) -> re.Pattern[str]:
         return re.compile("".join([*parts, _literal(template, template[at:])]))
     except re.error as error:
         what = f"the template has an invalid regular expression ({error})."
-        raise LiftArgumentError(f'"{template}"', what, "Correct the expression after the colon.") from error
+        fix = "Correct the expression after the colon."
+        raise LiftArgumentError(f'"{template}"', what, fix, given=template) from error
 
 
 def _literal(template: str, text: str) -> str:
     if "{" in text or "}" in text:
-        raise LiftArgumentError(f'"{template}"', "a brace is not part of a field.", "Write `{name}` or `{name:regex}`.")
+        what, fix = "a brace is not part of a field.", "Write `{name}` or `{name:regex}`."
+        raise LiftArgumentError(f'"{template}"', what, fix, given=template)
     return re.escape(text)
 
 

@@ -350,7 +350,8 @@ def to_predicate(filter: Filter) -> Predicate:
     if isinstance(filter, type):
         if issubclass(filter, SubtreePredicate):
             name = filter.__name__
-            raise InvalidFilterError("filter", f"{name} is the class of a predicate.", f"Call it: {name}(...).")
+            what = f"{name} is the class of a predicate."
+            raise InvalidFilterError("filter", what, f"Call it: {name}(...).", given=name, expected="a predicate")
         return OfType(filter)
     if isinstance(filter, tuple | list):
         return Any(*filter)
@@ -358,8 +359,9 @@ def to_predicate(filter: Filter) -> Predicate:
         return Any(*sorted(filter, key=repr))  # equal sets must give equal predicates
     if callable(filter):
         return filter
-    what = f"{filter!r} of type {type(filter).__name__} is not a filter."
-    raise InvalidFilterError("filter", what, f"Use {_ACCEPTED}.", given=repr(filter))
+    from ..problems import no_filter  # imported here: needed only for this error
+
+    raise no_filter(filter, _ACCEPTED)
 
 
 def decide(predicate: Predicate, prefix: Path) -> bool | None:

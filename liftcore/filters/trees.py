@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping, MutableMapping, Sequen
 
 import jax
 
-from ..errors import Expected, LiftArgumentError, UnmatchedFilterError
+from ..errors import Expected, LiftArgumentError
 from ..texts import path_text
 from ..typing import Filter, Path, Predicate, PyTree, Variables
 from ..values import Whole, unwrapped, wrapped
@@ -143,14 +143,11 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
             check_names("split", filter, [(path, unwrapped(value)) for path, value in leaves_of(variables)])
     if not rest:
         return tuple(trees)
-    from ..traverse_util import flatten_dict  # imported here: needed only for this error
+    from ..problems import unmatched  # imported here: needed only for this error
+    from ..traverse_util import flatten_dict
 
     missed = [f"/{'/'.join(map(str, path))}" for path in flatten_dict(rest, keep_empty_nodes=True)]
-    shown = ", ".join(missed[:5]) + (f" and {len(missed) - 5} more" if len(missed) > 5 else "")
-    given = ", ".join(short_form(to_predicate(f)) for f in filters) or "none"
-    what = f"no filter matches {shown} (filters given: {given})."
-    fix = "Add a filter that does, or `...` as the last filter to take the rest."
-    raise UnmatchedFilterError("split", what, fix, given=[short_form(to_predicate(f)) for f in filters])
+    raise unmatched("split", missed, [short_form(to_predicate(f)) for f in filters], missed[0][1:])
 
 
 # --- trees and paths --------------------------------------------------------------------------------------------------

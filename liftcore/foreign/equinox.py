@@ -79,6 +79,8 @@ def from_equinox(
                 "from_equinox",
                 "the model was separated from its `State`.",
                 "Pass both: `from_equinox((model, state))`.",
+                option="model",
+                expected="`State`",
             ) from error
         return pair
 

@@ -130,6 +130,7 @@ def _checked(found: dict[Path, Any]) -> dict[Path, Any]:
                 f"from_haiku, {'/'.join(path)}",
                 "an array and a module have this path.",
                 "Give one of them another name.",
+                variable="/".join(path),
             )
     return found
 

@@ -110,10 +110,8 @@ def check_model(where: str, model: Any, fits: bool, expected: str, line: str) ->
     if style is not None:
         raise WrongStyleError(
             where,
-            f"expected {expected}, given {style.noun}, which needs no bridge.",
+            Expected(expected, style.noun, words=f"{style.noun}, which needs no bridge"),
             f"Write `{style.in_scope}`.",
-            given=style.noun,
-            expected=expected,
         )
     if not fits:
         raise LiftArgumentError(where, Expected(expected, given=model), f"Write `{line}`.")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from ..errors import LiftArgumentError, name_of, shown
 from ..leaves import holds_arrays
 from ..owners import call_maker
+from ..problems import lost_setting
 from ..scopes.scope import Scope
 from ..typing import Path
 from .keeping import INTERMEDIATES, begins, called, check_model, create, fits_maker, method_name, named, stored, write
@@ -202,12 +203,7 @@ def _check_settings(before: Any, after: Any) -> None:
         for name, old in plain.items():
             new = now.get(path, plain).get(name, old)
             if _differ(old, new):
-                raise LiftArgumentError(
-                    f"from_nnx, {path}{name}",
-                    f"the call set it to {shown(new)}, which is lost after the call.",
-                    "Set it in the function that makes the object, `model.eval(); return model`. What calls are to "
-                    "change must be an `nnx.Variable`.",
-                )
+                raise lost_setting(f"from_nnx, {path}{name}", new)
 
 
 def _check_copy(copied: Sequence[tuple[str, Any, Mapping[str, Any]]]) -> None:
@@ -221,6 +217,8 @@ def _check_copy(copied: Sequence[tuple[str, Any, Mapping[str, Any]]]) -> None:
                     f"it was {shown(old)} when `from_nnx` copied the object, and is {shown(new)} now.",
                     "Call `from_nnx(model)` again. For a function of each mode, pass copies: "
                     "`from_nnx(nnx.clone(model))`.",
+                    expected=old,
+                    given=new,
                 )
 
 
@@ -237,6 +235,7 @@ def _keep(scope: Scope, held: Mapping[Path, Any], after: Mapping[Path, Any]) -> 
                 f"from_nnx, {'/'.join(path)}",
                 "the call made this variable, but the constructor did not.",
                 "Make it in the function that you pass to `from_nnx`.",
+                variable="/".join(path),
             )
         for each in value if isinstance(value, tuple) else (value,):
             scope.below(path[1:-1]).sow(INTERMEDIATES, path[-1], each)

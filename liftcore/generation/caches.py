@@ -82,6 +82,9 @@ def _check_number(cache: Mapping[str, Any], given: ArrayLike) -> None:
             "rewind",
             f"there is no `{_INDEX}` in the cache; {has}.",
             'Pass the collection itself: `rewind(variables["cache"], number)`.',
+            collection="cache",
+            given=None if isinstance(cache, Mapping) else cache,
+            available=cache if isinstance(cache, Mapping) else None,
         )
 
 

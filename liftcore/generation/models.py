@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ..entry import apply
-from ..errors import LiftArgumentError, name_of, shown
+from ..errors import Expected, LiftArgumentError, name_of, shown
 from ..rest import Rest
 from ..statics import Undescribed
 
@@ -114,12 +114,13 @@ def _no_model(where: str, module: Any) -> LiftArgumentError:
         called = ""
     return LiftArgumentError(
         where,
-        "expected a module with `apply(variables, tokens, mutable=…)`, or a function of a scope and of tokens, given "
-        f"{shown(module)}{called}.",
+        Expected(
+            "a module with `apply(variables, tokens, mutable=…)`, or a function of a scope and of tokens",
+            given=module,
+            words=f"{shown(module)}{called}",
+        ),
         "Wrap a model of another kind in an object with `def apply(self, variables, tokens, mutable)`. It returns the "
         'logits and `{"cache": …}`, and creates the cache if `variables` has none; see docs/generation.md.',
-        given=module,
-        expected="a module",
     )
 
 
@@ -140,7 +141,8 @@ def _check_arguments(where: str, model: Any) -> None:
         raise _no_model(where, module) from None
     if hasattr(module, "apply") and getattr(model, "args", None):
         what = f"a `functools.partial` of {name_of(module)} has positional arguments, but tokens must be the first."
-        raise LiftArgumentError(where, what, "Pass them by name: `functools.partial(model, train=False)`.")
+        fix = "Pass them by name: `functools.partial(model, train=False)`."
+        raise LiftArgumentError(where, what, fix, expected="tokens")
     absent = [one for one in signature.parameters.values() if one.name not in known and one.default is one.empty]
     missing = [one.name for one in absent if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     if missing:
@@ -154,4 +156,5 @@ def _check_arguments(where: str, model: Any) -> None:
             where,
             f"the model is called with only tokens, but {listed} of {name_of(module)} {lacks}.",
             f"Give {it} {default}, or fix {it}: `generate(functools.partial(model, {fixed}), variables, …)`.",
+            option=missing[0],
         )

@@ -75,6 +75,7 @@ def _rows(where: str, prompt: Any, lengths: Any) -> list[np.ndarray[Any, Any]]:
             where,
             "the prompts are traced, but their lengths must be known.",
             "Call it outside `jax.jit`: it compiles a program itself, one for all prompts of a bucket.",
+            option="prompts",
         )
     given = prompt if isinstance(prompt, list | tuple) else np.atleast_1d(np.asarray(prompt))
     rows = [np.asarray(row) for row in given]
@@ -88,14 +89,18 @@ def _rows(where: str, prompt: Any, lengths: Any) -> list[np.ndarray[Any, Any]]:
         rows = _cut(where, rows, np.asarray(lengths))
     for i, row in enumerate(rows):
         if not row.size or not np.issubdtype(row.dtype, np.integer) or row.min() < 0 or row.max() > _LARGEST:
-            what = "is empty" if not row.size else f"has the dtype {row.dtype}"
+            wrong: Any = row.dtype if row.size else None
+            what = f"has the dtype {wrong}" if row.size else "is empty"
             if row.size and np.issubdtype(row.dtype, np.integer):
-                what = f"has the token {row.min() if row.min() < 0 else row.max()}"
+                wrong = int(row.min() if row.min() < 0 else row.max())
+                what = f"has the token {wrong}"
             raise LiftArgumentError(
                 where,
                 f"prompt {i} {what}, but a prompt is one or more tokens, each an integer from 0 to {_LARGEST}.",
                 "Begin each prompt with a token, such as the one for the start of a text. Pass tokens as integers, "
                 "`tokens.astype(int)`, and `lengths` if some of them are padding.",
+                given=wrong,
+                expected="one or more tokens",
             )
     return rows
 

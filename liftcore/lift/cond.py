@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from ..errors import Expected, LiftArgumentError
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.reuse import once
+from ..problems import no_functions
 from ..runners.arguments import named_like
 from ..runners.branching import check_index, check_pred, run_one
 from ..runners.eager import cached_when_eager
@@ -121,9 +121,7 @@ def switch(
     """
     functions = list(branches) if isinstance(branches, Iterable) else []
     if not functions:
-        raise LiftArgumentError(
-            "switch", Expected("at least one function", given=branches), "Give a list: `switch([f, g])`."
-        )
+        raise no_functions("switch", "Give a list: `switch([f, g])`.", branches)
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, index: Any, *operands: Any) -> Any:
         check_index(body.where, index)

@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..errors import LiftArgumentError, check_function
+from ..errors import check_function
 from ..leaves import split_leaves
 from ..pipeline.body import Body
+from ..problems import no_rule
 from ..runners.custom_derivatives import Operands, Ruled, WithRule, pair, split_held
 from ..runners.differentiating import TreesByScope, zero_tangent, zero_tangents
 
@@ -70,7 +71,7 @@ class custom_jvp(WithRule):
 
     def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
         if self._rule is None:
-            raise LiftArgumentError(body.where, "it has no rule yet.", "Call `.defjvp(rule)` first.")
+            raise no_rule(body.where, "fn.defjvp(rule)")
         seen, held = split_held(body, args, self._nondiff)
         ruled = Ruled(body, variable_groups, rng_groups, seen, held)
         scoped = TreesByScope.of(body.layout)

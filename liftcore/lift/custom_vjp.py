@@ -11,6 +11,7 @@ from ..calls import call_user
 from ..errors import Expected, LiftArgumentError, check_function, name_of, words
 from ..filters.trees import overlay
 from ..pipeline.body import Body
+from ..problems import no_rule
 from ..runners.custom_derivatives import Operands, Ruled, WithRule, pair, split_held
 from ..runners.differentiating import TreesByScope, zero_tangent
 
@@ -75,7 +76,7 @@ class custom_vjp(WithRule):
     def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
         where, bwd, wrt = body.where, self._backward, words().option("custom_vjp", "wrt")
         if self._forward is None or bwd is None:
-            raise LiftArgumentError(where, "it has no rule yet.", "Call `.defvjp(fwd, bwd)` first.")
+            raise no_rule(where, "fn.defvjp(fwd, bwd)")
         seen, held = split_held(body, args, self._nondiff)
         ruled = Ruled(body, variable_groups, rng_groups, seen, held)
         rule = ruled.rule(self.identity, pair(where, self._forward, "result, residuals"), lambda args: args)

@@ -12,13 +12,14 @@ from typing import Any
 
 import jax
 
-from ..calls import bind_user, boundary, call_user
+from ..calls import bind_user, boundary, call_user, check_positional
 from ..errors import LiftArgumentError, LiftError, check_function, name_of
 from ..filters import Nothing
 from ..filters.trees import merged, names_of, rooted, subtree
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
+from ..problems import no_rule
 from ..runners.arguments import AS_IT_IS
 from ..scopes.lifts import Captured
 from ..scopes.scope import Scope
@@ -90,9 +91,7 @@ class custom_vmap:
 
     def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         if self._rule is None:
-            raise LiftArgumentError(
-                body.where, "it has no rule for `vmap`.", f"Write one: `@{name_of(self._fn)}.def_vmap`."
-            )
+            raise no_rule(body.where, f"@{name_of(self._fn)}.def_vmap")
         args = _positional(body, args, kwargs)
 
         def run(body: Body, variable_groups: Any, rng_groups: Any, args: Any) -> Any:
@@ -168,13 +167,7 @@ def _positional(body: Body, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     """Return all arguments by position, including defaults, as a rule receives them."""
     bound = bind_user(body.where, body.fn, next(iter(body.given), None), *args, **kwargs)
     bound.apply_defaults()
-    named = sorted(set(bound.kwargs) & set(kwargs))
-    if named:
-        raise LiftArgumentError(
-            body.where,
-            f"the keyword arguments {named} have no position, but the rule receives all arguments by position.",
-            "Make them positional in the signature.",
-        )
+    check_positional(body.where, set(bound.kwargs) & set(kwargs))
     return bound.args[1:]
 
 

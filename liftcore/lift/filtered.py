@@ -12,6 +12,7 @@ import jax
 from ..calls import boundary, call_user
 from ..errors import LiftArgumentError, check_function, name_of, words
 from ..leaves import is_traceable
+from ..problems import no_functions
 from ..rest import Rest, split_static
 from ..scopes.scope import Scope
 from ..scopes.scoped import is_scoped
@@ -58,7 +59,7 @@ def filtered(
     for one in (lift, *fns):
         check_function("filtered", one)
     if not fns:
-        raise LiftArgumentError("filtered", "no function was given.", "Write `filtered(lift, fn)`.")
+        raise no_functions("filtered", "Write `filtered(lift, fn)`.")
     lifted = lift(*[_body(fn, is_traced) for fn in fns])
 
     @functools.wraps(fns[0])
@@ -122,6 +123,7 @@ def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgume
         else "Pass it first, in place of the scope: `filtered(lift, fn)(module, …)`."
         if is_scoped(error.value)
         else f"{error.fix} Or register {kind} as a pytree.",
+        given=f"a {kind}",
     )
 
 

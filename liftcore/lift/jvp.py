@@ -94,7 +94,7 @@ def jvp(
                 raise LiftArgumentError(where, Expected(expected, given=one), fix)
         if others:
             given = f"{3 + len(others)} arguments"
-            raise LiftArgumentError(where, f"expected {expected}, given {given}.", fix, expected=expected, given=given)
+            raise LiftArgumentError(where, Expected(expected, given, words=given), fix)
         primals, tangents = tuple(primals), tuple(tangents)
         # JAX asks for equal structures, also of what holds no arrays.
         alike = [

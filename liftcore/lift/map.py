@@ -69,7 +69,8 @@ def map(
         LoopInvarianceError: when called, if a shared variable gets a value that differs between elements.
     """
     kind = functools.partial(InTurn, batch_size)
-    mapper = Mapper("map", _ADVICE, elements=kind, fix="Give `xs` an array, with one element for each call.", same="")
+    fix = "Give `xs` an array, with one element for each call."
+    mapper = Mapper("map", _ADVICE, elements=kind, sized_by="xs", fix=fix, same="")
     return over_elements(mapper, 0, 0, None, 0, variable_axes, split_rngs, metadata_params)(fn)
 
 

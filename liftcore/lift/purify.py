@@ -99,6 +99,7 @@ def _leave(body: Body, variable_groups: Any, rng_groups: Any) -> tuple[Body, tup
             body.where,
             f"the scopes belong to different trees of variables: {[outer.path_text for outer in outers]}.",
             "Pass scopes of one `init`, `apply` or lift.",
+            given=[outer.path_text for outer in outers],
         )
     return body, body.unchanged
 

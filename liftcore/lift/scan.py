@@ -119,7 +119,9 @@ def scan(
         carry, args, kwargs = (args[0], args[1:], kwargs) if args else _named_carry(body, kwargs)
         arguments = Arguments(body, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
-        size_of = functools.partial(arguments.size, length, axes=axes.in_axes, fix=_LENGTH, aside=_AFTER_CARRY)
+        size_of = functools.partial(
+            arguments.size, length, axes=axes.in_axes, option="length", fix=_LENGTH, aside=_AFTER_CARRY
+        )
         stacked = boxes_inside(body, stacked, axes.in_axes, metadata_params, size_of)
         size = size_of(stacked)
         keys = split_keys(rng_groups, key_axes, size)
@@ -160,9 +162,8 @@ def _named_carry(body: Body, kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ..
     """Return the carry, which is passed by the name of the parameter after the scopes, and the arguments left."""
     names = parameter_names(body.fn)[1:2]
     if not names or names[0] not in kwargs:
-        raise LiftArgumentError(
-            body.where, "it was called without a carry.", f"Call it as `lifted({words().first}carry, *xs)`."
-        )
+        fix = f"Call it as `lifted({words().first}carry, *xs)`."
+        raise LiftArgumentError(body.where, "it was called without a carry.", fix, option="carry")
     return kwargs[names[0]], (), {name: value for name, value in kwargs.items() if name != names[0]}
 
 

@@ -340,11 +340,12 @@ def attention_inputs(
     if len(q) < 2 or q[:-2] != k[:-2] or k[:-1] != v[:-1]:
         raise LiftArgumentError(
             where,
-            "expected inputs_q, inputs_k and inputs_v of shapes (*batch, queries, features), (*batch, keys, features) "
-            f"and (*batch, keys, features), given {q}, {k} and {v}.",
-            "Pass inputs of one batch, with a value for each key. Pass a mask by keyword: `mask=…`.",
-            option="mask",
-            given=(q, k, v),
+            Expected(
+                "inputs_q, inputs_k and inputs_v of shapes (*batch, queries, features), (*batch, keys, features) and "
+                "(*batch, keys, features)",
+                given=(q, k, v),
+            ),
+            "Pass inputs of one batch, with a value for each key. Pass a mask by its name, `mask`.",
         )
     return inputs_k, inputs_v
 

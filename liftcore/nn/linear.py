@@ -276,9 +276,7 @@ def affine(
     lead = (*batch, *axes)
     begin = tuple(shape[i] for i in lead)
     fits = sizes[: len(lead)] == begin
-    _fit(
-        where, fits, f"inputs of shape {shape} need a kernel of shape ({', '.join(map(str, begin))}, …), given {sizes}."
-    )
+    _fit(where, fits, f"a kernel of shape ({', '.join(map(str, begin))}, …) for inputs of shape {shape}", sizes)
     batch_shape, features = tuple(shape[i] for i in batch), sizes[len(lead) :]
     summed = tuple(range(len(batch), len(lead)))
     if is_sharded(inputs, kernel):
@@ -294,7 +292,7 @@ def affine(
     if bias is None:
         return y
     expected, given = (*batch_shape, *features), jnp.shape(bias)
-    _fit(where, given == expected, f"expected a bias of shape {expected}, given {given}.")
+    _fit(where, given == expected, f"a bias of shape {expected}", given)
     rest = (1,) * (len(shape) - len(lead))
     return y + align(reshape(bias, (*batch_shape, *rest, *features)), y)
 
@@ -359,7 +357,7 @@ def affine_einsum(
     sizes = dict(zip(equation.right, shape, strict=True))
     full = tuple(sizes.get(label, 1) for label in equation.result)
     fits = jnp.size(bias) == math.prod(full)
-    _fit(where, fits, f"expected a bias that can be reshaped to {full}, given shape {jnp.shape(bias)}.")
+    _fit(where, fits, f"a bias that can be reshaped to {full}", jnp.shape(bias))
     return y + align(reshape(bias, full), y)
 
 
@@ -368,9 +366,10 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _fit(where: str, fits: bool, text: str) -> None:
+def _fit(where: str, fits: bool, expected: str, shape: tuple[int, ...]) -> None:
     if not fits:
-        raise LiftArgumentError(where, text, "Check the sizes of the layer, and the shape of its inputs.")
+        fix = "Check the sizes of the layer, and the shape of its inputs."
+        raise LiftArgumentError(where, Expected(expected, given=shape), fix)
 
 
 def _check_axes(

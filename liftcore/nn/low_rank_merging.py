@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .. import meta
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..typing import Array, Path, Shape, Variables
 from .low_rank import LORA, factor_names, lora_scale
 
@@ -68,12 +68,11 @@ def merge_lora(variables: Variables, *, alpha: float | None, collection: str = L
     if not any(True for _ in _pairs(updates, names, ())):
         raise LiftArgumentError(
             "merge_lora",
-            f'expected updates in the collection "{collection}", given {sorted(variables)}.',
+            Expected(f'updates in the `collection` "{collection}"', given=sorted(variables)),
             f"Pass what `init` of the layer with updates made, or add them: `variables | {{'{collection}': updates}}`. "
             'If the updates are parameters, pass `collection="params"`.',
             option="collection",
             collection=collection,
-            given=sorted(variables),
         )
     params = _without(rest["params"], names) if collection == "params" else rest["params"]
     rest.pop(collection)

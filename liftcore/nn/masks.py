@@ -46,9 +46,8 @@ def make_attention_mask(
     if not queries or not keys or not _agree(queries[:-1], keys[:-1]):
         raise LiftArgumentError(
             "make_attention_mask",
-            f"expected inputs of shapes (*batch, queries) and (*batch, keys), given {queries} and {keys}.",
+            Expected("inputs of shapes (*batch, queries) and (*batch, keys)", given=(queries, keys)),
             "Pass one number for each position, such as `tokens > 0`, with the same batch dimensions.",
-            given=(queries, keys),
         )
     mask = pairwise_fn(jnp.expand_dims(query_input, -1), jnp.expand_dims(key_input, -2))
     mask = jnp.expand_dims(mask, (*range(extra_batch_dims), mask.ndim + extra_batch_dims - 2))

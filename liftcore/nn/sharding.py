@@ -422,7 +422,7 @@ def explained(where: str, fix: str, **arrays: Any) -> Iterator[None]:
         found = {name: sharding_entries(x) for name, x in arrays.items() if x is not None and is_sharded(x)}
         specs = ", ".join(f"{name} P({', '.join(map(repr, entries))})" for name, entries in found.items())
         what = f"JAX has no rule for what is sharded here: {specs or 'arrays inside'} ({error})."
-        raise LiftArgumentError(where, what, fix) from error
+        raise LiftArgumentError(where, what, fix, given=specs or None) from error
 
 
 def _without_sharding(leaf: Any) -> Any:

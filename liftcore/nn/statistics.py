@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 from jax import lax
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Shape
 from .axes import check_mask, normalize_axes, split_mask
 from .dtypes import canonicalize_dtype
@@ -324,9 +324,10 @@ def group_sizes(
         LiftArgumentError: if both are given, or none, or the features cannot be divided evenly.
     """
     if (num_groups is None) == (group_size is None):
+        both = f"num_groups={num_groups} and group_size={group_size}"
         raise LiftArgumentError(
             where,
-            f"expected num_groups or group_size, given num_groups={num_groups} and group_size={group_size}.",
+            Expected("`num_groups` or `group_size`", both, words=both),
             "Pass one of them: `num_groups=8`, or `num_groups=None, group_size=16`.",
             option="num_groups",
         )

@@ -69,7 +69,8 @@ def check_filters(name: str, into: Sequence[Any], out: Sequence[Any], rngs: Sequ
                 where, Expected("a list of filters, one for each group", given=given), f"Write `[{given!r}]`."
             )
         if any(isinstance(one, Captured) for one in (given[:-1] if what == "out_variable_filters" else given)):
-            raise LiftArgumentError(where, "`Captured()` must be the last output filter.", "Move it to the end.")
+            what = "`Captured()` must be the last output filter."
+            raise LiftArgumentError(where, what, "Move it to the end.", option="out_variable_filters")
     for one in rngs:
         found = asking_further(one)
         if found is not None:
@@ -189,4 +190,5 @@ def no_groups(body: Body, kind: str, groups: Any) -> LiftArgumentError:
         body.where,
         f"the body was called with {kind}, given {given}.",
         "Write `body(variable_groups, rng_groups, …)`, with groups that have the structure of the given ones.",
+        given=given,
     )

@@ -122,11 +122,13 @@ def checked_output(body: Body, output: Any, fix: str) -> tuple[Any, Sequence[PyT
     right = isinstance(groups, tuple | list) and len(groups) == wanted + captures
     if groups is not None and right and all(isinstance(group, Changes) for group in groups[:wanted]):
         return result, groups
+    given = str(jax.tree.structure(output))
     raise LiftArgumentError(
         body.where,
         f"a transformation must return the result and the output groups, one `Changes` for each of its {wanted} output "
-        f"filters{' and the captured values' if captures else ''}; given {jax.tree.structure(output)}.",
+        f"filters{' and the captured values' if captures else ''}; given {given}.",
         fix,
+        given=given,
     )
 
 

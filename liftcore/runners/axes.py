@@ -23,6 +23,7 @@ from ..leaves import Others, is_numpy, split_leaves
 from ..meta import add_axis, has_boxes, is_box, remove_axis
 from ..pipeline.body import Body
 from ..pipeline.effects import Changes
+from ..problems import no_new_axis
 from ..scopes.scope import PERTURBATIONS
 from ..texts import path_text
 from ..typing import Axis, Filter, PyTree, Shape
@@ -272,8 +273,13 @@ def check_out_axes(
     for leaf, axis in zip(jax.tree.leaves(tree), flat, strict=True):
         shape = np.shape(leaf)[is_stacked:]
         if axis is not None and not _fits(axis, shape):
-            raise _no_place(where if body is None else f"{body.where}, {where}", axis, shape)
+            raise no_new_axis(where if body is None else f"{body.where}, {where}", shape, axis)
     return flat
+
+
+def _fits(axis: int, shape: Shape) -> bool:
+    """Whether a value can have a new axis at a position."""
+    return -len(shape) - 1 <= axis <= len(shape)
 
 
 def check_group_axes(body: Body, axes: Sequence[Axis], groups: Sequence[PyTree]) -> None:
@@ -283,20 +289,7 @@ def check_group_axes(body: Body, axes: Sequence[Axis], groups: Sequence[PyTree])
             for path, leaf in jax.tree.leaves_with_path(group):
                 if not _fits(axis, np.shape(leaf)):
                     where = f"{words().variable(path_text(path[2:]))} in {body.where}"
-                    raise _no_place(where, axis, np.shape(leaf))
-
-
-def _fits(axis: int, shape: Shape) -> bool:
-    """Whether a value can have a new axis at a position."""
-    return -len(shape) - 1 <= axis <= len(shape)
-
-
-def _no_place(where: str, axis: int, shape: Shape) -> LiftArgumentError:
-    """Return the error for a value with too few axes."""
-    what = f"a value of shape {shape} cannot have its new axis at position {axis}."
-    return LiftArgumentError(
-        where, what, f"Give it an axis from {-len(shape) - 1} to {len(shape)}, such as 0.", given=axis
-    )
+                    raise no_new_axis(where, np.shape(leaf), axis)
 
 
 def _no_axis(axis: Any) -> bool:
@@ -315,14 +308,17 @@ class Arguments:
         self._kwarg_axes = [] if isinstance(kw_axes, int) and not kwargs else keyword_axes(kw_axes, kwargs)
         self._axes = [*self._arg_axes, *self._kwarg_axes]
 
-    def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str, aside: str = "") -> int:
+    def size(
+        self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], option: str, fix: str, aside: str = ""
+    ) -> int:
         """Return the size of the axis that the arguments share with groups of variables.
 
         Args:
             given: the size that the user gave, if any.
             groups: the groups of variables.
             axes: the axis of each group.
-            fix: the fix of the error message if the size is unknown.
+            option: the argument that the user lacks if the size is unknown.
+            fix: the fix of the error message then.
             aside: a clause after it, about the arguments of the core.
 
         Raises:
@@ -341,7 +337,7 @@ class Arguments:
         size = common_size(self._body.where, shapes, given, share, variable=variable)
         if size is None:
             what = "nothing is mapped, so the size of the axis is unknown."
-            raise AxisSizeError(self._body.where, what, fix + words().aside(aside))
+            raise AxisSizeError(self._body.where, what, fix + words().aside(aside), option=option)
         return size
 
     def _sharing(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis]) -> tuple[str, str | None]:

@@ -95,6 +95,7 @@ def _choose(where: str, choose: Callable[..., Any], branches: Sequence[Callable[
             where,
             f"the branches return different types: {', '.join(seen.values())}.",
             "Return the same structure, shapes and dtypes from all.",
+            given=list(seen.values()),
         ) from error
     # Under `jax.disable_jit`, JAX runs only the chosen branch, but the draws of the others count too.
     for number in set(range(len(branches))) - seen.keys():

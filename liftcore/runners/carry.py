@@ -12,6 +12,7 @@ from ..errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, wor
 from ..filters.trees import by_place, leaves_of, merged, names_of, overlay, select
 from ..pipeline.body import Body
 from ..pipeline.splitting import Split, trace
+from ..problems import other_structure, other_types
 from ..texts import ArrayType, path_text
 from ..typing import Path, PyTree
 from .axes import leaf_name
@@ -167,11 +168,8 @@ def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
     treedef: Any
     (olds, treedef), (news, treedef_after) = jax.tree.flatten(before), jax.tree.flatten(after)
     if treedef != treedef_after:
-        raise CarryTypeError(
-            body.where,
-            f"{what} goes in with structure {treedef} and comes out with {treedef_after}.",
-            "Return a carry with the structure that the function received.",
-        )
+        fix = "Return a carry with the structure that the function received."
+        raise other_structure(body.where, what, treedef, treedef_after, fix)
     if list(map(jax.typeof, olds)) == news:
         return
     paths = [path for path, _ in jax.tree.leaves_with_path(before)]
@@ -179,11 +177,9 @@ def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
     changed = [(path, old, new) for path, old, new in types if old != new]
     if not changed:
         return
-    told = "; ".join(f"{_place(what, path)}: {old} in, {new} out" for path, old, new in changed)
-    what = f"the type must stay the same from one iteration to the next ({told})."
-    _, old, new = changed[0]
     advice = _advice([(old, new) for _, old, new in changed])
-    raise CarryTypeError(body.where, what, advice, given=str(new), expected=str(old))
+    named = [(_place(what, path), old, new) for path, old, new in changed]
+    raise other_types(body.where, "iteration", named, advice)
 
 
 def _place(what: str, path: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..calls import bind_user, boundary, call_user
+from ..calls import bind_user, boundary, call_user, check_positional
 from ..errors import Expected, LiftArgumentError, name_of, words
 from ..filters.trees import by_place, merged, select
 from ..leaves import Others, is_array_like, split_leaves
@@ -298,12 +298,7 @@ def with_defaults(
     bound = bind_user(where, fn, *args, **kwargs)
     passed = len(bound.args) - 1
     bound.apply_defaults()
-    if bound.kwargs:
-        raise LiftArgumentError(
-            where,
-            f"arguments {sorted(bound.kwargs)} can be passed only by name, but a rule receives all by position.",
-            "Make them positional in the signature of the function.",
-        )
+    check_positional(where, bound.kwargs)
     full = bound.args[1:]
     ends = (
         place

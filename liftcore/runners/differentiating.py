@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import zeros
-from ..errors import LiftArgumentError, shown, words
+from ..errors import LiftArgumentError, words
 from ..filters.trees import by_place, leaves_of, merged, names_of, nested, rewrapped, select, subtree, under
 from ..pipeline.body import Body
 from ..pipeline.effects import without_created
 from ..pipeline.packing import Lifter, Transform, transformation
 from ..pipeline.stages import Layout
+from ..problems import checked_aux
 from ..scopes.lifts import Advice, Captured
 from ..texts import path_text, type_text
 from ..typing import Filter, Path, PyTree
@@ -34,7 +35,6 @@ __all__ = [
     "by_argument",
     "check_tangents",
     "check_wrt",
-    "checked_pair",
     "derivative",
     "differentiable",
     "positive",
@@ -201,33 +201,10 @@ def with_aux(body: Body, call: Callable[..., Any], has_aux: bool) -> Callable[..
 
     def flat(*args: Any) -> tuple[Any, Any]:
         result, groups = call(*args)
-        result, aux = checked_pair(lambda: body.where, result) if has_aux else (result, None)
+        result, aux = checked_aux(lambda: body.where, result) if has_aux else (result, None)
         return result, (aux, groups)
 
     return flat
-
-
-def checked_pair(where: Callable[[], str], result: Any) -> Any:
-    """Return a result, which must be a pair, as `has_aux=True` requires.
-
-    Args:
-        where: returns the place, for errors.
-        result: the result of the user's function.
-
-    Raises:
-        LiftArgumentError: if it is something else.
-    """
-    if not isinstance(result, tuple | list) or len(result) != 2:
-        given = f"{len(result)} values" if isinstance(result, tuple | list) else shown(result)
-        raise LiftArgumentError(
-            where(),
-            f"with has_aux=True, expected a function that returns a pair, but it returned {given}.",
-            "Return `(loss, aux)`, or leave out `has_aux`.",
-            option="has_aux",
-            given=result,
-            expected="a pair",
-        )
-    return result
 
 
 def by_argument(scoped: TreesByScope, argnums: int | Sequence[int], nums: Sequence[int], derivatives: PyTree) -> PyTree:

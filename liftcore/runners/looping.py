@@ -515,6 +515,7 @@ def _first(where: str, xs: PyTree, size: int, reverse: bool) -> PyTree:
             where,
             "a carried variable is computed from the slices of iteration 0, but there are no iterations.",
             "Create it outside the loop, or loop at least once.",
+            given=size,
         )
     return jax.tree.map(lambda leaf: leaf[size - 1 if reverse else 0], xs)
 
@@ -542,6 +543,7 @@ def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None
             f"a loop needs these output filters: one for shared variables, one for carried ones, {axes} for stacked "
             f"ones (as many as `group_axes`), and `Captured()`; given {given}.",
             "List them in this order; `False` is a filter that takes nothing.",
+            given=given,
         )
     if not isinstance(state, tuple | list) or len(state) != 2:
         raise LiftArgumentError(
@@ -571,4 +573,5 @@ def run_iteration(iteration: Callable[..., Any], body: Body, *args: Any) -> tupl
         f"{name_of(iteration)} of {body.where}",
         f"it must return the next carry, the values to stack, and the output groups; given {given}.",
         "Write `y, groups = body((shared, state[0]), …)`, and `return carry, y, groups`.",
+        given=given,
     )

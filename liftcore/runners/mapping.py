@@ -185,7 +185,8 @@ class Mapper(NamedTuple):
         axis_name: the name of the axis, inside.
         spmd_axis_name: see `jax.vmap`.
         elements: makes the mapping for one call; it takes the arguments of `Elements`.
-        fix: the fix of the error message if the size of the axis is unknown.
+        sized_by: the argument that gives the size of the axis.
+        fix: the fix of the error message if that is unknown.
         same: a suffix of error messages: how to write the same value in all elements.
     """
 
@@ -194,6 +195,7 @@ class Mapper(NamedTuple):
     axis_name: Any = None
     spmd_axis_name: Any = None
     elements: Callable[..., Elements] = Elements
+    sized_by: str = "axis_size"
     fix: str = "Give it: `axis_size=…`."
     same: str = ", such as a `jax.lax.pmean` over `axis_name`"
 
@@ -216,7 +218,9 @@ def over_elements(
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = Arguments(body, 1, args, kwargs, in_axes, kw_axes)
-        size_of = functools.partial(arguments.size, axis_size, axes=axes.in_axes, fix=mapper.fix)
+        size_of = functools.partial(
+            arguments.size, axis_size, axes=axes.in_axes, option=mapper.sized_by, fix=mapper.fix
+        )
         variable_groups = boxes_inside(body, variable_groups, axes.in_axes, metadata_params, size_of)
         size = size_of(variable_groups)
         keys = split_keys(rng_groups, key_axes, size)

@@ -193,6 +193,7 @@ def _spread(where: str, shardings: PyTree, tree: PyTree) -> PyTree:
             f"it is not a prefix of the value's structure, {jax.tree.structure(tree)}.",
             "Give one sharding for the whole value, or one for each part; the scope (or module) and static arguments "
             "do not count.",
+            expected=str(jax.tree.structure(tree)),
         ) from error
     spread = [jax.tree.map(lambda _, one=leaf: one, part) for leaf, part in zip(leaves, parts, strict=True)]
     return jax.tree.unflatten(treedef, spread)

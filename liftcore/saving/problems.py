@@ -26,7 +26,8 @@ class StateError(SerializationError):
     """An error at a path in a state. While it passes through the containers, their names are added in front."""
 
     def __init__(self, what: str | Expected, fix: str, path: Path = (), **facts: Any) -> None:
-        super().__init__(f"state at /{printable('/'.join(path))}", what, fix, **facts)
+        place = printable("/".join(path))
+        super().__init__(f"state at /{place}", what, fix, **{**facts, "variable": place or None})
         self.path = path
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -212,6 +212,7 @@ class Blueprint:
                     f"Blueprint, {'/'.join(path)}",
                     "two places of the pytree share this variable, but two different arrays were given for them.",
                     "Put the same array in both places, or make a blueprint of a pytree that does not share it.",
+                    variable="/".join(path),
                 )
         return found
 
@@ -259,6 +260,7 @@ def _check_free(path: Path, taken: dict[Path, str], place: str) -> None:
             "Blueprint.of",
             f"{place} would be stored at {'/'.join(path)}, but {other} is stored there.",
             "Give dicts keys whose texts differ, and give the children of custom nodes different keys.",
+            variable="/".join(path),
         )
     taken.update(dict.fromkeys(above, _DICT))
     taken[path] = place

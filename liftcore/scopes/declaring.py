@@ -329,6 +329,7 @@ def check_variables(variables: Any) -> None:
             'variables["params"]',
             'it contains another "params", so the variables are nested one level too deep.',
             'Pass `variables` instead of `{"params": variables}`.',
+            collection="params",
         )
     for name, found in variables.items():
         if not isinstance(name, str):

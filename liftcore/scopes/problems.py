@@ -76,6 +76,7 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
             f"{act} at {scope.path_text}",
             f"it belongs outside {lift}, but was used inside it, where it cannot change.",
             fix,
+            given=lift,
         )
     name = raw_transformation()
     if name is None or name in _UNLIFTED:
@@ -86,6 +87,7 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
         f"{act} at {scope.path_text}",
         f"{_written(name)} was applied to a function that uses a live scope or module, whose state cannot cross it.",
         fix,
+        given=_written(name),
     )
 
 
@@ -123,6 +125,8 @@ def name_taken(scope: Scope, name: str, wanted: str | None, held: Sequence[str],
         f"{_owner(wanted)} asks for the name, but {_owner(held[0] if held else None)} has it already"
         f"{', outside the lift' if outside else ''}.",
         f'{once}, or give one of them another name, such as "{name}_2".{again}',
+        given=name,
+        collection=wanted,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..calls import boundary, call_user
 from ..errors import Expected, LiftArgumentError
-from ..runners.differentiating import checked_pair
+from ..problems import checked_aux
 from ..struct import PyTreeNode, field
 from ..typing import Array, PyTree
 
@@ -112,7 +112,7 @@ def paired(where: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return checked_pair(lambda: where, fun(*args, **kwargs))
+        return checked_aux(lambda: where, fun(*args, **kwargs))
 
     return call
 

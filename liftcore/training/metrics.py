@@ -137,10 +137,10 @@ class Average(Metric):
         """
         where = f"{type(self).__name__}.update"
         if self.name not in values:
-            what = f'expected values by the name "{self.name}", given {", ".join(values) or "none"}.'
+            wrong = Expected(f"values by the name `{self.name}`", tuple(values), words=", ".join(values) or "none")
             first = next(iter(values), "loss")
             fix = f'Write `update({self.name}=…)`, or name the metric after the values: `Average("{first}")`.'
-            raise LiftArgumentError(where, what, fix, option=self.name, given=tuple(values))
+            raise LiftArgumentError(where, wrong, fix, option=self.name)
         found = _wide(values[self.name])
         if jnp.iscomplexobj(found) and not jnp.iscomplexobj(self.total):
             what = f'"{self.name}" is complex, but the sum is {jnp.result_type(self.total)}, and would lose a part.'
@@ -184,10 +184,8 @@ class Accuracy(Average):
         """
         absent = [name for name in ("logits", "labels") if name not in values]
         if absent:
-            what = f"expected `logits` and `labels`, given {', '.join(values) or 'none'}."
-            raise LiftArgumentError(
-                "Accuracy.update", what, f"Pass `{absent[0]}=…` too.", option=absent[0], given=tuple(values)
-            )
+            what = Expected("`logits` and `labels`", tuple(values), words=", ".join(values) or "none")
+            raise LiftArgumentError("Accuracy.update", what, f"Pass `{absent[0]}=…` too.", option=absent[0])
         logits, labels = jnp.asarray(values["logits"]), jnp.asarray(values["labels"])
         guessed = logits.argmax(-1) if self.threshold is None else logits >= self.threshold
         if guessed.shape != labels.shape:
@@ -284,7 +282,9 @@ def evaluate(
         found = compiled(state, empty, _filled(batch, count, size), count)
         total = found if total is None else total.merge(found)
     if total is None or not size:
-        raise LiftArgumentError("evaluate, batches", "there is no example.", "Pass at least one batch.")
+        raise LiftArgumentError(
+            "evaluate, batches", "there is no example.", "Pass at least one batch.", option="batches"
+        )
     return total.compute()
 
 

@@ -81,15 +81,12 @@ def _check_equal(
 ) -> None:
     missing = [path for path, shape in there.items() if path not in here and shape is not None]
     extra = [path for path, shape in here.items() if shape is not None and there.get(path) is None]
-    wrong = [
-        f"{path} of shape {shape}, not {there[path]}"
-        for path, shape in here.items()
-        if None is not shape != there.get(path) is not None
-    ]
-    problems = [("missing", missing), ("unexpected", extra), ("given", wrong)]
-    if missing or extra or wrong:
+    wrong = [path for path, shape in here.items() if None is not shape != there.get(path) is not None]
+    shapes = [f"{path} of shape {here[path]}, not {there[path]}" for path in wrong]
+    problems = [("missing", missing), ("unexpected", extra), ("given", shapes)]
+    if paths := missing + extra + wrong:
         what = "; ".join(f"{text} {', '.join(names[:6])}" for text, names in problems if names)
-        raise LiftArgumentError(where, f"{what}.", fix)
+        raise LiftArgumentError(where, f"{what}.", fix, variable=paths[0])
 
 
 def _names(tree: PyTree) -> dict[str, tuple[int, ...] | None]:

@@ -358,7 +358,7 @@ class TrainState(PyTreeNode):
             if args and args[0] is self.params:
                 what = "the parameters were passed, but they come from the state."
                 fix = "Leave them out: `state.value_and_grad(loss_fn)(batch)` calls `loss_fn(params, batch)`."
-                raise LiftArgumentError(where, what, fix)
+                raise LiftArgumentError(where, what, fix, option="params")
             return differentiated(self.trainable_params, *args, **kwargs)
 
         return call
@@ -402,15 +402,16 @@ def _check_params(where: str, params: PyTree) -> None:
         return
     found = _UNTRAINED & set(params)
     if found:
-        what = f"expected parameters, given variables of several collections: {', '.join(map(str, params))}."
+        words = f"variables of several collections: {', '.join(map(str, params))}"
         fix = "Write `variables=…` instead: the optimizer then gets the parameters, and the `model_state` the others."
-        raise LiftArgumentError(where, what, fix, option="variables", given=list(params))
+        raise LiftArgumentError(where, Expected("parameters", list(params), words=words), fix, option="params")
 
 
 def _parted(where: str, params: PyTree, variables: Variables | None) -> tuple[PyTree, dict[str, Any]]:
     """Return the parameters of `create`, and the variables of other collections."""
     if (params is None) == (variables is None):
-        what = f"expected `params` or `variables`, given {'neither' if params is None else 'both'}."
+        given = "neither" if params is None else "both"
+        what = Expected("`params` or `variables`", given, words=given)
         raise LiftArgumentError(
             where, what, "Pass what `init` returned: `variables=model.init(key, x)`.", option="variables"
         )

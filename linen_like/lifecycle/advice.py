@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from liftcore.errors import LiftArgumentError, LiftError, Words, shown, wording
+from liftcore.errors import Expected, LiftArgumentError, LiftError, Words, wording
 
 from .context import context
 
@@ -55,9 +55,8 @@ def check_arrays(
     for name, value in (*zip(annotations, args, strict=False), *kwargs.items()):
         if annotations.get(name) in _ARRAYS and (value is None or isinstance(value, str | bytes | Mapping | Set)):
             key = next(iter(value), "x") if isinstance(value, Mapping) else None
-            what = f"expected an array as `{name}`, given {shown(value)}."
             fix = f"Pass the array in it: `{name}[{key!r}]`." if key is not None else "Pass an array of numbers."
-            raise LiftArgumentError(where, what, fix, given=shown(value), expected="an array", option=name) from error
+            raise LiftArgumentError(where, Expected("an array", given=value), fix, option=name) from error
 
 
 _ARRAYS = ("Array", "ArrayLike")

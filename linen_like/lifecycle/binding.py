@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import jax
 
 from liftcore import Scope, nn
-from liftcore.errors import Expected, LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.owners import by_dtype, collections_of, style_of
 
 from ..errors import (
@@ -140,9 +140,8 @@ def check_instance(where: str, module: Any, fix: str) -> None:
         InvalidInstanceModuleError: if it is a class or another value.
     """
     if not isinstance(module, Base):
-        what = f"expected an instance of a Module class as the first argument, given {shown(module)}."
-        facts = {"expected": "an instance of a Module class", "given": shown(module)}
-        raise InvalidInstanceModuleError(where, what, fix, **facts)
+        what = Expected("an instance of a Module class as the first argument", given=module)
+        raise InvalidInstanceModuleError(where, what, fix)
 
 
 def check_constructed(module: Base) -> None:
@@ -153,12 +152,14 @@ def check_constructed(module: Base) -> None:
             f"class {name}",
             "its own `__init__` does not take `parent` and `name`, which are needed to make and clone modules.",
             "Declare fields, such as `size: int`, instead of `__init__`, and make submodules in `setup`.",
+            expected="parent",
         )
     if module._state is NEW:
         raise IncorrectPostInitOverrideError(
             f"class {name}",
             "its `__init__` or `__post_init__` does not call the one of `Module`.",
             "Declare fields instead of writing `__init__`, and end `__post_init__` with `super().__post_init__()`.",
+            expected="super().__post_init__()",
         )
 
 
@@ -209,6 +210,8 @@ def _scope_below(module: Base, parent: Base, state: State) -> Scope | None:
             place(parent),
             f"a submodule {type(module).__name__} was made outside `setup` and outside a compact method.",
             "Make it in `setup`, or put `@nn.compact` on the method; `parent=None` makes one that is not a submodule.",
+            option="parent",
+            given=type(module).__name__,
         )
     name = module.name
     if name is None:
@@ -242,11 +245,8 @@ def adopt(owner: Base, name: str, value: Any) -> None:
 
     if isinstance(value, set | frozenset) and any(isinstance(member, Base) for member in value):
         where = f'attribute "{name}" of {place(owner)}'
-        what = "expected a module, or a list, tuple or dict of modules, given a set."
-        fix = "Use a list: its order gives the names."
-        raise LiftArgumentError(
-            where, what, fix, expected="a module, or a list, tuple or dict of modules", given="a set"
-        )
+        what = Expected("a module, or a list, tuple or dict of modules", given="a set", words="a set")
+        raise LiftArgumentError(where, what, "Use a list: its order gives the names.")
     value = named_modules(value, take, name)
     # Only now: a module in the value that is also inside another module there must be named by the value. And before
     # the attribute is set, since other threads may read it from then on.
@@ -312,12 +312,14 @@ def set_attribute(module: Base, name: str, value: Any) -> None:
             f'attribute "{name}" of {place(module)}',
             "a bound module is frozen; its attributes can be set only in `setup`.",
             f'Set it in `setup`. For a value that changes between calls, use `self.variable("state", "{name}", …)`.',
+            given=name,
         )
     if name in type(module)._frozen_names:
         raise SetAttributeInModuleSetupError(
             f'field "{name}" of {place(module)}',
             "`setup` assigns to a field of the class, which would change the module's definition.",
             f"Use another name in `setup`: `self.{name}_ = …`.",
+            given=name,
         )
     adopt(module, name, value)
 
@@ -422,6 +424,7 @@ def share_scope(module: Base, other: Any, /) -> None:
                 f"share_scope of {place(module)} and {place(other)}",
                 f"{type(one).__name__} is a description without variables.",
                 "Call it in `setup`, with `self` and a module that it holds: `nn.share_scope(self, self.base)`.",
+                given=type(one).__name__,
             )
     above, below = module.scope, other.scope
     moved, scope = (other, above) if above.holds(below) else (module, below)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import jax
 
 from liftcore.calls import hide_frames, note_call
-from liftcore.errors import LiftArgumentError, ScopeParamShapeError, name_of, shown
+from liftcore.errors import Expected, LiftArgumentError, ScopeParamShapeError, name_of, shown
 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .advice import add_to_fix, check_arrays, note_mistake
@@ -107,14 +107,13 @@ def _check_method(fun: Any) -> None:
     if isinstance(fun, property | type) or not callable(fun):
         given = "a property" if isinstance(fun, property) else shown(fun)
         fix = "Put the decorator on the method itself; a property may call a compact method."
-        raise LiftArgumentError(
-            "nn.compact", f"expected a method, given {given}.", fix, expected="a method", given=given
-        )
+        raise LiftArgumentError("nn.compact", Expected("a method", given, words=given), fix)
     if inspect.isgeneratorfunction(fun) or inspect.iscoroutinefunction(fun) or inspect.isasyncgenfunction(fun):
         raise LiftArgumentError(
             shown(fun),
             "a compact method cannot be a generator or a coroutine: its body would run after the call has ended.",
             "Collect the results in a list, and return the list.",
+            given=fun,
         )
 
 
@@ -327,7 +326,7 @@ def _unbound(module: Base, name: str) -> CallCompactUnboundModuleError:
     else:
         what = f"it was called in {place(running)}, but the module is not a submodule of it: it was made elsewhere."
         fix = f"Make it there, or declare it as a field, `{cls.lower()}: nn.Module`, and call `self.{cls.lower()}`."
-    return CallCompactUnboundModuleError(f"{cls}.{name}", what, fix)
+    return CallCompactUnboundModuleError(f"{cls}.{name}", what, fix, given=cls)
 
 
 def _flax_module() -> str | None:

@@ -173,12 +173,11 @@ def on_scope(
 ) -> tuple[Callable[..., Any], Filter]:
     """Return a function of a scope that runs `fn` on a clone of a module there, and a filter of what it may write."""
     if not isinstance(module, Base) or isinstance(fn, Base) or not callable(fn):
+        given = f"{shown(fn)} and {shown(module)}"
         raise InvalidInstanceModuleError(
             "nn.init or nn.apply",
-            f"expected a function of a module, then the module, given {shown(fn)} and {shown(module)}.",
+            Expected("a function of a module, then the module", given, words=given),
             "Write `nn.apply(lambda module, x: module(x), module)`.",
-            expected="a function of a module, then the module",
-            given=f"{shown(fn)} and {shown(module)}",
         )
     if not callable(capture_intermediates) and not isinstance(capture_intermediates, bool):
         raise LiftArgumentError(

@@ -202,11 +202,9 @@ def check_annotations(cls: type[Base]) -> None:
     annotations = inspect.get_annotations(cls)
     for name in _RESERVED:
         if name in annotations:
-            raise ReservedModuleAttributeError(
-                f"class {cls.__name__}",
-                f'it declares a field "{name}", which every module already has.',
-                f"Rename the field: `{name}_: …`.",
-            )
+            from liftcore.problems import reserved_name  # imported here: needed only for this error
+
+            raise reserved_name(f"class {cls.__name__}", name, ReservedModuleAttributeError)
     if "name" not in annotations:
         return
     if annotations["name"] not in _NAME_TYPES:
@@ -245,6 +243,7 @@ def hashed(module: Base) -> int:
             "If a JAX transformation needs it, use the lifted one of the same name, which takes modules: "
             "`nn.jit` for `jax.jit`, `nn.cond` for `jax.lax.cond`. "
             "To keep it in a dict or set, use the unbound module: `module, variables = module.unbind()`.",
+            given=cls.__name__,
         )
     values = {name: getattr(module, name) for name in cls._compared_names}
     try:
@@ -255,6 +254,8 @@ def hashed(module: Base) -> int:
             f"hash of {cls.__name__}",
             f'field "{bad}" cannot be hashed ({type(values[bad]).__name__}).' if bad else f"{error}.",
             "Use a hashable value, such as a tuple instead of a list.",
+            option=bad,
+            given=type(values[bad]).__name__ if bad else None,
         ) from error
 
 

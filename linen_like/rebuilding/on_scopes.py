@@ -18,7 +18,7 @@ import jax
 
 from liftcore import Scope
 from liftcore.calls import note_call
-from liftcore.errors import LiftArgumentError, check_function, name_of, shown
+from liftcore.errors import Expected, LiftArgumentError, check_function, name_of, shown
 from liftcore.statics import Undescribed, snapshot, static_key, warn_not_shared
 
 from ..errors import TransformedMethodReturnValueError
@@ -243,6 +243,7 @@ class Call:
                     f"{self.__name__} at {scopes[0].path_text}",
                     f"it returned a {type(leaf).__name__}, but modules and variables inside a lift end with it.",
                     f"Return arrays: results of the module, or the value of the variable.{_pass_it(scopes[0])}",
+                    given=f"a {type(leaf).__name__}",
                 )
         return result
 
@@ -298,19 +299,16 @@ def _first_module(where: str, subject: Any, functions: Sequence[Any]) -> Any:
         if any(callable(leaf) and not isinstance(leaf, Base) for leaf in modules):
             fix += ", after the functions: `nn.cond(pred, true_fn, false_fn, self, x)`, "
             fix += "`nn.while_loop(cond, body, self, x)`"
-        what = f"expected a module as the first argument, given {wrong}."
-        raise LiftArgumentError(where, what, f"{fix}.", expected="a module", given=wrong)
+        raise LiftArgumentError(where, Expected("a module as the first argument", wrong, words=wrong), f"{fix}.")
     for fn in functions:
         cls = fn if isinstance(fn, type) else type(fn)
         if issubclass(cls, Base):
             given = f"the class {cls.__name__}" if cls is fn else f"a {cls.__name__}, a module itself"
             raise LiftArgumentError(
                 where,
-                f"expected a function of the module, given {given}.",
+                Expected("a function of the module", given, words=given),
                 "Write a function of the module that is lifted: `lambda mdl, …: mdl.layer(x)`, or make it inside: "
                 f"`lambda mdl, …: {cls.__name__}(…)(x)`.",
-                expected="a function of the module",
-                given=given,
             )
     for module in modules:
         bound_scope(module, where)

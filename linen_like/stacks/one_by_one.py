@@ -15,9 +15,10 @@ import numpy as np
 
 import liftcore
 from liftcore import Changes, Scope
-from liftcore.errors import AxisSizeError, CarryTypeError, LiftArgumentError, LoopInvarianceError
+from liftcore.errors import AxisSizeError, LiftArgumentError, LoopInvarianceError
 from liftcore.filters import leaves_of, merge
 from liftcore.meta import add_axis, remove_axis
+from liftcore.problems import other_structure, other_types
 from liftcore.typing import Filter, PyTree
 
 __all__ = ["check_sizes", "one_by_one"]
@@ -162,21 +163,15 @@ def _check_type(where: str, what: str, before: PyTree, after: PyTree) -> None:
     olds: Any = jax.tree.structure(before)
     news: Any = jax.tree.structure(after)
     if olds != news:
-        what = f"{what} goes in with structure {olds} and comes out with {news}."
-        fix = "Return a value with the structure that the layer was given."
-        raise CarryTypeError(where, what, fix, expected=str(olds), given=str(news))
+        raise other_structure(where, what, olds, news, "Return a value with the structure that the layer was given.")
     pairs = zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True)
     changed = [
-        f"{what}{jax.tree_util.keystr(path)}: {_type(old)} in, {_type(new)} out"
+        (f"{what}{jax.tree_util.keystr(path)}", _type(old), _type(new))
         for (path, old), new in pairs
         if _type(old) != _type(new) and not _is_promoted(old, new)
     ]
     if changed:
-        raise CarryTypeError(
-            where,
-            f"the type must stay the same from one layer to the next ({'; '.join(changed)}).",
-            "Cast one of them, such as `x.astype(jnp.float32)`.",
-        )
+        raise other_types(where, "layer", changed, "Cast one of them, such as `x.astype(jnp.float32)`.")
 
 
 def _type(value: Any) -> str:

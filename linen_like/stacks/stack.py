@@ -96,21 +96,17 @@ class Stack(Module):
         if self.mode not in _MODES:
             raise LiftArgumentError(
                 "mode of Stack",
-                f"expected one of {_MODES}, given {self.mode!r}.",
+                Expected(f"one of {_MODES}", self.mode),
                 'Write `mode="scan"`.',
                 option="mode",
-                expected=f"one of {_MODES}",
-                given=repr(self.mode),
                 available=_MODES,
             )
         if not isinstance(self.length, Integral) or self.length < 1:
             raise LiftArgumentError(
                 "length of Stack",
-                f"expected the number of layers, an int of at least 1, given {self.length!r}.",
+                Expected("the number of layers, an int of at least 1", self.length),
                 "Write `Stack(Block(…), 4)`.",
                 option="length",
-                expected="an int of at least 1",
-                given=repr(self.length),
             )
         super().__post_init__()
 
@@ -226,11 +222,9 @@ def _layered(where: str, per_layer: Any, length: int) -> dict[str, PyTree]:
     if not isinstance(per_layer, Mapping):
         raise LiftArgumentError(
             f"per_layer of {where}",
-            f"expected a mapping from names of arguments to arrays, given {type(per_layer).__name__}.",
+            Expected("a mapping from names of arguments to arrays", given=per_layer),
             f'Write `per_layer={{"scale": jnp.ones({length})}}`.',
             option="per_layer",
-            expected="a mapping from names of arguments to arrays",
-            given=type(per_layer).__name__,
         )
     layered: dict[str, PyTree] = jax.tree.map(jnp.asarray, dict(per_layer))
     for path, leaf in jax.tree.leaves_with_path(layered):

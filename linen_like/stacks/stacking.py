@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from liftcore import NO_AXES
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.filters import check_names, leaves_of, merge, partition
 from liftcore.meta import add_axis, remove_axis
 from liftcore.typing import Filter, Path, PyTree, Variables
@@ -144,9 +144,8 @@ def _before(layers: str) -> Path:
 
 def _template(where: str, layers: str) -> None:
     if layers.count("{}") != 1:
-        what = f'expected a path with one `{{}}` for the number of the layer, given "{layers}".'
-        fix = 'Write it like "encoder/Block_{}".'
-        raise LiftArgumentError(where, what, fix, expected="a path with one `{}`", given=layers)
+        what = Expected("a path with one `{}` for the number of the layer", given=layers)
+        raise LiftArgumentError(where, what, 'Write it like "encoder/Block_{}".')
 
 
 def _numbers(tree: Any, layers: str) -> list[int]:
@@ -279,16 +278,20 @@ def _check_equal(where: str, layers: str, each: Sequence[PyTree]) -> None:
     first = {path: _type(leaf) for path, leaf in _arrays(each[0])}
     for number, tree in enumerate(each):
         types = {path: _type(leaf) for path, leaf in _arrays(tree)}
-        wrong = [
-            f"{path}: {first.get(path, 'none')} in layer 0, {types.get(path, 'none')} in layer {number}"
+        wrong = {
+            path: (first.get(path, "none"), types.get(path, "none"))
             for path in {**first, **types}
             if first.get(path) != types.get(path)
-        ]
-        if wrong:
+        }
+        for path, (expected, given) in wrong.items():
+            pairs = [f"{path}: {old} in layer 0, {new} in layer {number}" for path, (old, new) in wrong.items()]
             raise LiftArgumentError(
                 where,
-                f'"{layers.replace("{}", str(number))}" differs from layer 0 ({"; ".join(wrong)}).',
+                f'"{layers.replace("{}", str(number))}" differs from layer 0 ({"; ".join(pairs)}).',
                 "Only layers with the same names, shapes and dtypes can be stacked.",
+                variable=path,
+                expected=expected,
+                given=given,
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import liftcore
 from liftcore.calls import boundary
-from liftcore.errors import Expected, LiftArgumentError
+from liftcore.problems import no_functions
 from liftcore.typing import Filter
 
 from ..lifting import lift_functions
@@ -92,8 +92,7 @@ def switch(
     """
     functions = list(branches) if isinstance(branches, Iterable) else []
     if not functions:
-        fix = "Pass a list: `nn.switch(index, [f, g], mdl)`."
-        raise LiftArgumentError("nn.switch", Expected("at least one function", branches), fix)
+        raise no_functions("nn.switch", "Pass a list: `nn.switch(index, [f, g], mdl)`.", branches)
 
     def lift(*calls: Callable[..., Any]) -> Callable[..., Any]:
         return liftcore.switch(calls, variables=variables, rngs=rngs)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.typing import PyTree
 
 from ..lifecycle.context import as_in_a_method
@@ -89,14 +89,13 @@ class Trees(NamedTuple):
         try:
             trees: Sequence[Any] = self.treedef.flatten_up_to(given)
         except ValueError as error:
-            raise LiftArgumentError(
-                self.where,
-                f"expected trees of variables in the structure of the modules, {self.treedef}, given "
-                f"{jax.tree.structure(given)}.",
-                'Pass `{"params": {…}}` for each module, or None for zeros.',
-                expected=str(self.treedef),
-                given=str(jax.tree.structure(given)),
-            ) from error
+            what = Expected(
+                f"trees of variables in the structure of the modules, {self.treedef}",
+                str(jax.tree.structure(given)),
+                words=str(jax.tree.structure(given)),
+            )
+            fix = 'Pass `{"params": {…}}` for each module, or None for zeros.'
+            raise LiftArgumentError(self.where, what, fix) from error
         for number, tree in zip(self.numbers, trees, strict=True):
             if found[number] is None:
                 found[number] = tree

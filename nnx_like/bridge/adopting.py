@@ -11,10 +11,11 @@ import jax
 
 import linen_like as nn
 from liftcore import Scope, unbox
-from liftcore.errors import name_of, shown
+from liftcore.errors import name_of
 from liftcore.filters import leaves_of
 from liftcore.leaves import holds_arrays
 from liftcore.owners import Style, check_made, check_maker
+from liftcore.problems import lost_setting
 
 from ..errors import StructureError
 from ..graph.definition import Definition, ObjectDef, StaticDef, parts_of, path_text, static_value
@@ -183,12 +184,8 @@ def _check_settings(scope: Scope, before: Definition, after: Definition) -> None
         new = now.get(path, old)
         if new != old and static_value(new) is not static_value(old):  # the same object may differ in each walk
             name = getattr(getattr(before, "cls", None), "__name__", "an object")
-            raise StructureError(
-                f"{name} at {scope.path_text}",
-                f"the call set `{path_text(path)}` to {shown(static_value(new))}, which is lost after the call.",
-                "Set it in the function that makes the object, `model.eval(); return model`. What calls are to change "
-                "must be an `nnx.Variable`.",
-            )
+            where = f"`{path_text(path)}` of {name} at {scope.path_text}"
+            raise lost_setting(where, static_value(new), StructureError)
 
 
 def _settings(definition: Definition, path: Names = ()) -> Iterator[tuple[Names, StaticDef]]:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.calls import boundary, call_user
 from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.problems import no_functions
 
 from ..crossing.groups import Choose, Groups, Ref, in_call, refs_in
 from ..crossing.inside import Inside
@@ -124,7 +125,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
 def _each(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
     """Yield the functions, including those in lists."""
     if not fns:
-        raise LiftArgumentError(where, "no function was given.", "Write `lift(transformation, fn)`.")
+        raise no_functions(where, "Write `lift(transformation, fn)`.")
     for one in fns:
         yield from one if isinstance(one, (list, tuple)) else [one]
 
@@ -334,6 +335,7 @@ def _result(where: str, inside: Inside, result: Any) -> Any:
                 where,
                 f"the result contains a {type(leaf).__name__} that was not an argument.",
                 "Return values, or write into an object that is an argument.",
+                given=type(leaf).__name__,
             )
         return refs[id(leaf)]
 
@@ -347,4 +349,5 @@ def _restructured(where: str, inside: Inside, now: Sequence[Any]) -> StructureEr
         where,
         f"under `lift`, the structure of objects must not change: {said}.",
         "Create or delete attributes before or after the call; inside, only change values of variables.",
+        given=said,
     )

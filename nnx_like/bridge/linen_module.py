@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import linen_like as nn
 from liftcore import FrozenDict, freeze
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError, shown
 from liftcore.owners import call_maker, check_maker
 
 from ..objects.pytree import Pytree
@@ -105,7 +105,8 @@ class ToLinen(nn.Module):
         if not isinstance(self.args, Sequence) or not isinstance(self.kwargs, Mapping):
             name = getattr(self.nnx_class, "__name__", "nnx_class")
             where = f"ToLinen({name})"
-            what = f"`args` must be a tuple and `kwargs` a dict, given {shown(self.args)} and {shown(self.kwargs)}."
+            given = f"{shown(self.args)} and {shown(self.kwargs)}"
+            what = Expected("a tuple as `args` and a dict as `kwargs`", given, words=given)
             fix = f"Write `ToLinen({name}, args=(2, 2))`, or `to_linen({name}, 2, 2)`."
             raise LiftArgumentError(where, what, fix, option="kwargs" if isinstance(self.args, Sequence) else "args")
 

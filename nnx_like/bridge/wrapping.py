@@ -97,6 +97,7 @@ def _submodule(bound: nn.Module, path: Sequence[str]) -> nn.Module:
                 f"{type(bound).__name__}.{name}",
                 "it cannot be called on its own: `setup` makes no submodule of this name, only a method does.",
                 "Make it in `setup`, or call a method of the module that uses it.",
+                given=name,
             )
         bound = found[0]
     return bound
@@ -430,4 +431,5 @@ def _only_variables(path: tuple[str, ...]) -> LiftArgumentError:
         ".".join(path),
         "the wrapped value is a function of a scope, so this name leads to variables and cannot be called.",
         "Call the object itself, or wrap a Linen-style module, which has submodules.",
+        given=".".join(path),
     )

@@ -322,6 +322,7 @@ class Groups:
                 self.where,
                 f"a {type(spec).__name__} was given as an axis or a sharding; an object cannot be a prefix.",
                 f"Give one {self.label} for the whole object, or one for each filter, as in `StateAxes`.",
+                given=type(spec).__name__,
             )
         if isinstance(spec, ByFilter):
             pairs = zip(filters_to_predicates(spec.filters), spec.specs, strict=True)

@@ -17,7 +17,7 @@ import jax
 
 import liftcore
 from liftcore import Scope, trace_state
-from liftcore.cycles import check_finite
+from liftcore.cycles import check_finite, too_deep
 from liftcore.errors import Words, wording
 
 from ..errors import StructureError, TraceContextError
@@ -162,11 +162,7 @@ class Outside:
         try:
             self.walk, self.args = crossed(groups, args, prefix, what, object() if cached else None, name)
         except RecursionError:
-            raise StructureError(
-                groups.where,
-                "objects are nested deeper than Python's recursion limit allows.",
-                "Store the objects in a flat list instead of a chain; or raise the limit with `sys.setrecursionlimit`.",
-            ) from None
+            raise too_deep(groups.where, "objects are", StructureError) from None
         self.values: Mapping[str, Mapping[str, Any]]
         if not packs:
             self.values = self.walk.values
@@ -326,6 +322,7 @@ class Outside:
             place or f"a {type(owner).__name__}",
             f"{self._groups.where} changed it, but it was created outside the transformation that makes the call.",
             "Pass it as an argument of the outer function too, instead of using it by closure.",
+            given=type(owner).__name__,
         )
 
 

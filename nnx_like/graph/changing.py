@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.owners import is_owner
 
 from ..filterlib import Filter
@@ -75,9 +75,9 @@ def _owner(node: Any, path: Path) -> tuple[Any, Path]:
         try:
             part = _part(node, name)
         except (KeyError, IndexError, TypeError) as error:
-            raise LiftArgumentError(
-                "update", f"the graph has nothing at {path_text(path[: number + 1])}.", "Create it first."
-            ) from error
+            place = path_text(path[: number + 1])
+            what = f"the graph has nothing at {place}."
+            raise LiftArgumentError("update", what, "Create it first.", variable=place) from error
         if is_owner(part) and not isinstance(part, Pytree):
             return node, path[number:]
         node = part
@@ -109,6 +109,7 @@ def _unchangeable(where: str, holder: Any, what: str) -> LiftArgumentError:
         where,
         f"a {type(holder).__name__} holds {what}, and cannot be changed in place.",
         "Keep the value in a `Variable`, a `List` or a list.",
+        given=type(holder).__name__,
     )
 
 
@@ -134,7 +135,8 @@ def pop(node: Any, *filters: Filter) -> Any:
         TraceContextError: inside a transformation to which the graph was not passed; then nothing is removed.
     """
     if not filters:
-        raise LiftArgumentError("pop", "no filter was given.", "Write `pop(model, nnx.Intermediate)`.")
+        what = Expected("a filter", given="none", words="none")
+        raise LiftArgumentError("pop", what, "Write `pop(model, nnx.Intermediate)`.")
     groups = grouped(node, filters, where="pop")[1]
     found = [State.from_flat_path(pairs) for pairs in groups]
     removal = _Removal([pair for pairs in groups for pair in pairs])

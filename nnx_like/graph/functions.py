@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import jax
 
 from liftcore.calls import boundary
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 
 from ..filterlib import Filter, group
 from ..objects.traversal import check_unshared
@@ -322,12 +322,14 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables
                 "merge",
                 f"a {type(others[0]).__name__} follows a GraphState, and is not a GraphState of the same graph.",
                 "Pass exactly the values that `unpack` returned.",
+                expected="a GraphState",
+                given=type(others[0]).__name__,
             )
         graphdef, states = graphdef._graphdef, (graphdef, *states)
     if not isinstance(graphdef, GraphDef):
-        what = f"expected a GraphDef, given a {type(graphdef).__name__}."
-        fix = "Write `merge(graphdef, state)`."
-        raise LiftArgumentError("merge", what, fix, expected="a GraphDef", given=f"a {type(graphdef).__name__}")
+        given = f"a {type(graphdef).__name__}"
+        what = Expected("a GraphDef", given, words=given)
+        raise LiftArgumentError("merge", what, "Write `merge(graphdef, state)`.")
     leaves = at_known_paths(pairs_of_states("merge", states), graphdef.paths)
     _check_complete(graphdef, leaves)
     return _Merger(leaves, copy, recreate_variables).build(graphdef.definition)

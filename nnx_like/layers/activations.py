@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype
 
 from ..objects.module import Module
@@ -65,7 +65,6 @@ class PReLU(Module):
         if self.dtype is not None:
             x, slope = self.promote_dtype((x, slope), dtype=self.dtype)
         elif not jnp.issubdtype(x.dtype, jnp.floating):
-            what = f"expected inputs of a floating dtype, given {x.dtype}."
             fix = "Convert them, `inputs.astype(jnp.float32)`, or write `PReLU(dtype=jnp.float32)`."
-            raise LiftArgumentError("PReLU", what, fix, expected="a floating dtype", given=str(x.dtype))
+            raise LiftArgumentError("PReLU", Expected("inputs of a floating dtype", given=x.dtype), fix)
         return jnp.where(x >= 0, x, jnp.asarray(slope, x.dtype) * x)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from liftcore import nn
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, PyTree, Shape
 
 from ..objects.module import Module
@@ -244,10 +244,8 @@ class _Cell(RNNCellBase):
 
     def _state_shape(self, input_shape: Shape) -> tuple[int, ...]:
         if not len(input_shape):
-            where = type(self).__name__
-            what = "expected the inputs of one step, of shape (*batch, in_features), given a scalar."
-            fix = "Add a feature dimension: `inputs[..., None]`."
-            raise LiftArgumentError(where, what, fix, expected="shape (*batch, in_features)", given="a scalar")
+            what = Expected("the inputs of one step, of shape (*batch, in_features)", given=tuple(input_shape))
+            raise LiftArgumentError(type(self).__name__, what, "Add a feature dimension: `inputs[..., None]`.")
         return (*input_shape[:-1], self.hidden_features)
 
     def _check(self, carry: PyTree, inputs: ArrayLike) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from liftcore import nn
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
 from ..objects.module import Module
@@ -83,16 +83,14 @@ class LoRA(Module):
         b_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         if lora_rank < 1:
-            what = f"expected a lora_rank of 1 or more, given {lora_rank}."
-            fix = "Pass a small one, such as 8."
-            raise LiftArgumentError("LoRA", what, fix, option="lora_rank", expected="1 or more", given=lora_rank)
+            what = Expected("1 or more", given=lora_rank)
+            raise LiftArgumentError("LoRA", what, "Pass a small one, such as 8.", option="lora_rank")
         if base_module is not None and not callable(base_module):
             raise LiftArgumentError(
                 "LoRA",
-                f"base_module must be callable, given {shown(base_module)}.",
+                Expected("a function", given=base_module),
                 "Pass the module to whose result the update is added, or leave it out.",
                 option="base_module",
-                given=shown(base_module),
             )
         self.in_features = in_features
         self.out_features = out_features

@@ -11,6 +11,7 @@ from jax.nn import initializers
 
 from liftcore import nn
 from liftcore.errors import Expected, LiftArgumentError
+from liftcore.problems import no_matrix
 from liftcore.typing import Array, Dtype, Initializer
 
 from ..errors import StructureError
@@ -117,15 +118,7 @@ class SpectralNorm(Module):
             if param.ndim < 2 or self.n_steps < 1:
                 continue
             if param.ndim > 2 and self.error_on_non_matrix:
-                raise LiftArgumentError(
-                    f"SpectralNorm, {_text(path)}",
-                    f"expected a matrix, given shape {param.shape}.",
-                    "Pass `error_on_non_matrix=False` to merge all dimensions but the last.",
-                    variable=_text(path),
-                    option="error_on_non_matrix",
-                    expected="a matrix",
-                    given=param.shape,
-                )
+                raise no_matrix(f"SpectralNorm, {_text(path)}", param.shape, variable=_text(path))
             yield path, param
 
 

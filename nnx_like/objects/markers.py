@@ -23,6 +23,8 @@ from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform, over
 import jax
 
 from liftcore import is_array
+from liftcore.cycles import endless
+from liftcore.errors import LiftError
 
 from ..errors import StructureError
 from ..statelib.nested import sorted_keys
@@ -107,19 +109,15 @@ def step_of(key: Any) -> Any:
     return str(key)
 
 
-def contains_itself(value: Any, where: str) -> StructureError:
+def contains_itself(value: Any, where: str) -> LiftError:
     """Return the error for a pytree that contains itself.
 
     Args:
         value: the pytree.
         where: the second place where it was found.
     """
-    kind = type(value).__name__
-    return StructureError(
-        where,
-        f"a {kind} contains itself here, so as a pytree it would be infinitely deep.",
-        "Leave out the reference, or derive the class from `nnx.Pytree`, whose objects may contain themselves.",
-    )
+    fix = "Leave out the reference, or derive the class from `nnx.Pytree`, whose objects may contain themselves."
+    return endless(where, f"a {type(value).__name__} contains itself here", fix, StructureError)
 
 
 def hidden_in(value: Any) -> tuple[str, Any] | None:
@@ -391,6 +389,8 @@ def unmarked(owner: str, name: str, mark: Any) -> tuple[Any, bool]:
             f"{owner}.{name}",
             f"it was assigned a mark without a value, `{kind}()`.",
             f"Write `{kind}(value)`; without a value it marks a field in the body of a class.",
+            expected=f"{kind}(value)",
+            given=f"{kind}()",
         )
     return mark.metadata[_VALUE], mark.metadata[MARK]
 
@@ -429,6 +429,8 @@ def dataclass(cls: Any = None, /, **options: Any) -> Any:
                 f"dataclass({cls.__name__})",
                 "it is not a subclass of `Pytree`.",
                 "Derive it from `Pytree` or `Module`, or write `dataclasses.dataclass`.",
+                expected="`Pytree`",
+                given=cls.__name__,
             )
         return dataclasses.dataclass(**options)(cls)
 

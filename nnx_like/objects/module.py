@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from liftcore.errors import Expected
+
 from ..errors import StructureError
 from ..filterlib import to_predicate
 from ..variablelib.kinds import Perturbation, variable_type_from_name
@@ -135,8 +137,9 @@ class Module(Pytree):
         held = getattr(self, name)
         if type(held) is not kind:
             where = f"{type(self).__name__}.{name}"
-            what = f"expected a variable of type {kind.__name__}; the attribute is of type {type(held).__name__}."
-            raise StructureError(where, what, "Choose another name.", expected=kind.__name__, given=type(held).__name__)
+            given = type(held).__name__
+            what = Expected(f"a variable of type {kind.__name__}", given, words=f"an attribute of type {given}")
+            raise StructureError(where, what, "Choose another name.")
         return held
 
     def set_attributes(

@@ -384,6 +384,8 @@ def _check_slots(cls: type) -> None:
             f"{cls.__name__}.__slots__",
             f"{', '.join(names)} would be lost: only attributes in the `__dict__` of an object are found.",
             "Delete `__slots__`, or the option `slots=True` of a dataclass.",
+            option="slots",
+            given=", ".join(names),
         )
 
 
@@ -429,6 +431,7 @@ def check_live(node: Pytree, name: str) -> None:
             f"{type(node).__name__}.{name}",
             f"the {type(node).__name__} was created outside the running transformation, and is changed inside it.",
             "Pass the object as an argument of the transformation instead of using it by closure.",
+            given=type(node).__name__,
         )
 
 
@@ -480,9 +483,10 @@ def renewed(node: Pytree) -> Any:
 
 
 def _static_data(node: Pytree, name: str, value: Any) -> StructureError:
-    kinds = sorted({type(one).__name__ for one in has_data(value)})
+    kinds = ", ".join(sorted({type(one).__name__ for one in has_data(value)}))
     return StructureError(
         f"{type(node).__name__}.{name}",
-        f"it is marked static, but the assigned value holds data ({', '.join(kinds)}).",
+        f"it is marked static, but the assigned value holds data ({kinds}).",
         "Remove the mark: a value that holds data cannot be static.",
+        given=kinds,
     )

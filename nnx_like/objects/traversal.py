@@ -110,6 +110,7 @@ def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
             f"iter_children({shown(node)})",
             "it has no children.",
             "Pass an object, or a list, tuple or dict of objects.",
+            given=node,
         )
     for name, child in children:
         if isinstance(child, Pytree | Variable):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore.calls import boundary, call_user
-from liftcore.errors import Expected, LiftArgumentError, name_of, shown
+from liftcore.errors import Expected, LiftArgumentError, name_of
 
 from ..filterlib import Everything, Filter, Predicate, to_predicate
 from ..graph.definition import path_text
@@ -406,6 +406,7 @@ def _rule(path: tuple[Any, ...], stream: RngStream, rules: list[_Rule]) -> _Rule
             f"RngStream at {path_text(path)}",
             "it matches multiple rules: " + ", ".join(f"{rule[0]} has the filter {rule[1]!r}" for rule in narrow) + ".",
             "Make the filters exclude each other, as in `fork=nnx.Not(...)`.",
+            given=narrow[0][0],
         )
     return next(iter(matching.values()), None)
 
@@ -470,11 +471,9 @@ def _policy(policy: Any) -> ReseedPolicy:
     if policy not in ("scalars_only", "match_shape"):
         raise LiftArgumentError(
             "reseed",
-            f'policy must be "scalars_only", "match_shape" or a callable, given {shown(policy)}.',
+            Expected('"scalars_only", "match_shape" or a callable', given=policy),
             'Write `policy="match_shape"` for streams that are split.',
             option="policy",
-            expected='"scalars_only", "match_shape" or a callable',
-            given=shown(policy),
         )
     return _matching
 

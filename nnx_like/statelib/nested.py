@@ -127,9 +127,10 @@ def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:
                 node = node.setdefault(part, {})
                 if type(node) is not dict:
                     what = f"a part of this path already holds a leaf of type {type(node).__name__}."
-                    raise LiftArgumentError(f"path {path!r}", what, "Leave out one of the two.")
+                    raise LiftArgumentError(f"path {path!r}", what, "Leave out one of the two.", given=path)
         if not path:
-            raise LiftArgumentError("path ()", "the path of a leaf must have at least one key.", "Add a key.")
+            what = "the path of a leaf must have at least one key."
+            raise LiftArgumentError("path ()", what, "Add a key.", given=path)
         node[path[-1]] = leaf
         only_names = only_names and all(type(part) is str for part in path)
     return nested if only_names else {key: _in_order(below) for key, below in nested.items()}
@@ -259,7 +260,7 @@ def _places(mapping: Any, values: Mapping[Any, Any], path: PathParts) -> Iterato
 
 def _no_leaf(path: PathParts, why: str) -> LiftArgumentError:
     what = f"the state has no leaf for the value at {path!r}; {why}."
-    return LiftArgumentError("replace_by_pure_dict", what, "Use the paths of leaves that the state has.")
+    return LiftArgumentError("replace_by_pure_dict", what, "Use the paths of leaves that the state has.", given=path)
 
 
 def _as_int(key: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError, shown
 from liftcore.leaves import is_array_like
 from liftcore.nn import to_reduction_dtype
 from liftcore.training import update_average
@@ -132,11 +132,9 @@ def _chosen(params: Any, only: Filter) -> State:
     for path, leaf in found.flat_state():
         if not isinstance(leaf, Variable):
             where = f"EMA of {path_text(path)}"
-            what = f"expected a Variable, given {shown(leaf)}; `EMA` cannot average a plain array."
+            what = Expected("a Variable, as `EMA` cannot average a plain array", given=leaf)
             fix = "Match only variables, as in `EMA(model, decay, only=nnx.Param)`."
-            raise LiftArgumentError(
-                where, what, fix, variable=path_text(path), expected="a Variable", given=shown(leaf)
-            )
+            raise LiftArgumentError(where, what, fix, variable=path_text(path))
         if any(_has_no_mean(part) for part in jax.tree.leaves(leaf.get_value())):
             raise LiftArgumentError(
                 f"EMA of {path_text(path)}",

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.leaves import is_array
 from liftcore.nn import to_reduction_dtype
 
@@ -100,10 +100,10 @@ class Metric(Pytree):
     def _value(self, kwargs: dict[str, Any], name: str) -> Any:
         if name not in kwargs:
             where = f"{type(self).__name__}.update"
-            expected, given = f"the keyword argument {name!r}", ", ".join(kwargs) or "none"
-            what = f"expected {expected}, given {given}."
+            given = ", ".join(kwargs) or "none"
+            what = Expected(f"the keyword argument `{name}`", given, words=given)
             fix = f"Write `metric.update({name}=...)`, or set another argument name: `{type(self).__name__}('loss')`."
-            raise MetricArgumentError(where, what, fix, option=name, expected=expected, given=given)
+            raise MetricArgumentError(where, what, fix, option=name)
         return kwargs[name]
 
 
@@ -160,9 +160,8 @@ class Average(Metric):
             return
         if not is_array(values):
             where = f"{type(self).__name__}.update"
-            what = f"with a mask, expected an array of values, given {shown(values)}."
-            fix = "Pass `jnp.asarray(values)`, or no mask."
-            raise LiftArgumentError(where, what, fix, option="mask", expected="an array of values", given=shown(values))
+            what = Expected("an array of values, as there is a `mask`", given=values)
+            raise LiftArgumentError(where, what, "Pass `jnp.asarray(values)`, or no mask.", option="mask")
         # Half precision cannot count beyond a few hundred, so the mask is converted as well.
         weights = jnp.broadcast_to(to_reduction_dtype(mask), values.shape)  # so that their sum counts each value
         self._add((to_reduction_dtype(values) * weights).sum(), weights.sum())
@@ -205,10 +204,8 @@ class Accuracy(Average):
 
     def __init__(self, threshold: float | None = None, *args: Any, **kwargs: Any) -> None:
         if not isinstance(threshold, float | None):
-            where = "Accuracy"
-            what = f"the threshold must be a float, given {shown(threshold)}."
             fix = "Write `Accuracy(threshold=0.5)` for two classes, `Accuracy()` for several."
-            raise MetricArgumentError(where, what, fix, option="threshold", expected="a float", given=shown(threshold))
+            raise MetricArgumentError("Accuracy", Expected("a float", given=threshold), fix, option="threshold")
         self.threshold = threshold
         super().__init__(*args, **kwargs)
 
@@ -227,15 +224,13 @@ class Accuracy(Average):
         threshold = self.threshold
         several = threshold is None
         if logits.ndim != labels.ndim + several:
-            where, expected = "Accuracy.update", f"logits with {labels.ndim + several} axes"
-            what = f"for labels of shape {labels.shape}, expected {expected}, given shape {logits.shape}."
+            expected = f"`logits` with {labels.ndim + several} axes for labels of shape {labels.shape}"
+            what = Expected(expected, given=logits.shape)
             fix = "Give one score for each class, or a threshold: `Accuracy(threshold=0.5)`."
-            raise LiftArgumentError(where, what, fix, option="logits", expected=expected, given=logits.shape)
+            raise LiftArgumentError("Accuracy.update", what, fix, option="logits")
         if labels.dtype not in (jnp.int32, np.int32, np.int64):
-            where = "Accuracy.update"
-            what = f"labels must be integers, the indices of the classes; given {labels.dtype}."
-            fix = "Pass `labels.astype(jnp.int32)`."
-            raise LiftArgumentError(where, what, fix, option="labels", expected="integers", given=str(labels.dtype))
+            what = Expected("integers, which are indices of classes", given=labels.dtype)
+            raise LiftArgumentError("Accuracy.update", what, "Pass `labels.astype(jnp.int32)`.", option="labels")
         guessed = logits.argmax(axis=-1) if threshold is None else logits >= threshold
         super().update(mask=mask, **{self.argname: guessed == labels})
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore.calls import boundary
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.filters import Parameters, names_in
 from liftcore.training import apply_updates, part_of
 
@@ -148,11 +148,9 @@ class Optimizer(Pytree, Generic[M]):
         if not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
             raise OptimizerArgumentError(
                 type(self).__name__,
-                f"`tx` must be an optax transformation, or an object with `init` and `update`; given {shown(tx)}.",
+                Expected("an optax transformation (or an object with `init` and `update`)", given=tx),
                 "Write `Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)`.",
                 option="tx",
-                expected="an optax transformation",
-                given=shown(tx),
             )
         if graph is False:
             check_unshared(type(self).__name__, {"model": model})
@@ -180,6 +178,7 @@ class Optimizer(Pytree, Generic[M]):
                 "Optimizer.model",
                 "an optimizer does not keep the model.",
                 "Pass the model in addition to the optimizer, or use `ModelAndOptimizer`.",
+                given=name,
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
@@ -206,15 +205,13 @@ class Optimizer(Pytree, Generic[M]):
         """
         grads = kwargs.pop("grads", grads)
         if grads is _NOT_GIVEN:
-            what = "expected the model and the gradients, given only one argument."
+            given = "only one argument"
             fix = "Write `optimizer.update(model, grads)`, or use `ModelAndOptimizer`."
             raise OptimizerArgumentError(
                 f"{type(self).__name__}.update",
-                what,
+                Expected("the model and the gradients, `grads`", given, words=given),
                 fix,
                 option="grads",
-                expected="the model and the gradients",
-                given="only one argument",
             )
         return self._step(model, grads, kwargs)
 

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from liftcore.calls import bind_user
+from liftcore.calls import bind_user, check_positional
 from liftcore.errors import LiftArgumentError, check_function
 
 from ..objects.markers import parts_in
@@ -70,6 +70,7 @@ def check_brings_none(start: str, where: str, f: Any) -> None:
                 where,
                 f"it holds a {kind} ({place}), so compiled code would go on using its present values.",
                 f"Make the {kind} an argument: `{start}{_instead(one)})(instance, …)`.",
+                given=kind,
             )
 
 
@@ -195,6 +196,7 @@ def checked(name: str, f: Any) -> str:
             title(name, f),
             f"it is a method bound to one {kind}, so it uses that object by closure.",
             f"Give the object as an argument: `{name}({kind}.{method})(instance, …)`, or decorate the method.",
+            given=kind,
         )
     return title(name, f)
 
@@ -225,11 +227,7 @@ def positional(name: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: 
         return args
     bound = bind_user(title(name, f), f, *args, **kwargs)
     bound.apply_defaults()
-    if bound.kwargs:
-        names = ", ".join(bound.kwargs)
-        what = f"{names} can only be passed by name."
-        fix = "Bind it first: `functools.partial`."
-        raise LiftArgumentError(title(name, f), what, fix, option=next(iter(bound.kwargs)))
+    check_positional(title(name, f), bound.kwargs)
     last = max([number for number, name in enumerate(bound.arguments) if name in kwargs], default=0)
     return bound.args[: max(len(args), last + 1)]
 

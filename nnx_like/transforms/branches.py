@@ -10,8 +10,9 @@ import jax
 
 import liftcore
 from liftcore.calls import boundary, call_user
-from liftcore.errors import Expected, LiftArgumentError
+from liftcore.errors import LiftArgumentError
 from liftcore.leaves import is_array_like
+from liftcore.problems import no_functions
 
 from ..crossing.groups import Change, Group, Groups, Plain, Ref
 from ..crossing.inside import Inside
@@ -83,8 +84,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         LiftArgumentError: if the branches return different structures or types.
     """
     if not branches:
-        fix = "Pass a list: `nnx.switch(index, [f, g], model)`."
-        raise LiftArgumentError("switch", Expected("at least one function", branches), fix)
+        raise no_functions("switch", "Pass a list: `nnx.switch(index, [f, g], model)`.", branches)
     for branch in branches:
         checked("switch", branch)
     return _run(_switch(tuple(branches)), _groups(title("switch", branches[0])), index, operands)
@@ -170,6 +170,7 @@ def _check_agrees(where: str, name: str, types: str, inside: Inside, change: Cha
         where,
         f"the branches must leave the objects with the same structure; {said}.",
         "Change attributes, references and metadata in the same way in all branches, or before the choice.",
+        given=said,
     )
 
 

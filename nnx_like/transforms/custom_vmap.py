@@ -127,7 +127,7 @@ def _batched(
     def seen(leaf: Any, one: Any) -> Any:
         if type(leaf) is not Ref:
             if not isinstance(one, bool | np.bool_):
-                raise ValueError(f"expected a bool for {shown(leaf)}, given {shown(one)}")
+                raise ValueError(f"{shown(one)} is not a bool, as {shown(leaf)} needs")
             return one
         new.update(_flags_of(leaf, one))
         return leaf
@@ -135,8 +135,9 @@ def _batched(
     try:
         is_batched = jax.tree.map(seen, result, given, is_leaf=is_ref)
     except ValueError as error:
-        what = f"the pytree of bools does not have the structure of the result: {error}."
-        raise LiftArgumentError(f"the rule of {where}", what, "Give one bool for each part of the result.") from None
+        what = f"the pytree of bools, {shown(given)}, does not have the structure of the result: {error}."
+        fix = "Give one bool for each part of the result."
+        raise LiftArgumentError(f"the rule of {where}", what, fix, given=given) from None
 
     def all_alike(value: Any, flag: Any) -> Any:
         return jax.tree.map(lambda _: flag, value)

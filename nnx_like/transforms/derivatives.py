@@ -10,7 +10,7 @@ import jax
 
 import liftcore
 from liftcore.calls import boundary
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 
 from ..crossing.groups import Ref, is_ref
 from ..graph.definition import Definition, VariableDef
@@ -353,7 +353,8 @@ def _along(where: str, given: Any, tangents: tuple[Any, ...]) -> tuple[Any, Any]
     variables, moved = tangents_in(where, given, tangents, "tangents")
     places: Any = jax.tree.structure(given, is_leaf=is_ref)
     if any(one is None for one in places.flatten_up_to(moved)):
-        raise LiftArgumentError(where, "the tangent of an array is None.", "Give zeros; only an object can have None.")
+        what = Expected("a tangent for each array", given=None)
+        raise LiftArgumentError(where, what, "Give zeros; only an object can have None.")
     return {DIFFERENTIATED.name: variables.get(DIFFERENTIATED.name, {})}, moved
 
 

@@ -19,9 +19,10 @@ import liftcore
 from liftcore.caches import bounded
 from liftcore.calls import boundary, call_user
 from liftcore.cycles import check_finite
-from liftcore.errors import Expected, LiftArgumentError
+from liftcore.errors import LiftArgumentError
 from liftcore.filters import check_names, names_in
 from liftcore.leaves import is_array, is_array_like, number_type
+from liftcore.problems import checked_aux
 
 from ..crossing.groups import Choose, Group, Groups, Ref, Still, in_call, is_ref
 from ..crossing.inside import Inside
@@ -257,19 +258,18 @@ def _plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     """
     aux = None
     if has_aux:
-        if not isinstance(result, tuple | list) or len(result) != 2:
-            fix = "Write `return result, aux`."
-            raise LiftArgumentError(where, Expected("the function to return a pair", result), fix)
-        result, aux = result
+        result, aux = checked_aux(lambda: where, result)
     objects = [type(leaf).__name__ for leaf in jax.tree.leaves(result, is_leaf=is_object) if is_object(leaf)]
     if objects:
         states = [part for part in jax.tree.leaves(result, is_leaf=_is_state) if _is_state(part)]
+        given = "a State" if states else f"a {objects[0]}"
         raise LiftArgumentError(
             where,
-            f"the differentiated result contains {'a State' if states else f'a {objects[0]}'}.",
+            f"the differentiated result contains {given}.",
             "Return its values, `nnx.to_pure_dict(state)`."
             if states
             else "Return its value, such as `variable[...]`; return objects as the second part, with `has_aux=True`.",
+            given=given,
         )
     return result, aux
 
@@ -463,9 +463,8 @@ def tangents_in(where: str, tree: Any, given: Any, what: str) -> tuple[dict[str,
     try:
         parts = structure.flatten_up_to(given)
     except ValueError as error:
-        raise LiftArgumentError(
-            where, f"the {what} do not have the structure of the arguments: {error}.", "Give one for each."
-        ) from None
+        text = f"the {what} do not have the structure of the arguments: {error}."
+        raise LiftArgumentError(where, text, "Give one for each.", option=what) from None
     found: dict[Any, Any] = {}
     for place, (leaf, part) in enumerate(zip(leaves, parts, strict=True)):
         if type(leaf) is Ref:

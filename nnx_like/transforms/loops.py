@@ -106,6 +106,7 @@ def _check_same_structure(where: str, inside: Inside, change: Change, carry: Any
                 f"{where}, {ref.base.removesuffix('.')}",
                 f"the structure of the carry must not change: {found}.",
                 "Create or delete attributes before or after the loop; the body may only change values of variables.",
+                given=found,
             )
 
 
@@ -342,6 +343,7 @@ def _check_no_new(where: str, groups: Groups, home: Mapping[str, Any]) -> None:
                 where,
                 "a variable was created in the loop, but its filter makes it part of the carry.",
                 "Create it before the loop, or give variables of its kind an axis.",
+                expected="an axis",
             )
 
 

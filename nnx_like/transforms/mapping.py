@@ -11,7 +11,7 @@ import jax
 
 import liftcore
 from liftcore.calls import boundary, call_user
-from liftcore.errors import Expected, LiftArgumentError, LoopInvarianceError, shown
+from liftcore.errors import Expected, LiftArgumentError, LoopInvarianceError
 
 from ..crossing.groups import ByFilter, Groups, holds_objects, in_axis_words, is_spec, parts_of
 from ..crossing.inside import AxisNames, Inside
@@ -377,9 +377,7 @@ def _check_specs(where: str, what: str, specs: Any) -> None:
             if one is not None and not isinstance(one, jax.sharding.PartitionSpec):  # None is `P()`
                 raise LiftArgumentError(
                     where,
-                    f"expected a `PartitionSpec` for each part of `{what}`, given {shown(one)}.",
+                    Expected(f"a `PartitionSpec` for each part of `{what}`", given=one),
                     "Write `P()` for the same value on all devices, or `P('data')` to split the first axis.",
                     option=what,
-                    expected="a `PartitionSpec`",
-                    given=shown(one),
                 )

@@ -18,6 +18,7 @@ import liftcore
 from liftcore.calls import boundary, call_user
 from liftcore.errors import Expected, LiftArgumentError, check_function, name_of
 from liftcore.leaves import is_array, is_array_like
+from liftcore.problems import no_rule
 
 from ..crossing.groups import Groups, Ref, Still, is_ref, refs_in
 from ..crossing.inside import Inside, encode
@@ -101,7 +102,7 @@ class RuledFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         if not self._defined:
-            raise LiftArgumentError(self.where, "it has no rule yet.", f"Define one first: `{self._missing}`.")
+            raise no_rule(self.where, self._missing)
         args = _positional(self.where, self._fun, args, kwargs, self._held)
         numbers = self.held_numbers(len(args))
         args = tuple([veiled(arg, is_array) if number in numbers else arg for number, arg in enumerate(args)])
@@ -137,9 +138,9 @@ class RuledFunction:
         what = f"it writes {does}, but the function writes {did}."
         if does == did:
             what = "it returns a different structure from the function's, or changes objects differently."
-        raise LiftArgumentError(
-            f"{name_of(rule)}, the rule of {self.where}", what, "Call the function in the rule, or do the same there."
-        )
+        facts = {} if does == did else {"expected": str(did), "given": str(does)}
+        fix = "Call the function in the rule, or do the same there."
+        raise LiftArgumentError(f"{name_of(rule)}, the rule of {self.where}", what, fix, **facts)
 
     def held_numbers(self, count: int) -> tuple[int, ...]:
         """Return the numbers of arguments that are not differentiated, in order.
@@ -501,14 +502,9 @@ class CustomVjp(RuledFunction):
         """Convert the result of a pullback: values for variables, and a cotangent for each argument."""
         where, count = f"{name_of(bwd)}, the rule of {self.where}", len(residuals.args) - len(numbers)
         if not isinstance(given, tuple | list) or len(given) != count:
-            what = len(given) if isinstance(given, tuple | list) else type(given).__name__
-            raise LiftArgumentError(
-                where,
-                f"expected a tuple of {count}, one for each differentiated argument, given {what}.",
-                "Write `return (model_cotangent, …)`; None means zero.",
-                expected=f"a tuple of {count}",
-                given=str(what),
-            )
+            found = str(len(given) if isinstance(given, tuple | list) else type(given).__name__)
+            what = Expected(f"a tuple of {count}, one for each differentiated argument", found, words=found)
+            raise LiftArgumentError(where, what, "Write `return (model_cotangent, …)`; None means zero.")
         rest = iter(given)
         full = [None if number in numbers else next(rest) for number in range(len(residuals.args))]
         variables: dict[Any, Any] = {}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from liftcore import trace_state
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.leaves import Size, is_numpy
 from liftcore.owners import Style
 
@@ -189,6 +189,7 @@ class Variable(Operators, ByReference, Generic[A]):
                 "it back: `nnx.jit(fn)(model, x)`, or `nnx.lift(liftcore.jit, fn)(model, x)`. In a model of scopes, "
                 "adopt the object: `nnx.bridge.adopt(scope, lambda rngs: model)(x)`. If `nnx.merge` made that object "
                 "inside, copy what it is given: `nnx.merge(…, copy=True)`.",
+                given=kind,
             )
 
     # --- the value
@@ -431,9 +432,9 @@ class Variable(Operators, ByReference, Generic[A]):
         """
         if type(other) is not type(self):
             where = f"copy_from of {type(self).__name__}"
-            what = f"expected a variable of the same kind, given a {type(other).__name__}."
+            given = f"a {type(other).__name__}"
             fix = "Write `variable.value = other.value`, or `variable.update_from_state(other)`."
-            raise LiftArgumentError(where, what, fix, expected=type(self).__name__, given=f"a {type(other).__name__}")
+            raise LiftArgumentError(where, Expected("a variable of the same kind", given, words=given), fix)
         self.update_from_state(other)
 
     def update_from_state(self, variable_state: Variable[A]) -> None:

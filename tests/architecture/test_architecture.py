@@ -19,6 +19,7 @@ LEVELS = (
     {"errors", "calls", "typing", "texts", "values", "leaves", "lazy", "tracing", "caches", "_compat", "elsewhere"},
     {
         "filters",
+        "problems",
         "rng",
         "meta",
         "mesh_specs",

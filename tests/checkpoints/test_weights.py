@@ -278,7 +278,7 @@ def test_variables_that_do_not_fit_the_names_cannot_be_exported() -> None:
         (lambda: WeightRule((), "a"), "no foreign name"),
         (lambda: WeightRule(3, "a"), "expected a template, given 3"),
         (lambda: WeightRule("a", ["b", None]), "expected a template, given None"),
-        (lambda: WeightRule("a", ("b", "c"), axis="0"), "`axis` is '0'"),
+        (lambda: WeightRule("a", ("b", "c"), axis="0"), "as `axis`, given '0'"),
         (lambda: WeightRule(("{a}.w", "{b}.w"), "{a}"), "different fields"),
         (lambda: WeightRule(("a", "b"), ("c", "d")), "several names go to several paths"),
         (lambda: WeightRule("{a}", "{b}"), "lacks"),
@@ -413,9 +413,9 @@ def test_arrays_that_cannot_be_joined_name_their_shapes() -> None:
     ("options", "text"),
     [
         ({"change": [None]}, "1 changes for 2 path"),
-        ({"change": [None, "lin"]}, "`change` is"),
-        ({"groups": 0}, "`groups` is 0"),
-        ({"groups": 2, "axis": None}, "`groups` is 2"),
+        ({"change": [None, "lin"]}, "as `change`, given"),
+        ({"groups": 0}, "`groups`, given 0"),
+        ({"groups": 2, "axis": None}, "`groups`, given 2"),
     ],
 )
 def test_options_for_several_paths_are_checked(options: Any, text: str) -> None:

@@ -88,6 +88,15 @@ def test_an_expectation_makes_the_sentence_and_the_facts() -> None:
     assert error.facts == {"option": "size", "given": -1, "expected": "a positive number"}
     error = LiftArgumentError("size of my_layer", what, "Pass `size=4`.", option="size")
     assert error.what == "expected a positive number, given -1."
+    named = Expected("a positive `size`", given=-1)  # it names the option, so the sentence does not repeat it
+    assert LiftArgumentError("my_layer", named, "Pass `size=4`.", option="size").what == (
+        "expected a positive `size`, given -1."
+    )
+
+
+def test_the_sentence_may_say_in_words_what_was_given() -> None:
+    error = LiftArgumentError("my_layer", Expected("a pair", given=(1, 2, 3), words="3 values"), "Return two.")
+    assert (error.what, error.facts) == ("expected a pair, given 3 values.", {"given": (1, 2, 3), "expected": "a pair"})
 
 
 def test_facts_hold_no_arrays_and_no_objects() -> None:

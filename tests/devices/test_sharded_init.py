@@ -199,7 +199,7 @@ def test_arrays_of_another_rank_than_their_names_and_of_size_one_are_replicated(
         (lambda: nn.init_sharded(3, mesh_of()), r"expected a module or a function, given 3"),
         (
             lambda: jax.jit(nn.init_sharded(MODEL, mesh_of(), RULES))(KEY, TOKENS),
-            "an argument is traced, .* Call it outside of `jax.jit`",
+            "an argument, a PRNG key, is traced, .* Call it outside of `jax.jit`",
         ),
         (
             lambda: nn.init_sharded(MODEL, mesh_of(), RULES)(jax.eval_shape(lambda: KEY), TOKENS),

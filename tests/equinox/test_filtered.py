@@ -254,7 +254,7 @@ def test_arguments_of_a_mapped_function_are_given_by_position() -> None:
 
 
 def test_as_many_tangents_as_primals() -> None:
-    with pytest.raises(LiftArgumentError, match="expected 2 tangents, given 1"):
+    with pytest.raises(LiftArgumentError, match="expected 2 `tangents`, given 1"):
         eqx.filter_jvp(lambda x, y: x, (X, X), (X,))
 
 

@@ -273,7 +273,7 @@ def test_what_the_function_holds_on_to_cannot_be_differentiated_as_in_jax() -> N
 def test_there_must_be_a_rule() -> None:
     error = fails(liftcore.custom_jvp(layer), X)
     assert (error.where, error.what) == ("custom_jvp(layer) at /m", "it has no rule yet.")
-    assert error.fix == "Call `.defjvp(rule)` first."
+    assert error.fix == "Define one first: `fn.defjvp(rule)`."
 
 
 @pytest.mark.parametrize("numbers", [(0,), (1, 0), (-2,), (-1, -2)])

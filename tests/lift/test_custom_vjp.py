@@ -304,7 +304,7 @@ def test_what_the_function_holds_on_to_cannot_be_differentiated_as_in_jax() -> N
 def test_there_must_be_a_rule() -> None:
     error = fails(liftcore.custom_vjp(layer), X)
     assert (error.where, error.what) == ("custom_vjp(layer) at /m", "it has no rule yet.")
-    assert error.fix == "Call `.defvjp(fwd, bwd)` first."
+    assert error.fix == "Define one first: `fn.defvjp(fwd, bwd)`."
 
 
 @pytest.mark.parametrize("numbers", [(0,), (1, 0), (-2,), (-1, -2)])

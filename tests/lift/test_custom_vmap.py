@@ -371,7 +371,7 @@ def test_a_body_that_writes_is_an_error() -> None:
 
 def test_keyword_arguments_must_have_a_position() -> None:
     lifted, _ = lifted_dense(body=lambda scope, x, *, flag=1.0: x)
-    with pytest.raises(LiftArgumentError, match=r"the keyword arguments \['flag'\] have no position"):
+    with pytest.raises(LiftArgumentError, match=r"the arguments \['flag'\] can be passed only by name"):
         liftcore.apply(lifted)({}, X, flag=2.0)
 
 

@@ -347,5 +347,5 @@ def test_a_scope_among_the_arguments_is_an_error() -> None:
 def test_what_cannot_be_called_is_an_error() -> None:
     with pytest.raises(LiftArgumentError, match="filtered: expected a function, given 3"):
         filtered(liftcore.jit, 3)  # type: ignore[arg-type]
-    with pytest.raises(LiftArgumentError, match=r"no function was given.*filtered\(lift, fn\)"):
+    with pytest.raises(LiftArgumentError, match=r"expected at least one function.*filtered\(lift, fn\)"):
         filtered(liftcore.jit)

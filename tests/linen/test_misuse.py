@@ -187,7 +187,7 @@ CLASSES: Table = {
     "a field called parent": (
         lambda: field("parent"),
         ReservedModuleAttributeError,
-        'class Mine | it declares a field "parent", which every module already has. | `parent_: …`',
+        '"parent" of class Mine | every module uses this name itself. | `parent_`',
     ),
     "forward in place of __call__": (
         no_call,

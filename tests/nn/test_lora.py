@@ -105,7 +105,7 @@ def test_merging_keeps_boxes() -> None:
         (lambda: liftcore.apply(nn.lora)(UPDATE, X, 4, 2, axis=2), "lora at /: axis is (2,), but the inputs have 2"),
         (
             lambda: nn.merge_lora({"params": {}}, alpha=None),
-            "merge_lora: expected updates in the collection \"lora\", given ['params']",
+            "merge_lora: expected updates in the `collection` \"lora\", given ['params']",
         ),
         (
             lambda: nn.merge_lora({"params": {"x": {}}, "lora": {"x": UPDATE["lora"]}}, alpha=None),

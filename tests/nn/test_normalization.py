@@ -207,7 +207,7 @@ def test_parameters_have_the_shape_of_the_feature_axes() -> None:
             "which cannot be divided by group_size=2. Pass a `group_s",
         ),
         (nn.group_norm, X, {"num_groups": 0}, "num_groups=0"),
-        (nn.group_norm, X, {"num_groups": None}, "expected num_groups or group_size, given num_groups=None and group"),
+        (nn.group_norm, X, {"num_groups": None}, "expected `num_groups` or `group_size`, given num_groups=None and"),
         (nn.group_norm, X, {"num_groups": 3, "group_size": 1}, "given num_groups=3 and group_size=1. Pass one of them"),
         (
             nn.group_norm,

@@ -100,7 +100,7 @@ def test_functions_put_in_are_asked_for_what_was_given_only() -> None:
     [
         (
             lambda x: nn.affine(x, jnp.ones((3, 2))),
-            "inputs of shape (2, 4) need a kernel of shape (4, …), given (3, 2)",
+            "expected a kernel of shape (4, …) for inputs of shape (2, 4), given (3, 2)",
         ),
         (lambda x: nn.affine(x, jnp.ones((4, 2)), jnp.ones(3)), "expected a bias of shape (2,), given (3,)"),
         (lambda x: nn.affine_einsum("ab,bc->ac", x, jnp.ones((4, 2)), jnp.ones(3)), "a bias that can be reshaped to"),

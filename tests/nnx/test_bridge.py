@@ -800,9 +800,9 @@ def test_a_call_that_only_changes_an_attribute_that_is_no_variable_is_an_error()
         lambda scope: adopted(scope).set_attributes(deterministic=True),
         lambda scope: bridge.object_in_scope(lambda rngs: Modes(rngs=rngs)).eval(scope.push("modes")),
     ):
-        with pytest.raises(StructureError, match=r"Modes at /modes: the call set `dropout.deterministic` to True"):
+        with pytest.raises(StructureError, match=r"`dropout.deterministic` of Modes .* set it to True"):
             liftcore.init(lost)(KEY)
-    with pytest.raises(StructureError, match="`calls` to 1"):
+    with pytest.raises(StructureError, match=r"`calls` of .* the call set it to 1"):
         liftcore.init(lambda scope: adopted(scope).counted())(KEY)
     with pytest.raises(StructureError, match="deterministic"):
         bridge.to_linen(Modes).init(KEY, nnx_method="eval")

@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "no_lengths": (lambda: nnx.remat_scan(lambda m, x: x, lengths=()), ["lengths"]),
     "value_is_missing": (lambda: nnx.merge(nnx.graphdef(Model()), {"w": 1}), ["missing: n"]),
     "value_of_another_graph": (lambda: nnx.merge(*nnx.split(Model()), {"q": 1}), ["not in the graph: q"]),
-    "only_by_name": (lambda: nnx.vmap(lambda x, *, k: x)(X, k=1), ["vmap(<lambda>)", "k can only be passed by name"]),
+    "only_by_name": (lambda: nnx.vmap(lambda x, *, k: x)(X, k=1), ["vmap(<lambda>)", "can be passed only by name"]),
     "donated_and_kept": (
         lambda: nnx.jit(lambda a, b: 0, donate_argnums=0)(MODEL, MODEL),
         ["BatchStat at [1].n", "also [0].n, which is donated; here it is not donated", "jnp.copy"],

@@ -70,8 +70,8 @@ def test_layer_is_split_copied_pickled_and_traced_as_itself(name: str) -> None:
             "an array of the kernel's shape (2, 3, 4) as `mask`, given (3,)",
         ),
         (lambda: nnx.ConvTranspose(3, 4, 2, mask=jnp.ones(3), rngs=rngs()), "as `mask`, given (3,)"),
-        (lambda: nnx.LoRA(3, 0, 4, rngs=rngs()), "lora_rank of 1 or more, given 0"),
-        (lambda: nnx.LoRA(3, 2, 4, base_module=5, rngs=rngs()), "base_module must be callable"),  # type: ignore[arg-type]
+        (lambda: nnx.LoRA(3, 0, 4, rngs=rngs()), "expected 1 or more as `lora_rank`, given 0"),
+        (lambda: nnx.LoRA(3, 2, 4, base_module=5, rngs=rngs()), "expected a function as `base_module`, given 5"),  # type: ignore[arg-type]
         (lambda: nnx.Dropout(0.5, rngs=3), "expected an Rngs, an RngStream or None"),  # type: ignore[arg-type]
         (lambda: nnx.Dropout(0.5, rngs=nnx.Rngs(params=0)), "stream 'dropout'"),
     ],
@@ -86,10 +86,13 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
     [
         (
             lambda r: nnx.Linear(4, 2, rngs=r)(X),
-            "inputs of shape (2, 3) need a kernel of shape (3, …)",
+            "a kernel of shape (3, …) for inputs of shape (2, 3)",
         ),
         (lambda r: nnx.Linear(3, 2, rngs=r)(1.0), "axis is (-1,), but the inputs have 0 dimensions"),
-        (lambda r: nnx.LinearGeneral(4, 2, rngs=r)(X), "need a kernel of shape (3, …), given (4, 2)"),
+        (
+            lambda r: nnx.LinearGeneral(4, 2, rngs=r)(X),
+            "kernel of shape (3, …) for inputs of shape (2, 3), given (4, 2)",
+        ),
         (lambda r: nnx.LinearGeneral(3, 2, axis=1, batch_axis={0: 4}, rngs=r)(X), "kernel of shape (2, 3, …)"),
         (lambda r: nnx.Einsum("ab,bc->ac", (4, 2), rngs=r)(X), '"b" has sizes 3 and 4'),
         (lambda r: nnx.Einsum("ab,bc->ac", (3, 2), (3,), rngs=r)(X), "a bias that can be reshaped to (1, 2)"),

@@ -78,12 +78,12 @@ LINEAR = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
     [
         (lambda: nnx.LayerNorm(4, rngs=0), "LayerNorm(rngs=...): expected an Rngs"),  # type: ignore[arg-type]
         (lambda: nnx.GroupNorm(4, rngs=rngs()), "num_features is 4, which cannot be divided by num_groups=32"),
-        (lambda: nnx.GroupNorm(4, 2, 2, rngs=rngs()), "expected num_groups or group_size"),
+        (lambda: nnx.GroupNorm(4, 2, 2, rngs=rngs()), "expected `num_groups` or `group_size`"),
         (lambda: nnx.GroupNorm(4, None, 3, rngs=rngs()), "cannot be divided by group_size=3"),
         (lambda: nnx.SpectralNorm(jnp.tanh, rngs=rngs()), "expected a module as `layer_instance`"),  # type: ignore[arg-type]
         (
             lambda: nnx.SpectralNorm(nnx.LinearGeneral(4, (2, 3), rngs=rngs()), error_on_non_matrix=True, rngs=rngs()),
-            'SpectralNorm, "kernel": expected a matrix, given shape (4, 2, 3)',
+            'SpectralNorm, "kernel": expected a matrix, as `error_on_non_matrix` demands, given (4, 2, 3)',
         ),
         (lambda: nnx.WeightNorm(jnp.tanh, rngs=rngs()), "expected a module as `layer_instance`"),  # type: ignore[arg-type]
         (lambda: nnx.WeightNorm(LINEAR, feature_axes=2, rngs=rngs()), 'WeightNorm, "kernel": feature_axes is (2,)'),
@@ -115,8 +115,8 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: nnx.InstanceNorm(2, feature_axes=0, rngs=r)(X), "the first axis is the batch"),
         (lambda r: nnx.MultiHeadAttention(2, 4, rngs=r)(X), "`decode` is None"),
         (lambda r: attention()(X, inputs_v=X), "`inputs_v` was given without `inputs_k`"),
-        (lambda r: attention()(X, X[:1]), "given (2, 3, 4), (1, 3, 4) and (1, 3, 4)"),
-        (lambda r: attention(in_kv_features=3)(X), "need a kernel of shape (4, …)"),
+        (lambda r: attention()(X, X[:1]), "given ((2, 3, 4), (1, 3, 4), (1, 3, 4))"),
+        (lambda r: attention(in_kv_features=3)(X), "expected a kernel of shape (4, …)"),
         (lambda r: attention()(X, mask=X > 0), "mask"),
         (lambda r: attention(dropout_rate=0.5)(X), "`deterministic` is None"),
         (lambda r: attention(dropout_rate=0.5, deterministic=False, keep_rngs=False)(X), "has no dropout stream"),
@@ -129,7 +129,7 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: nnx.view(attention(), decode=True, batch_size=2), "a cache needs both"),
         (lambda r: cell().initialize_carry((2, 4)), "no stream to draw a key for the first carry from"),
         (lambda r: cell().initialize_carry((2, 4), 3), "expected an Rngs or an RngStream, given 3"),
-        (lambda r: cell().initialize_carry((), r), "of shape (*batch, in_features), given a scalar"),
+        (lambda r: cell().initialize_carry((), r), "of shape (*batch, in_features), given ()"),
         (lambda r: cell()(jnp.ones((1, 3)), X[:, 0]), "expected a carry of shape (2, 3)"),
         (lambda r: nnx.LSTMCell(4, 3, rngs=r)(jnp.ones((2, 3)), X[:, 0]), "expected a carry of shape ((2, 3), (2, 3))"),
         (lambda r: nnx.RNN(cell())(X[0, 0]), "shape (*batch, time, features), given (4,)"),

@@ -436,7 +436,7 @@ def test_sow_appends_and_reduces() -> None:
         layer.sow(nnx.Intermediate, "sum", value, reduce_fn=lambda a, b: a + b, init_fn=lambda: 0)
     assert layer.sum.get_value() == 7
     with pytest.raises(
-        StructureError, match="expected a variable of type Param; the attribute is of type Intermediate"
+        StructureError, match="expected a variable of type Param, given an attribute of type Intermediate"
     ):
         layer.sow(nnx.Param, "h", 1)
     with pytest.raises(StructureError, match="of type int"):

@@ -406,7 +406,7 @@ def _raises(scale: Any, x: Any) -> Any:
         (lambda: nnx.lift(twice, _adds), StructureError, "new was added"),
         (lambda: nnx.lift(twice, lambda scale, x: Scale()), StructureError, "was not an argument"),
         (lambda: nnx.lift(twice, Scale()), LiftArgumentError, "method bound to one Scale"),
-        (lambda: nnx.lift(twice), LiftArgumentError, "no function"),
+        (lambda: nnx.lift(twice), LiftArgumentError, "at least one function"),
         (lambda: nnx.lift(3, step), LiftArgumentError, "lift"),
         (lambda: nnx.lift(twice, _raises), ZeroDivisionError, None),
         (

@@ -404,7 +404,7 @@ def test_reseeding_from_a_stream_counts_in_it() -> None:
 
 def test_policies_of_reseed() -> None:
     rngs = two().split(2)
-    with pytest.raises(LiftArgumentError, match="policy must be"):
+    with pytest.raises(LiftArgumentError, match="a callable as `policy`, given"):
         nnx.reseed(rngs, policy="other", params=0)
     with pytest.raises(LiftArgumentError, match=r"non-scalar key, of shape \(2,\)"):
         nnx.reseed(rngs, params=0)

@@ -266,12 +266,12 @@ def test_a_mask_counts_each_value_that_it_lets_pass() -> None:
 def test_metrics_refuse_what_they_cannot_take() -> None:
     accuracy = nnx.metrics.Accuracy()
     for error, refused in [
-        ("'values', given loss", lambda: nnx.metrics.Average().update(loss=1)),
+        ("`values`, given loss", lambda: nnx.metrics.Average().update(loss=1)),
         (
-            "with a mask, expected an array of values, given 1.0",
+            "expected an array of values, as there is a `mask`, given 1.0",
             lambda: nnx.metrics.Average().update(values=1.0, mask=jnp.ones(1)),
         ),
-        ("threshold must be a float", lambda: nnx.metrics.Accuracy("a")),
+        ("expected a float as `threshold`, given 'a'", lambda: nnx.metrics.Accuracy("a")),
         (r"expected logits with 3 axes", lambda: accuracy.update(logits=jnp.eye(2), labels=jnp.eye(2))),
         ("given float32", lambda: accuracy.update(logits=jnp.eye(2), labels=jnp.ones(2))),
         ("name of a method", lambda: nnx.MultiMetric(update=accuracy)),

@@ -291,7 +291,7 @@ def no_kind(module: Any) -> None:
             r"count of Counter: expected arrays in an attribute of kind STATE, given the function tanh",
         ),
         (array_in_others, r"w of Counter: expected no arrays in an attribute of kind OTHERS, given a float32\[2\]"),
-        (name_of_a_method, r"parameters of Counter: every module uses this name itself"),
+        (name_of_a_method, r'"parameters" of Counter: every module uses this name itself'),
         (no_kind, r"w of Counter: expected a kind, given 'params'\. Write one of"),
     ],
 )

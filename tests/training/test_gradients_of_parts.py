@@ -325,7 +325,7 @@ ERRORS = {
     "no pair": (
         LiftArgumentError,
         lambda: accumulate_gradients(plain_loss, 2, True, in_axes=(0, None)),
-        r"expected a function that returns a pair, but it returned a float32\[\] array. Return `\(loss, aux\)`",
+        r"the function to return a pair, as `has_aux` demands, given a float32\[\] array. Return `\(loss, aux\)`",
     ),
     "three values, scaled": (
         LiftArgumentError,

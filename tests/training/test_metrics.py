@@ -239,7 +239,7 @@ ERRORS = {
     "a mean": (lambda: evaluate(lambda _, x: {"m": x.mean()}, 1.0, [LOGITS]), LiftArgumentError, 'value of "m" for'),
     "sizes": (lambda: evaluate(measure, 1.0, [(LOGITS, LABELS[:3], LOSSES)]), AxisSizeError, "1: 3"),
     "merge": (lambda: Average().merge(Accuracy()), LiftArgumentError, "expected a metric like this Average"),
-    "no values": (lambda: Average("loss").update(x=1), LiftArgumentError, 'values by the name "loss", given x'),
+    "no values": (lambda: Average("loss").update(x=1), LiftArgumentError, "values by the name `loss`, given x"),
     "complex": (lambda: Average().update(values=1j), LiftArgumentError, r"lose a part. Begin with a complex sum"),
     "labels": (lambda: Accuracy().update(logits=LOGITS), LiftArgumentError, "Pass `labels=…` too"),
     "shapes": (
