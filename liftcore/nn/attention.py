@@ -14,6 +14,7 @@ from ..typing import Array, ArrayLike, Dtype, Key
 from .dtypes import promote_dtype
 from .equation import to_equation
 from .fused_attention import check_unfused_options, fused_attention
+from .kernel_attention import kernel_attention
 from .masks import check_attention_mask
 from .options import checks_options
 from .sharding import agree, is_sharded, product_sharding, reshape
@@ -165,23 +166,29 @@ def dot_product_attention(
     _check_exclusive(where, precision, einsum_dot_general, **einsums)
     query, key, value = promote_dtype(query, key, value, dtype=dtype)
     _check_shapes(where, query, key, value)
-    if implementation is not None:
-        check_unfused_options(
-            where,
-            implementation,
-            {
-                "module": module,
-                "dropout_rate": None if deterministic else dropout_rate or None,
-                "precision": precision,
-                "einsum_dot_general": einsum_dot_general,
-                **einsums,
-            },
-        )
+    needed = {
+        "module": module,
+        "dropout_rate": None if deterministic else dropout_rate or None,
+        "precision": precision,
+        "einsum_dot_general": einsum_dot_general,
+        **einsums,
+    }
+    if implementation == "auto":
+        if not force_fp32_for_softmax and all(option is None for option in (bias, *needed.values())):
+            y = kernel_attention(_separately, query, key, value, mask, is_causal=is_causal)
+            if y is not None:
+                return y
+    elif implementation is not None:
+        check_unfused_options(where, implementation, needed)
         return fused_attention(where, implementation, query, key, value, bias, mask, is_causal)
     dropout = (broadcast_dropout, dropout_rng, dropout_rate, deterministic)
     given: Any = (query.dtype, precision, module, force_fp32_for_softmax, einsum_dot_general, qk_attn_weights_einsum)
     weights = dot_product_attention_weights(query, key, bias, mask, *dropout, *given, is_causal=is_causal)
     return _averages(weights, value, attn_weights_value_einsum or _einsum(precision, einsum_dot_general))
+
+
+def _separately(query: Array, key: Array, value: Array, mask: ArrayLike | None, is_causal: bool) -> Array:
+    return dot_product_attention(query, key, value, None, mask, is_causal=is_causal)
 
 
 # -- computing ---------------------------------------------------------------------------------------------------------
