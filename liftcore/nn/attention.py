@@ -11,10 +11,10 @@ from jax import lax
 
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Key
+from .cudnn_attention import kernel_attention
 from .dtypes import promote_dtype
 from .equation import to_equation
 from .fused_attention import check_unfused_options, fused_attention
-from .kernel_attention import kernel_attention
 from .masks import check_attention_mask
 from .options import checks_options
 from .sharding import agree, is_sharded, product_sharding, reshape
@@ -153,7 +153,8 @@ def dot_product_attention(
         attn_weights_value_einsum: the `einsum` of weights and values.
         is_causal: whether query `i` ignores keys after the `i`-th; a mask or bias may hide more.
         implementation: `"xla"` or `"cudnn"` calls `jax.nn.dot_product_attention`, with the softmax in `float32`.
-            Dropout, sown weights, a precision and other products are then not supported.
+            Dropout, sown weights, a precision and other products are then not supported. `"auto"` uses the kernel of
+            `"cudnn"` on NVIDIA GPUs, and is None wherever that kernel does not support the dtype, sizes or options.
 
     Raises:
         LiftArgumentError: if shapes do not match, a dropout key is missing, or options exclude each other.

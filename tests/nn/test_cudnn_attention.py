@@ -17,7 +17,7 @@ import liftcore
 import linen_like
 import nnx_like
 from liftcore import nn
-from liftcore.nn import kernel_attention as module
+from liftcore.nn import cudnn_attention as module
 from tests.layers.row import array
 
 Q, K, V = array(3, 2, 4, 2, 8)

@@ -85,6 +85,12 @@ def kernel_attention(
     Reverse-mode derivatives of first order use the kernel, too. Others use `plain`; a forward-mode derivative that is
     not of a reverse-mode derivative is JAX's `TypeError`.
 
+    Example:
+        >>> x = jnp.ones((4, 2, 8), jnp.bfloat16)
+        >>> def plain(query, key, value, mask, is_causal): ...
+        >>> kernel_attention(plain, x, x, x) is None  # on the CPU
+        True
+
     Args:
         plain: called with the other arguments; a function of a module, so that it is the same in each call.
         query: `(*batch, queries, heads, depth)`.
@@ -111,7 +117,10 @@ def takes(
     if not kernel.is_here():
         return False
     arrays = query, key, value
-    if min(x.ndim for x in arrays) < 3 or 0 in query.shape or 0 in key.shape or query.shape[-1] > _MAX_DEPTH:
+    sizes = [size for x in arrays for size in x.shape]
+    if not all(type(size) is int and size > 0 for size in sizes):  # `jax.export` may have symbolic ones
+        return False
+    if query.ndim < 3 or query.shape[-1] > _MAX_DEPTH:
         return False
     if is_causal and query.shape[-3] != key.shape[-3]:  # libraries disagree on the diagonal
         return False
@@ -130,7 +139,7 @@ def _whole_shape(mask: ArrayLike, query: Array) -> Shape:
 
 @functools.lru_cache(maxsize=1024)
 def _accepts(kernel: Kernel, is_causal: bool, query: Any, key: Any, value: Any, mask: Any) -> bool:
-    """Return whether a kernel and its gradient can be traced: JAX checks dtypes, sizes and the version of cuDNN then."""
+    """Return whether a kernel and its gradient can be traced: then, JAX checks dtypes, sizes and cuDNN's version."""
 
     def both(arrays: tuple[Array, ...], mask: Array | None) -> Any:
         return _gradient(functools.partial(_seen, kernel, is_causal), (*arrays, arrays[0]), mask)
@@ -156,9 +165,7 @@ def _gradient(attend: Callable[..., Array], arrays: tuple[Array, ...], mask: Arr
     return gradient
 
 
-def _seen(
-    kernel: Kernel, is_causal: bool, query: Array, key: Array, value: Array, mask: Array | None
-) -> Array:
+def _seen(kernel: Kernel, is_causal: bool, query: Array, key: Array, value: Array, mask: Array | None) -> Array:
     """Compute attention with a kernel; queries that see no key weigh all alike, as in the plain function."""
     if mask is None:
         return kernel.compute(query, key, value, None, is_causal)
