@@ -323,8 +323,10 @@ def _taken(where: str, attention_fn: Callable[..., Array], given: dict[str, Any]
         return given
     drops = not given["deterministic"]
     matters = {name: option for name, option in given.items() if name in _MATTERS} | {"dropout_rate": drops or None}
+    if given["implementation"] == "auto":  # does not change what is computed
+        del matters["implementation"]
     for name, option in matters.items():
-        if name not in parameters and option is not None and option is not False and option != "auto":
+        if name not in parameters and option is not None and option is not False:
             what = f"attention_fn, {shown(attention_fn)}, has no parameter `{name}`, so this option would be lost."
             fix = f"Give it a parameter `{name}`, or leave that option out."
             raise LiftArgumentError(where, what, fix, option=name)

@@ -126,9 +126,9 @@ def takes(
         return False
     if is_sharded(arrays, mask) or any(varying_axes(jax.typeof(x)) for x in jax.tree.leaves((arrays, mask))):
         return False
-    kinds = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
-    kind = None if mask is None else jax.ShapeDtypeStruct(_whole_shape(mask, query), bool)
-    return _accepts(kernel, is_causal, *kinds, kind)
+    struct: Any = jax.ShapeDtypeStruct  # untyped
+    kinds = [struct(x.shape, x.dtype) for x in arrays]
+    return _accepts(kernel, is_causal, *kinds, None if mask is None else struct(_whole_shape(mask, query), bool))
 
 
 def _whole_shape(mask: ArrayLike, query: Array) -> Shape:
@@ -154,14 +154,14 @@ def _accepts(kernel: Kernel, is_causal: bool, query: Any, key: Any, value: Any, 
 # -- two operations ----------------------------------------------------------------------------------------------------
 
 
-def _value(attend: Callable[..., Array], arrays: tuple[Array, ...], mask: Array | None) -> Array:
+def _value(attend: Callable[..., Array], arrays: tuple[Array, ...], mask: Array | None) -> Any:
     # as in `_gradient`, so that XLA can merge the two calls where `jax.checkpoint` puts one beside the other
     return jax.vjp(lambda *arrays: attend(*arrays, mask), *arrays)[0]
 
 
 def _gradient(attend: Callable[..., Array], arrays: tuple[Array, ...], mask: Array | None) -> tuple[Array, ...]:
-    *arrays, cotangent = arrays
-    gradient: tuple[Array, ...] = jax.vjp(lambda *arrays: attend(*arrays, mask), *arrays)[1](cotangent)
+    *inputs, cotangent = arrays
+    gradient: tuple[Array, ...] = jax.vjp(lambda *inputs: attend(*inputs, mask), *inputs)[1](cotangent)
     return gradient
 
 
@@ -188,7 +188,7 @@ def _chosen(call: _Call, compute: Callable[..., Any], arrays: tuple[Array, ...],
     return lax.platform_dependent(arrays, mask, default=plainly, **{call.kernel.platform: by_kernel})
 
 
-def _operation(compute: Callable[..., Any]) -> Callable[..., Any]:
+def _operation(compute: Callable[..., Any]) -> Any:
     """Return an operation whose rule for `jax.vmap` adds a batch axis, and whose derivative is that of plain code."""
 
     def mapped(call: _Call, arrays: tuple[Array, ...], mask: Array | None) -> Any:
@@ -209,7 +209,7 @@ def _operation(compute: Callable[..., Any]) -> Callable[..., Any]:
     def derivative(call: _Call, primals: Any, tangents: Any) -> Any:
         return operation(call, *primals), jax.jvp(functools.partial(plainly, call), primals, tangents)[1]
 
-    operation: Any = jax.custom_jvp(mapped, nondiff_argnums=(0,))
+    operation = jax.custom_jvp(mapped, nondiff_argnums=(0,))
     operation.defjvp(derivative)
     return operation
 

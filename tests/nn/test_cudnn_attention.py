@@ -247,6 +247,20 @@ def test_what_the_kernel_refuses_is_the_same_program(case: str) -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_symbolic_sizes_and_types_with_a_sharding_take_the_plain_path() -> None:
+    (batch,) = export.symbolic_shape("batch")
+    x = jax.ShapeDtypeStruct((batch, 4, 2, 8), jnp.float32)
+    for call in (attend("auto"), jax.grad(loss(attend("auto")))):
+        assert "stand_in" not in export.export(jax.jit(call))(x, x, x).mlir_module()
+    axes = (jax.sharding.AxisType.Explicit,)
+    with jax.set_mesh(jax.make_mesh((1,), ("data",), axes, devices=jax.devices()[:1])):
+        args = [jax.device_put(x, jax.P("data")) for x in (Q, K, V)]
+        assert "stand_in" not in lowered(attend("auto"), *args)
+        over = jax.shard_map(attend("auto"), in_specs=jax.P("data"), out_specs=jax.P("data"))
+        assert "stand_in" not in lowered(over, *args)
+
+
+@pytest.mark.usefixtures("here")
 def test_weights_are_sown() -> None:
     def call(scope: liftcore.Scope) -> Any:
         return attend("auto", module=scope)(Q, K, V)
