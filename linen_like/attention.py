@@ -79,7 +79,8 @@ class MultiHeadDotProductAttention(Module):
             `float32`, too.
         is_causal: whether query `i` ignores keys after the `i`-th; a mask or bias may hide more.
         implementation: `"xla"` or `"cudnn"` calls `jax.nn.dot_product_attention`, with the softmax in `float32`.
-            Dropout, sown weights, a precision and other products are then not supported.
+            Dropout, sown weights, a precision and other products are then not supported. `"auto"` uses the kernel of
+            `"cudnn"` on NVIDIA GPUs, and is None wherever that kernel does not support the dtype, sizes or options.
         deterministic: whether to disable dropout. With a dropout rate it is required, here or at the call.
         out_kernel_init, out_bias_init: make the kernel and the bias of `out`; by default `kernel_init` and `bias_init`.
         attention_fn: the attention function, called like `nn.dot_product_attention`. It gets the options that it has
@@ -322,6 +323,8 @@ def _taken(where: str, attention_fn: Callable[..., Array], given: dict[str, Any]
         return given
     drops = not given["deterministic"]
     matters = {name: option for name, option in given.items() if name in _MATTERS} | {"dropout_rate": drops or None}
+    if given["implementation"] == "auto":  # does not change what is computed
+        del matters["implementation"]
     for name, option in matters.items():
         if name not in parameters and option is not None and option is not False:
             what = f"attention_fn, {shown(attention_fn)}, has no parameter `{name}`, so this option would be lost."

@@ -179,7 +179,7 @@ def _memory(compiled: Any) -> int:
 
 
 def _kernels() -> tuple[str, ...]:
-    return ("None", "xla", "cudnn") if _is_cuda() else ("None", "xla")
+    return ("None", "xla", "cudnn", "auto") if _is_cuda() else ("None", "xla")
 
 
 def _is_cuda() -> bool:

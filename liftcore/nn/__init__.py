@@ -8,6 +8,7 @@
     stochastic                       dropout, and drop, which takes a key
     activation                       prelu
     attention                        dot_product_attention, dot_product_attention_weights; checks of inputs and heads
+    cudnn_attention                  kernel_attention: a fused kernel where it can be used
     masks, rotary, decoding          for attention: masks, positions, and the cache for decoding
     fp8                              fp8_dot_general, fp8_simulated_dot_general, fp8_einsum: products of 8-bit numbers
     low_rank                         lora, lora_einsum, lora_conv, lora_embedding: updates of low rank;

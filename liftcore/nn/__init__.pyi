@@ -3,6 +3,7 @@ from .activation import prelu
 from .attention import attention_inputs, dot_product_attention, dot_product_attention_weights, head_features
 from .axes import check_mask, normalize_axes, split_mask
 from .convolution import conv, conv_local, conv_transpose
+from .cudnn_attention import kernel_attention
 from .decoding import DecodeCache, decode_cache
 from .dtypes import PromoteDtypeFn, canonicalize_dtype, promote_dtype
 from .fp8 import Fp8Meta, fp8_dot_general, fp8_einsum, fp8_simulated_dot_general
@@ -97,6 +98,7 @@ __all__ = [
     "instance_axes",
     "instance_norm",
     "is_sharded",
+    "kernel_attention",
     "layer_norm",
     "lora",
     "lora_conv",

@@ -11,6 +11,7 @@ from jax import lax
 
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Key
+from .cudnn_attention import kernel_attention
 from .dtypes import promote_dtype
 from .equation import to_equation
 from .fused_attention import check_unfused_options, fused_attention
@@ -152,7 +153,8 @@ def dot_product_attention(
         attn_weights_value_einsum: the `einsum` of weights and values.
         is_causal: whether query `i` ignores keys after the `i`-th; a mask or bias may hide more.
         implementation: `"xla"` or `"cudnn"` calls `jax.nn.dot_product_attention`, with the softmax in `float32`.
-            Dropout, sown weights, a precision and other products are then not supported.
+            Dropout, sown weights, a precision and other products are then not supported. `"auto"` uses the kernel of
+            `"cudnn"` on NVIDIA GPUs, and is None wherever that kernel does not support the dtype, sizes or options.
 
     Raises:
         LiftArgumentError: if shapes do not match, a dropout key is missing, or options exclude each other.
@@ -165,23 +167,29 @@ def dot_product_attention(
     _check_exclusive(where, precision, einsum_dot_general, **einsums)
     query, key, value = promote_dtype(query, key, value, dtype=dtype)
     _check_shapes(where, query, key, value)
-    if implementation is not None:
-        check_unfused_options(
-            where,
-            implementation,
-            {
-                "module": module,
-                "dropout_rate": None if deterministic else dropout_rate or None,
-                "precision": precision,
-                "einsum_dot_general": einsum_dot_general,
-                **einsums,
-            },
-        )
+    needed = {
+        "module": module,
+        "dropout_rate": None if deterministic else dropout_rate or None,
+        "precision": precision,
+        "einsum_dot_general": einsum_dot_general,
+        **einsums,
+    }
+    if implementation == "auto":
+        if not force_fp32_for_softmax and all(option is None for option in (bias, *needed.values())):
+            y = kernel_attention(_separately, query, key, value, mask, is_causal=is_causal)
+            if y is not None:
+                return y
+    elif implementation is not None:
+        check_unfused_options(where, implementation, needed)
         return fused_attention(where, implementation, query, key, value, bias, mask, is_causal)
     dropout = (broadcast_dropout, dropout_rng, dropout_rate, deterministic)
     given: Any = (query.dtype, precision, module, force_fp32_for_softmax, einsum_dot_general, qk_attn_weights_einsum)
     weights = dot_product_attention_weights(query, key, bias, mask, *dropout, *given, is_causal=is_causal)
     return _averages(weights, value, attn_weights_value_einsum or _einsum(precision, einsum_dot_general))
+
+
+def _separately(query: Array, key: Array, value: Array, mask: ArrayLike | None, is_causal: bool) -> Array:
+    return dot_product_attention(query, key, value, None, mask, is_causal=is_causal)
 
 
 # -- computing ---------------------------------------------------------------------------------------------------------

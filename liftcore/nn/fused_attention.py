@@ -32,10 +32,10 @@ def check_unfused_options(where: str, implementation: str, options: Mapping[str,
         raise LiftArgumentError(
             where,
             f"there is no implementation {implementation!r}.",
-            'Pass `implementation="xla"` or `"cudnn"`, or None for separate products and a softmax.',
+            'Pass `implementation="auto"`, `"xla"` or `"cudnn"`, or None for separate products and a softmax.',
             option="implementation",
             given=implementation,
-            available=("xla", "cudnn"),
+            available=("auto", "xla", "cudnn"),
         )
     in_the_way = [f"`{name}`" for name, option in options.items() if option is not None]
     if in_the_way:

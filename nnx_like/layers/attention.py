@@ -97,6 +97,8 @@ def dot_product_attention(
     module: Module | None = None,
     promote_dtype: PromoteDtypeFn = promote_dtype,
     is_causal: bool = False,
+    *,
+    implementation: str | None = None,
 ) -> Array:
     """Average the values with the weights of `dot_product_attention_weights`.
 
@@ -130,19 +132,32 @@ def dot_product_attention(
         module: a module to sow the weights into, before dropout, as `Intermediate` `attention_weights`.
         promote_dtype: converts `(query, key, value)` to one dtype.
         is_causal: whether query `i` ignores keys after the `i`-th; a mask or bias may hide more.
+        implementation: `"auto"` uses the kernel of cuDNN on NVIDIA GPUs, and is None wherever that kernel does not
+            support the dtype, sizes or options. Others are those of `liftcore.nn.dot_product_attention`.
 
     Raises:
         LiftArgumentError: if shapes do not match, or a dropout key is missing.
     """
     query, key, value = promote_dtype((query, key, value), dtype=dtype)
-    fused = dropout_rate == 0.0 and module is None and value.shape[-1] == key.shape[-1]
+    if implementation == "auto":
+        if dropout_rate == 0.0 and all(option is None for option in (bias, precision, module)):
+            y = nn.kernel_attention(_by_xla, query, key, value, mask, is_causal=is_causal)
+            if y is not None:
+                return y
+        implementation = None
+    fused = implementation is None and dropout_rate == 0.0 and module is None and value.shape[-1] == key.shape[-1]
     exactly = _precisely(precision) if fused else None
     if exactly is not None:
         with exactly:
             return nn.dot_product_attention(query, key, value, bias, mask, is_causal=is_causal, implementation="xla")
     dropout = (broadcast_dropout, dropout_rng, dropout_rate, deterministic)
     given = (query.dtype, precision, module)
-    return nn.dot_product_attention(query, key, value, bias, mask, *dropout, *given, is_causal=is_causal)
+    options: Any = {"is_causal": is_causal, "implementation": implementation}
+    return nn.dot_product_attention(query, key, value, bias, mask, *dropout, *given, **options)
+
+
+def _by_xla(query: Array, key: Array, value: Array, mask: ArrayLike | None, is_causal: bool) -> Array:
+    return nn.dot_product_attention(query, key, value, None, mask, is_causal=is_causal, implementation="xla")
 
 
 def _precisely(precision: Any) -> contextlib.AbstractContextManager[Any] | None:
