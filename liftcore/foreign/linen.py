@@ -182,8 +182,16 @@ class FlaxScope:
             self._sow(col, name, value)
         elif self.ours.must_create(col, name):
             self.ours.create_variable(col, name, _ours(value))
-        else:
+        elif not (self.ours.is_mutable_collection(col) and self._holds(col, name, value)):
             self.ours.put_variable(col, name, _ours(value))
+
+    def _holds(self, col: str, name: str, value: Any) -> bool:
+        """Return whether a variable has this value already: a lift of flax writes back what it only read."""
+        if not self.ours.has_variable(col, name):
+            return False
+        held, treedef = jax.tree.flatten(self.get_variable(col, name))
+        leaves, other = jax.tree.flatten(value)
+        return bool(treedef == other) and all(one is two for one, two in zip(held, leaves))
 
     def _sow(self, col: str, name: str, value: Any) -> None:
         """Sow what a lift passes out by itself. Inside the lift, no variable holds what was sown before."""
