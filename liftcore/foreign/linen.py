@@ -191,7 +191,7 @@ class FlaxScope:
             return False
         held, treedef = jax.tree.flatten(self.get_variable(col, name))
         leaves, other = jax.tree.flatten(value)
-        return bool(treedef == other) and all(one is two for one, two in zip(held, leaves))
+        return bool(treedef == other) and all(one is two for one, two in zip(held, leaves, strict=True))
 
     def _sow(self, col: str, name: str, value: Any) -> None:
         """Sow what a lift passes out by itself. Inside the lift, no variable holds what was sown before."""

