@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -189,9 +190,10 @@ class FlaxScope:
         """Return whether a variable has this value already: a lift of flax writes back what it only read."""
         if not self.ours.has_variable(col, name):
             return False
-        held, treedef = jax.tree.flatten(self.get_variable(col, name))
-        leaves, other = jax.tree.flatten(value)
-        return bool(treedef == other) and all(one is two for one, two in zip(held, leaves, strict=True))
+        held = self.get_variable(col, name)
+        treedef: Any = jax.tree.structure(held)
+        same = treedef == jax.tree.structure(value)
+        return same and all(map(operator.is_, jax.tree.leaves(held), jax.tree.leaves(value)))
 
     def _sow(self, col: str, name: str, value: Any) -> None:
         """Sow what a lift passes out by itself. Inside the lift, no variable holds what was sown before."""

@@ -448,8 +448,9 @@ def _with_further(where: str, kept: list[str], further: Filter) -> Any:
     """Return the filter of the mutable collections: those of the state, and further ones."""
     if further is True:
         return True
-    named = isinstance(further, (str, list, tuple, set, frozenset))
-    names = [further] if isinstance(further, str) else list(further) if named else [further]
+    names: list[Any] = [further]
+    if isinstance(further, (list, tuple, set, frozenset)):
+        names = list(further)
     if further is False or set(names) <= set(kept):
         what = f"`mutable` names no further collection: those of the state are mutable anyway, {kept}."
         fix = "Leave out `mutable`. To get what a model sows, leave its collection out of the variables of the state."
