@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -182,8 +183,17 @@ class FlaxScope:
             self._sow(col, name, value)
         elif self.ours.must_create(col, name):
             self.ours.create_variable(col, name, _ours(value))
-        else:
+        elif not (self.ours.is_mutable_collection(col) and self._holds(col, name, value)):
             self.ours.put_variable(col, name, _ours(value))
+
+    def _holds(self, col: str, name: str, value: Any) -> bool:
+        """Return whether a variable has this value already: a lift of flax writes back what it only read."""
+        if not self.ours.has_variable(col, name):
+            return False
+        held = self.get_variable(col, name)
+        treedef: Any = jax.tree.structure(held)
+        same = treedef == jax.tree.structure(value)
+        return same and all(map(operator.is_, jax.tree.leaves(held), jax.tree.leaves(value)))
 
     def _sow(self, col: str, name: str, value: Any) -> None:
         """Sow what a lift passes out by itself. Inside the lift, no variable holds what was sown before."""

@@ -88,8 +88,8 @@ def map_variables(
     advice = Advice(
         '`init=True` (to create) or `mutable=True` (to write) if "{0}" is mapped, or "{0}" to `variables` if not',
         '"{}" to `rngs`',
-        ("seen through `map_in`", "passed through"),
-        ("stored through `map_out`", "passed through"),
+        ("mapped for the body", "passed through"),
+        ("mapped for storage", "passed through"),
         ("passed through",),
     )
 

@@ -88,7 +88,8 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
             raise LiftArgumentError(
                 "the first argument of a lifted function",
                 Expected("a scope, or a pytree of scopes", given=scope),
-                "Pass the scope whose variables are lifted; modules have lifts of their own, with the same names.",
+                "Pass the scope whose variables are lifted, or `()` if there are none; modules have lifts of their "
+                "own, with the same names.",
             )
         scope.check_valid()
     outers: list[Scope] = []

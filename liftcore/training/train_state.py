@@ -159,7 +159,8 @@ class TrainState(PyTreeNode):
 
         The collections of the `model_state` are mutable. The number of the step is folded into each key of `rngs`, so a
         run that is resumed draws the same. A second call in the same step draws the same, too: pass other `rngs` to it.
-        To evaluate, without keys and writes, call `state.apply_fn(state.variables, x)`.
+        To evaluate, without keys and writes, call `state.apply_fn(state.variables, x)`. To get sown values, name their
+        collection: `(y, sown), state = state.apply(x, mutable=["losses"])`.
 
         Example:
             >>> import jax, jax.numpy as jnp, linen_like as nn, optax
@@ -173,14 +174,16 @@ class TrainState(PyTreeNode):
 
         Args:
             *args: the arguments of the model.
-            **kwargs: its keyword arguments, such as `train=True`. `rngs` replaces the keys of this step.
+            **kwargs: its keyword arguments, such as `train=True`. `rngs` replaces the keys of this step. `mutable`
+                names further collections that are written, and returned instead of kept.
 
         Returns:
-            The output of the model, and the state with the new `model_state`.
+            The output of the model, and the state with the new `model_state`. With `mutable`, or
+            `capture_intermediates`, the output is a pair of it and the collections that are not in the state.
 
         Raises:
-            LiftArgumentError: if a collection of the `model_state` changes its structure; or if `mutable` is passed,
-                and there is a `model_state`.
+            LiftArgumentError: if a collection of the `model_state` changes its structure; or if `mutable` names only
+                collections of the `model_state`.
         """
         return self._applied(self.apply_fn, *args, **kwargs)
 
@@ -203,14 +206,14 @@ class TrainState(PyTreeNode):
         Args:
             fn: called as `fn(scope, *args, **kwargs)`.
             *args: its arguments after the scope.
-            **kwargs: its keyword arguments. `rngs` replaces the keys of this step.
+            **kwargs: its keyword arguments. `rngs` and `mutable` are those of `apply`.
 
         Returns:
-            The result of the function, and the state with the new `model_state`.
+            The result of the function, and the state with the new `model_state`, as in `apply`.
 
         Raises:
             LiftArgumentError: if `fn` is not callable, a collection of the `model_state` changes its structure, or
-                `mutable` is passed to a state with a `model_state`.
+                `mutable` names only collections of the `model_state`.
         """
 
         def applied(variables: Variables, *args: Any, mutable: Filter = False, **kwargs: Any) -> Any:
@@ -232,20 +235,15 @@ class TrainState(PyTreeNode):
     def _called(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Self]:
         if not self.model_state:
             return call(self.variables, *args, **kwargs), self
-        where = f"{type(self).__name__}.apply"
-        if "mutable" in kwargs:
-            what = f"`mutable` was passed, but the collections of the state are mutable: {list(self.model_state)}."
-            raise LiftArgumentError(
-                where,
-                what,
-                "Leave out `mutable`, or write `state.apply_fn(state.variables, …)`.",
-                option="mutable",
-                available=self.model_state,
-            )
-        out, written = call(self.variables, *args, mutable=list(self.model_state), **kwargs)
+        where, further = f"{type(self).__name__}.apply", kwargs.pop("mutable", None)
+        mutable = list(self.model_state) if further is None else _with_further(where, list(self.model_state), further)
+        out, written = call(self.variables, *args, mutable=mutable, **kwargs)
         for name, before in self.model_state.items():
             _check_structure(where, name, before, written.get(name, {} if before else before))
-        return out, self.replace(model_state={**self.model_state, **written})
+        kept = {name: held for name, held in written.items() if name in self.model_state}
+        others = {name: held for name, held in written.items() if name not in self.model_state}
+        asked = further is not None or others  # without `mutable`, there are only captured outputs
+        return (out, others) if asked else out, self.replace(model_state={**self.model_state, **kept})
 
     @boundary
     def minimize(
@@ -447,6 +445,20 @@ def _check_collections(where: str, cls: type, collections: Mapping[str, Any], mo
         )
 
 
+def _with_further(where: str, kept: list[str], further: Filter) -> Any:
+    """Return the filter of the mutable collections: those of the state, and further ones."""
+    if further is True:
+        return True
+    names: list[Any] = [further]
+    if isinstance(further, (list, tuple, set, frozenset)):
+        names = list(further)
+    if further is False or set(names) <= set(kept):
+        what = f"`mutable` names no further collection: those of the state are mutable anyway, {kept}."
+        fix = "Leave out `mutable`. To get what a model sows, leave its collection out of the variables of the state."
+        raise LiftArgumentError(where, what, fix, option="mutable", available=kept)
+    return [*kept, *(name for name in names if name not in kept)]
+
+
 def _check_structure(where: str, name: str, before: PyTree, after: PyTree) -> None:
     """Check that a collection still has the same structure, so that a step need not be compiled again."""
     treedef: Any = jax.tree.structure(before)
@@ -456,7 +468,8 @@ def _check_structure(where: str, name: str, before: PyTree, after: PyTree) -> No
         raise LiftArgumentError(
             where,
             what,
-            f"If nothing needs to be kept, leave it out: `variables={others}`.",
+            f"If nothing needs to be kept, leave it out: `variables={others}`. To get what was sown, pass "
+            f'`mutable=["{name}"]` to `apply`.',
             option="variables",
             collection=name,
         )

@@ -100,6 +100,10 @@ def default_activation_fn(x: ArrayLike) -> Array:
     return jnp.tanh(x)
 
 
+class _UndefinedError(LiftArgumentError, NotImplementedError):
+    """A cell lacks what its class must define."""
+
+
 class RNNCellBase(Module):
     """Base of recurrent cells: modules that are called as `cell(carry, inputs)` and return `(carry, outputs)`.
 
@@ -129,7 +133,8 @@ class RNNCellBase(Module):
             rngs: the streams to draw keys from.
             carry_init: makes the carry, instead of the cell's own initializer.
         """
-        raise NotImplementedError(f"{type(self).__name__} defines no `initialize_carry`.")
+        fix = "Write it, or pass a carry: `RNN(cell)(inputs, initial_carry=…)`."
+        raise _UndefinedError(type(self).__name__, "the class defines no `initialize_carry(input_shape, rngs)`.", fix)
 
     def __call__(self, carry: PyTree, inputs: Any) -> tuple[PyTree, Any]:
         """Run one step. Override this in a subclass.
@@ -138,12 +143,14 @@ class RNNCellBase(Module):
             carry: the carry that the previous step returned.
             inputs: the inputs of this step.
         """
-        raise NotImplementedError(f"{type(self).__name__} defines no `__call__`.")
+        fix = "Write `def __call__(self, carry, inputs)`, which returns the next carry and the outputs."
+        raise _UndefinedError(type(self).__name__, "the class defines no `__call__`.", fix)
 
     @property
     def num_feature_axes(self) -> int:
         """The number of feature axes of the inputs, after those of the batch. A subclass defines it."""
-        raise NotImplementedError(f"{type(self).__name__} defines no `num_feature_axes`.")
+        fix = "Write `num_feature_axes = 1` in the class; for images, the number of spatial axes plus one."
+        raise _UndefinedError(type(self).__name__, "the class defines no `num_feature_axes`.", fix)
 
 
 class _Cell(RNNCellBase):

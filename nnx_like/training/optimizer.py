@@ -200,7 +200,7 @@ class Optimizer(Pytree, Generic[M]):
 
         Raises:
             OptimizerArgumentError: if `grads` is missing.
-            LiftArgumentError: if the gradients do not match the parameters.
+            LiftArgumentError: if the gradients do not match the parameters, or the optimizer was made for others.
             TraceContextError: inside a transformation to which the model or the optimizer was not passed.
         """
         grads = kwargs.pop("grads", grads)
@@ -220,11 +220,24 @@ class Optimizer(Pytree, Generic[M]):
         params = _values(variables)
         gradients = _gradients(grads, self.wrt, params)
         with part_of(lambda: state(model)):
-            updates, new_state = self.tx.update(gradients, _values(self.opt_state), params, **_values(kwargs))
+            updates, new_state = self._updates(gradients, params, _values(kwargs))
         new_params = apply_updates(params, updates)
         steps = self.step.get_raw_value() + 1
         _write(model, (variables, self.opt_state, self.step), (new_params, new_state, steps))
         return updates
+
+    def _updates(self, gradients: Any, params: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Call the transformation. With a state for other parameters, it would fail, or broadcast silently."""
+        where, before = f"{type(self).__name__}.update", _values(self.opt_state)
+        try:
+            updates, after = self.tx.update(gradients, before, params, **kwargs)
+        except (TypeError, ValueError):
+            _check_made_for(where, before, jax.eval_shape(self.tx.init, params))
+            raise
+        if _shapes(gradients) == _shapes(params):  # otherwise, `apply_updates` names what is wrong
+            _check_made_for(where, before, after)
+            _check_made_for(where, params, updates)
+        return updates, after
 
 
 class ModelAndOptimizer(Optimizer[M]):
@@ -333,6 +346,22 @@ def _gradients(grads: Any, wrt: Filter, params: Any) -> Any:
             option="wrt",
         )
     return values
+
+
+def _check_made_for(where: str, before: Any, after: Any) -> None:
+    """Check that what a transformation keeps, or returns, has the shapes that the parameters ask for."""
+    here, there = _shapes(before), _shapes(after)
+    differing = sorted(path for path in here.keys() | there.keys() if here.get(path) != there.get(path))
+    if differing:
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        what = f"the optimizer was made for other parameters: the shapes differ at {', '.join(differing[:3])}{more}."
+        made = "`nnx.Optimizer(model, tx, wrt=nnx.Param)`"
+        fix = f"Pass the model that it was made for, or make one for this model: {made}."
+        raise LiftArgumentError(where, what, fix, option="model")
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    return {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 def _paths(values: State) -> set[str]:

@@ -344,6 +344,25 @@ def test_boxes_of_flax_in_a_layer_of_ours_are_an_error_that_names_the_conversion
     assert_same(dense(nn).apply(converted, X), expected)
 
 
+class Recurrent(nn.Module):
+    """A recurrent layer of flax, which runs its cell in a scan of flax."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return from_linen(linen.RNN(linen.GRUCell(8)))(self.scope.push("old"), x)
+
+
+def test_what_a_lift_of_flax_only_reads_is_not_written() -> None:
+    x = jnp.ones((2, 4, 8))
+    doubled = nn.map_variables(Recurrent, "params", lambda params: jax.tree.map(lambda w: 2 * w, params), init=True)
+    variables = doubled().init(KEY, x)
+    y, seen = doubled().apply(variables, x, mutable=True)  # a write of mapped variables would be an error
+    assert_same(y, doubled().apply(variables, x))
+    assert_same(seen["params"], variables["params"])
+    (row, *_) = nn.summarize(doubled(), KEY, compute_flops=True)(x).rows
+    assert row.flops is not None
+
+
 class Direct(nn.Module):
     layer: Any
 

@@ -159,6 +159,20 @@ def test_other_gradients_are_refused_by_name() -> None:
     assert optimizer.step.value == 0
 
 
+@pytest.mark.parametrize("tx", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)])
+def test_an_optimizer_that_was_made_for_another_model_is_refused(tx: Any) -> None:
+    narrow, wide, other = (nnx.Linear(3, size, rngs=nnx.Rngs(0)) for size in (1, 4, 4))
+    other.more = nnx.Param(jnp.ones(2))
+    # The last two would broadcast: one changes the shapes of the state, the other those of the parameters.
+    for made_for, used_for in ((other, narrow), (narrow, other), (narrow, wide), (wide, narrow)):
+        optimizer = nnx.Optimizer(made_for, tx, wrt=nnx.Param)
+        with pytest.raises(LiftArgumentError, match="the optimizer was made for other parameters"):
+            optimizer.update(used_for, ones_like(used_for))
+        assert optimizer.step.value == 0
+    with pytest.raises(LiftArgumentError, match="an update of shape"):  # other gradients, not another optimizer
+        nnx.Optimizer(narrow, tx, wrt=nnx.Param).update(narrow, ones_like(wide))
+
+
 def test_a_line_search_gets_values() -> None:
     model = nnx.Dict(w=nnx.Param(jnp.array([3.0, -2.0])))
     optimizer = nnx.Optimizer(model, optax.lbfgs(), wrt=nnx.Param)

@@ -236,3 +236,90 @@ def test_objects_hold_their_weights_and_know_their_mode(tmp_path: Path) -> None:
     nnx.update(again, load_file(tmp_path / "model.msgpack", nnx.state(again)))
     again.eval()
     assert jnp.array_equal(again(IMAGES), model(IMAGES))
+
+
+class Gan(nnx.Module):
+    """All that a step changes: two networks, their optimizers, metrics, and the noise."""
+
+    def __init__(self, seed: int) -> None:
+        rngs = nnx.Rngs(seed)
+        self.generator = nnx.Sequential(
+            nnx.Linear(4, 16, rngs=rngs),
+            nnx.BatchNorm(16, rngs=rngs),
+            nnx.relu,
+            nnx.Linear(16, 16, rngs=rngs),
+            lambda x: x.reshape(-1, 4, 4, 1),
+        )
+        self.critic = nnx.Sequential(
+            nnx.SpectralNorm(nnx.Conv(1, 4, (3, 3), strides=2, rngs=rngs), rngs=rngs),
+            lambda x: nnx.leaky_relu(x).reshape(x.shape[0], -1),
+            nnx.Dropout(0.1, rngs=rngs),
+            nnx.SpectralNorm(nnx.Linear(16, 1, rngs=rngs), rngs=rngs),
+        )
+        self.of_generator = nnx.Optimizer(self.generator, TX, wrt=nnx.Param)
+        self.of_critic = nnx.Optimizer(self.critic, TX, wrt=nnx.Param)
+        self.metrics = nnx.MultiMetric(critic=nnx.metrics.Average("critic"), generator=nnx.metrics.Average("generator"))
+        self.rngs = nnx.Rngs(noise=seed)
+
+
+def critic_loss(critic: Any, real: Any, fake: Any) -> Any:
+    return (nnx.relu(1 - critic(real)) + nnx.relu(1 + critic(fake))).mean()
+
+
+def generator_loss(generator: Any, critic: Any, z: Any) -> Any:
+    return -critic(generator(z)).mean()
+
+
+@nnx.jit(donate_argnames="gan")
+def gan_step(gan: Any, real: Any) -> None:
+    fake = gan.generator(gan.rngs.noise.normal((SIZE, 4)))
+    of_critic, grads = nnx.value_and_grad(critic_loss)(gan.critic, real, fake)
+    gan.of_critic.update(gan.critic, grads)
+    z = gan.rngs.noise.normal((SIZE, 4))
+    of_generator, grads = nnx.value_and_grad(generator_loss)(gan.generator, gan.critic, z)
+    gan.of_generator.update(gan.generator, grads)
+    gan.metrics.update(critic=of_critic, generator=of_generator)
+
+
+def distance(gan: Any) -> float:
+    """How far the mean of what is generated is from that of the data, in evaluation."""
+    gan.generator.eval()
+    made = gan.generator(jax.random.normal(jax.random.key(9), (64, 4)))
+    gan.generator.train()
+    return float(jnp.abs(made.mean(0) - IMAGES.mean(0)).mean())
+
+
+def fit_gan(folder: Path, seed: int = 0, killed_in: int | None = None) -> tuple[Any, list[dict[str, float]]]:
+    gan, logs = Gan(seed), []
+    run: dict[str, Any] = {"gan": nnx.state(gan), "epoch": 0}
+    with Checkpoints(folder, keep=1, best=1, metric="distance", mode="min") as checkpoints:
+        if checkpoints.latest() is not None:
+            run = checkpoints.restore(run)
+            nnx.update(gan, run["gan"])
+        for epoch in range(run["epoch"], EPOCHS):
+            if epoch == killed_in:
+                raise KilledError
+            gan.metrics.reset()
+            for batch, _ in batches(np.random.default_rng(epoch).permutation(ROWS)):
+                gan_step(gan, batch)
+            found = {name: float(value) for name, value in gan.metrics.compute().items()}
+            logs.append(found | {"distance": distance(gan)})
+            checkpoints.save(epoch + 1, {"gan": nnx.state(gan), "epoch": epoch + 1}, metrics=logs[-1])
+    return gan, logs
+
+
+def test_two_networks_with_two_optimizers_resume_and_keep_the_best(tmp_path: Path) -> None:
+    gan, logs = fit_gan(tmp_path / "unbroken")
+    with pytest.raises(KilledError):
+        fit_gan(tmp_path / "broken", killed_in=2)
+    resumed, rest = fit_gan(tmp_path / "broken", seed=7)  # another seed: all comes from the checkpoint
+    assert rest == logs[2:]
+    states = (nnx.to_pure_dict(nnx.state(one)) for one in (resumed, gan))
+    assert jax.tree.all(jax.tree.map(lambda one, other: bool(np.all(one == other)), *states))
+    distances = [log["distance"] for log in logs]
+    best, checkpoints = Gan(8), Checkpoints(tmp_path / "broken", metric="distance", mode="min", best=1)
+    assert checkpoints.best_step() == 1 + int(np.argmin(distances))
+    target = {"gan": nnx.state(best), "epoch": 0}
+    nnx.update(best, checkpoints.restore(target, step=checkpoints.best_step())["gan"])
+    assert distance(best) == min(distances)
+    assert gan.of_generator.step.value == gan.of_critic.step.value == EPOCHS * ROWS // SIZE

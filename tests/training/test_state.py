@@ -330,8 +330,9 @@ def test_collections_are_passed_once_and_have_names_of_their_own() -> None:
     lost = state.replace(apply_fn=lambda *_, **__: (3, {}), model_state={"batch_stats": {"n": 1}})
     with pytest.raises(LiftArgumentError, match="has other variables than before"):
         lost.apply(1)
-    with pytest.raises(LiftArgumentError, match="`mutable` was passed"):
-        state.apply(1, mutable=["cache"])
+    for mutable in ("batch_stats", ["batch_stats"], False, []):
+        with pytest.raises(LiftArgumentError, match="`mutable` names no further collection"):
+            state.apply(1, mutable=mutable)
     assert state.replace(apply_fn=lambda *_, **__: (3, {})).apply(1)[1].model_state == {"batch_stats": {}}
 
 

@@ -15,7 +15,7 @@ import liftcore
 import linen_like as nn
 from liftcore.checkpoints import load_file, save_file
 from liftcore.errors import LiftArgumentError
-from liftcore.filters import PathContains
+from liftcore.filters import DenyList, PathContains
 from liftcore.serialization import to_state_dict
 from liftcore.training import Average, TrainState, accumulate_gradients, per_example_gradients
 
@@ -109,6 +109,39 @@ def test_a_step_is_compiled_once_and_can_be_scanned() -> None:
     scanned, losses = jax.jit(lambda state: jax.lax.scan(lambda state, _: step(state, X, Y), state, length=3))(made())
     assert losses.shape == (3,)
     assert jax.tree.all(jax.tree.map(jnp.allclose, scanned.params, state.params))
+
+
+class Sowing(nn.Module):
+    """A layer with statistics, dropout and a loss of its own."""
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        self.sow("losses", "size", jnp.mean(x**2))
+        x = nn.BatchNorm(use_running_average=not train)(nn.Dense(4)(x))
+        return nn.Dropout(0.5, deterministic=not train)(x)
+
+
+def test_what_a_model_sows_is_returned_and_not_kept() -> None:
+    model, rngs = Sowing(), {"dropout": jax.random.key(1)}
+    variables = model.init(jax.random.key(0), X)
+    del variables["losses"]  # `init` sows too
+    state: Any = TrainState.create(apply_fn=model.apply, variables=variables, tx=optax.sgd(0.1), rngs=rngs)
+    plain, after = state.apply(X, train=True)
+    for mutable in ("losses", ["losses"], ("batch_stats", "losses"), DenyList("params")):
+        (y, sown), other = state.apply(X, train=True, mutable=mutable)
+        assert same((y, other.model_state), (plain, after.model_state))
+        assert list(sown) == ["losses"]
+        assert sown["losses"]["size"] == (jnp.mean(X**2),)
+    (y, everything), other = state.apply(X, train=True, mutable=True)
+    assert same((y, other.model_state), (plain, after.model_state))
+    assert set(everything) == {"losses", "params"}
+    (y, captured), other = state.apply(X, train=True, capture_intermediates=True)
+    assert same((y, other.model_state), (plain, after.model_state))
+    assert captured["intermediates"]["__call__"] == (y,)
+    without = state.replace(model_state=None, apply_fn=nn.Dense(4).apply, params=state.params["Dense_0"])
+    (_, sown), other = without.apply(X, mutable=["losses"])
+    assert sown == {}
+    assert other is without
 
 
 def test_a_step_may_be_eager_and_have_frozen_parts_and_more_results() -> None:
