@@ -12,6 +12,7 @@ from liftcore.calls import boundary
 from liftcore.errors import Expected, LiftArgumentError
 from liftcore.filters import Parameters, names_in
 from liftcore.training import apply_updates, part_of
+from liftcore.typing import Shape
 
 from ..errors import OptimizerArgumentError
 from ..filterlib import Filter, to_predicate
@@ -350,8 +351,11 @@ def _gradients(grads: Any, wrt: Filter, params: Any) -> Any:
 
 def _check_made_for(where: str, before: Any, after: Any) -> None:
     """Check that what a transformation keeps, or returns, has the shapes that the parameters ask for."""
-    here, there = _shapes(before), _shapes(after)
-    differing = sorted(path for path in here.keys() | there.keys() if here.get(path) != there.get(path))
+    (here, structure), (there, other) = _shapes(before), _shapes(after)
+    if here == there and structure == other:  # the names, which take longer, are only for the error
+        return
+    old, new = _named_shapes(before), _named_shapes(after)
+    differing = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         what = f"the optimizer was made for other parameters: the shapes differ at {', '.join(differing[:3])}{more}."
@@ -360,7 +364,12 @@ def _check_made_for(where: str, before: Any, after: Any) -> None:
         raise LiftArgumentError(where, what, fix, option="model")
 
 
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+def _shapes(tree: Any) -> tuple[list[Shape], Any]:
+    leaves, structure = jax.tree.flatten(tree)
+    return list(map(jnp.shape, leaves)), structure
+
+
+def _named_shapes(tree: Any) -> dict[str, Shape]:
     return {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
