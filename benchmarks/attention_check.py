@@ -93,8 +93,7 @@ def _exported(fn: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: jax.Array) -> Any:
         allowed = [export.DisabledSafetyCheck.custom_call(name) for name in _KERNELS]
         here = "cuda" if _is_cuda() else jax.default_backend()
-        program = export.export(jax.jit(fn), platforms=(here,), disabled_checks=allowed)(*args)
-        return export.deserialize(program.serialize(vjp_order=1)).call(*args)
+        return export.export(jax.jit(fn), platforms=(here,), disabled_checks=allowed)(*args).call(*args)
 
     return run
 
