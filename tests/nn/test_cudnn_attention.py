@@ -319,6 +319,44 @@ def test_one_exported_program_is_for_several_platforms() -> None:
         assert ("stand_in" in text) is is_used
 
 
+CUDNN = [f"__cudnn$fmha{name}Softmax{way}" for name in ("", "ScaleBias") for way in ("", "Backward")]
+
+
+@pytest.fixture
+def cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's own kernel, which can be lowered without a device if JAX believes in a cuDNN."""
+    private = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(private, "check_cudnn_version", lambda: 91_000)
+    monkeypatch.setattr(module, "KERNEL", module.KERNEL._replace(is_here=lambda: True))
+
+
+def for_cuda(fn: Callable[..., Any], *args: Any) -> str:
+    allowed = [export.DisabledSafetyCheck.custom_call(name) for name in CUDNN]
+    return str(export.export(jax.jit(fn), platforms=("cuda",), disabled_checks=allowed)(*args).mlir_module())
+
+
+@pytest.mark.usefixtures("cudnn")
+@pytest.mark.parametrize("case", TAKEN)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_program_for_cuda_calls_cudnn_alone(case: str, dtype: Any) -> None:
+    args = [jnp.asarray(x, dtype) for x in (Q, K[..., :1, :], V[..., :1, :])]
+    fn = attend("auto", **TAKEN[case])
+    mapped = jax.vmap(jax.checkpoint(fn), (0, None, 0))
+    for call, inputs in ((fn, args), (mapped, [jnp.stack([args[0]] * 2), args[1], jnp.stack([args[2]] * 2)])):
+        text = for_cuda(jax.grad(loss(call), (0, 1, 2)), *inputs)
+        assert "Backward" in text
+        assert "dot_general" not in text
+
+
+@pytest.mark.usefixtures("cudnn")
+def test_what_cudnn_refuses_is_found() -> None:
+    half = [jnp.asarray(x, jnp.bfloat16) for x in (Q, K, V)]
+    odd = [jnp.asarray(ODD, jnp.bfloat16)] * 2
+    assert "cudnn" in for_cuda(attend("auto"), *half)
+    for args in ((Q, K, V), [x[..., :4] for x in half], [half[0], *odd]):
+        assert "cudnn" not in for_cuda(attend("auto"), *args)
+
+
 # -- layers and lifts --------------------------------------------------------------------------------------------------
 
 
