@@ -272,7 +272,7 @@ def test_metrics_refuse_what_they_cannot_take() -> None:
             lambda: nnx.metrics.Average().update(values=1.0, mask=jnp.ones(1)),
         ),
         ("expected a float as `threshold`, given 'a'", lambda: nnx.metrics.Accuracy("a")),
-        (r"expected logits with 3 axes", lambda: accuracy.update(logits=jnp.eye(2), labels=jnp.eye(2))),
+        (r"expected `logits` with 3 axes", lambda: accuracy.update(logits=jnp.eye(2), labels=jnp.eye(2))),
         ("given float32", lambda: accuracy.update(logits=jnp.eye(2), labels=jnp.ones(2))),
         ("name of a method", lambda: nnx.MultiMetric(update=accuracy)),
     ]:
