@@ -352,6 +352,7 @@ def attention_inputs(
                 "inputs_q, inputs_k and inputs_v of shapes (*batch, queries, features), (*batch, keys, features) and "
                 "(*batch, keys, features)",
                 given=(q, k, v),
+                words=f"{q}, {k} and {v}",
             ),
             "Pass inputs of one batch, with a value for each key. Pass a mask by its name, `mask`.",
         )

@@ -46,7 +46,9 @@ def make_attention_mask(
     if not queries or not keys or not _agree(queries[:-1], keys[:-1]):
         raise LiftArgumentError(
             "make_attention_mask",
-            Expected("inputs of shapes (*batch, queries) and (*batch, keys)", given=(queries, keys)),
+            Expected(
+                "inputs of shapes (*batch, queries) and (*batch, keys)", (queries, keys), words=f"{queries} and {keys}"
+            ),
             "Pass one number for each position, such as `tokens > 0`, with the same batch dimensions.",
         )
     mask = pairwise_fn(jnp.expand_dims(query_input, -1), jnp.expand_dims(key_input, -2))

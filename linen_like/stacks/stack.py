@@ -220,9 +220,10 @@ def _joined(arrays: Sequence[Any], fixed: Any) -> Any:
 def _layered(where: str, per_layer: Any, length: int) -> dict[str, PyTree]:
     """Check the arguments that differ between layers, and return them."""
     if not isinstance(per_layer, Mapping):
+        kind = type(per_layer).__name__
         raise LiftArgumentError(
             f"per_layer of {where}",
-            Expected("a mapping from names of arguments to arrays", given=per_layer),
+            Expected("a mapping from names of arguments to arrays", kind, words=kind),
             f'Write `per_layer={{"scale": jnp.ones({length})}}`.',
             option="per_layer",
         )

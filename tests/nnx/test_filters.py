@@ -94,7 +94,7 @@ def test_predicates_know_whole_subtrees_from_paths_only():
 
 @pytest.mark.parametrize("wrong", [3, {"a": 1}, b"x", (int, 3), nnx.All, [nnx.PathContains]])
 def test_what_is_no_filter_is_an_error(wrong):
-    with pytest.raises(InvalidFilterError, match=r"Give|Call it"):
+    with pytest.raises(InvalidFilterError, match=r"Use \.\.\.|Call it"):
         to_predicate(wrong)
 
 

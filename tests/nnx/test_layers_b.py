@@ -115,7 +115,7 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: nnx.InstanceNorm(2, feature_axes=0, rngs=r)(X), "the first axis is the batch"),
         (lambda r: nnx.MultiHeadAttention(2, 4, rngs=r)(X), "`decode` is None"),
         (lambda r: attention()(X, inputs_v=X), "`inputs_v` was given without `inputs_k`"),
-        (lambda r: attention()(X, X[:1]), "given ((2, 3, 4), (1, 3, 4), (1, 3, 4))"),
+        (lambda r: attention()(X, X[:1]), "given (2, 3, 4), (1, 3, 4) and (1, 3, 4)"),
         (lambda r: attention(in_kv_features=3)(X), "expected a kernel of shape (4, …)"),
         (lambda r: attention()(X, mask=X > 0), "mask"),
         (lambda r: attention(dropout_rate=0.5)(X), "`deterministic` is None"),
