@@ -447,12 +447,10 @@ def _check_collections(where: str, cls: type, collections: Mapping[str, Any], mo
 
 def _with_further(where: str, kept: list[str], further: Filter) -> Any:
     """Return the filter of the mutable collections: those of the state, and further ones."""
-    if further is True:
-        return True
-    names: list[Any] = [further]
-    if isinstance(further, (list, tuple, set, frozenset)):
-        names = list(further)
-    if further is False or set(names) <= set(kept):
+    if further is True or not (callable(further) or isinstance(further, (str, bool, list, tuple, set, frozenset))):
+        return further  # such as a `DenyList` of flax, for an `apply_fn` of flax
+    names: list[Any] = [further] if callable(further) or isinstance(further, (str, bool)) else list(further)
+    if further is False or all(name in kept for name in names):
         what = f"`mutable` names no further collection: those of the state are mutable anyway, {kept}."
         fix = "Leave out `mutable`. To get what a model sows, leave its collection out of the variables of the state."
         raise LiftArgumentError(where, what, fix, option="mutable", available=kept)

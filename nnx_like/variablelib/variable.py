@@ -180,9 +180,10 @@ class Variable(Operators, ByReference, Generic[A]):
             TraceContextError: if the variable was created under another JAX trace.
         """
         if self._trace != trace_state():
-            kind = type(self).__name__
+            kind, value = type(self).__name__, self._value
+            of = f" of {jax.typeof(value).str_short(short_dtypes=False)}" if isinstance(value, jax.Array) else ""
             raise TraceContextError(
-                f"a {kind}",
+                f"a {kind}{of}",
                 "it is changed under a different JAX trace from the one in which it was created, and would keep a "
                 "traced value.",
                 f"Pass the {kind}, or the object that holds it, as an argument, and use a transformation that writes "

@@ -456,7 +456,7 @@ _CHANGES = {
 def test_a_change_from_another_trace_is_an_error_and_changes_nothing(change):
     value = jnp.ones(2)
     variable = Param(value, tag="x")
-    with pytest.raises(TraceContextError, match="a Param: it is changed under a different JAX trace"):
+    with pytest.raises(TraceContextError, match=r"a Param of float32\[2\]: it is changed under a different JAX trace"):
         jax.make_jaxpr(lambda: change(variable))()
     assert variable.value is value
     assert variable.get_metadata() == {"tag": "x"}

@@ -144,6 +144,24 @@ def test_what_a_model_sows_is_returned_and_not_kept() -> None:
     assert other is without
 
 
+def test_a_model_of_flax_returns_what_it_sows() -> None:
+    linen = pytest.importorskip("flax.linen")
+
+    class Old(linen.Module):  # type: ignore[misc, name-defined]
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            self.sow("losses", "size", jnp.mean(x**2))
+            return linen.BatchNorm(use_running_average=False)(x)
+
+    variables = Old().init(jax.random.key(0), X)
+    del variables["losses"]
+    state: Any = TrainState.create(apply_fn=Old().apply, variables=variables, tx=optax.sgd(0.1))
+    for mutable in ("losses", ["losses"], linen.DenyList("params")):
+        (_, sown), after = state.apply(X, mutable=mutable)
+        assert sown["losses"]["size"] == (jnp.mean(X**2),)
+        assert not same(after.model_state, state.model_state)
+
+
 def test_a_step_may_be_eager_and_have_frozen_parts_and_more_results() -> None:
     def of_pair(state: Any, x: Any, y: Any) -> Any:
         loss, state = loss_fn(state, x, y)
