@@ -18,6 +18,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from .._compat import varying_axes
+from ..caches import bounded
 from ..errors import LiftArgumentError
 from ..typing import Array, ArrayLike, Shape
 from .fused_attention import fused_attention
@@ -137,7 +138,7 @@ def _whole_shape(mask: ArrayLike, query: Array) -> Shape:
     return (1,) * (query.ndim - len(shape)) + shape
 
 
-@functools.lru_cache(maxsize=1024)
+@bounded(1024)
 def _accepts(kernel: Kernel, is_causal: bool, query: Any, key: Any, value: Any, mask: Any) -> bool:
     """Return whether a kernel and its gradient can be traced: then, JAX checks dtypes, sizes and cuDNN's version."""
 
