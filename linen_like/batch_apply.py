@@ -44,7 +44,7 @@ class BatchApply:
     def __init__(self, f: Callable[..., Any], num_dims: int = 2) -> None:
         if not callable(f) or num_dims < 1:
             given = f"{shown(f)} and {num_dims}"
-            what = Expected("a function, and 1 or more dimensions to merge", given, words=given)
+            what = Expected("a function, and a `num_dims` of 1 or more", given, words=given)
             raise LiftArgumentError("BatchApply", what, "Write `BatchApply(function, num_dims=2)`.", option="num_dims")
         self.f, self.num_dims = f, num_dims
 
@@ -72,14 +72,16 @@ class BatchApply:
         shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(arguments)]
         fitting = [shape for shape in shapes if len(shape) >= n]
         if not fitting:
-            what = Expected(f"an array of {n} (`num_dims`) or more dimensions", given=shapes)
+            what = Expected(f"an array of {n} (`num_dims`) or more dimensions", shapes, words=f"shapes {shapes}")
             fix = f"Pass `num_dims={max(map(len, shapes), default=1)}`, or add leading dimensions to the array."
             raise LiftArgumentError("BatchApply", what, fix, option="num_dims")
         # With `num_dims=1` nothing is merged, so arrays cannot be paired wrongly.
         if n > 1 and len({shape[:n] for shape in fitting}) > 1:
             raise LiftArgumentError(
                 "BatchApply",
-                Expected(f"arrays of {n} or more dimensions that agree in the first {n}", given=fitting),
+                Expected(
+                    f"arrays of {n} or more dimensions that agree in the first {n}", fitting, words=f"shapes {fitting}"
+                ),
                 "Close over arrays that must not be merged: `BatchApply(lambda x: f(x, other))(x)`.",
             )
         return fitting[0][:n]

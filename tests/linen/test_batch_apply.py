@@ -39,10 +39,10 @@ def test_with_one_dimension_arguments_may_differ_in_it() -> None:
 @pytest.mark.parametrize(
     ("fn", "num_dims", "args", "message"),
     [
-        (len, 0, (), "a function, and 1 or more dimensions to merge, given .* and 0"),
+        (len, 0, (), "a function, and a `num_dims` of 1 or more, given .* and 0"),
         (3, 2, (), "expected a function, .* given 3 and 2"),
-        (len, 2, (), r"expected an array of 2 or more dimensions, given shapes \[\]. Pass `num_dims=1`"),
-        (len, 2, (W, 1.0), r"of 2 or more dimensions, given shapes \[\(4,\), \(\)\]. Pass `num_dims=1`"),
+        (len, 2, (), r"expected an array of 2 \(`num_dims`\) or more dimensions, given shapes \[\]. Pass `num_dims=1`"),
+        (len, 2, (W, 1.0), r"or more dimensions, given shapes \[\(4,\), \(\)\]. Pass `num_dims=1`"),
         (
             jnp.add,
             2,

@@ -332,12 +332,12 @@ ERRORS = {
         lambda: accumulate_gradients(
             lambda *args: (plain_loss(*args), 1, 2), 2, True, in_axes=(0, None), scale=DynamicScale()
         ),
-        "it returned 3 values",
+        "given 3 values",
     ),
     "no pair of an example, scaled": (
         LiftArgumentError,
         lambda: per_example_gradients(plain_loss, True, in_axes=(0, None), scale=DynamicScale()),
-        r"per_example_gradients: .* it returned a float32\[\] array",
+        r"per_example_gradients: .* given a float32\[\] array",
     ),
     "no scale": (
         LiftArgumentError,

@@ -255,7 +255,7 @@ ERRORS = {
     "parameters given": (lambda s: s.value_and_grad(loss_fn)(s.params, X), "Leave them out"),
     "no pair": (
         lambda s: s.value_and_grad(loss_fn, has_aux=True)(X),
-        r"TrainState.value_and_grad: with has_aux=True, .* returned a float32\[\] array",
+        r"TrainState.value_and_grad: .* a pair, as `has_aux` demands, given a float32\[\] array",
     ),
     "a text": (lambda s: made("encoder"), r'PathContains\("encoder"\)'),
     "no field": (
