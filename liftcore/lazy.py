@@ -9,6 +9,7 @@ import ast
 import importlib
 import importlib.util
 import re
+import threading
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -94,11 +95,17 @@ def without_links(text: str) -> str:
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
 
 
+_PARSING = threading.Lock()
+"""In Python 3.11, parsing in several threads at once may fail: "AST constructor recursion depth mismatch"."""
+
+
 def _homes(stub: str) -> dict[str, tuple[str, str]]:
     """Return, for each name that a stub imports, its module and its name there."""
+    with _PARSING:
+        body = ast.parse(stub).body
     return {
         alias.asname or alias.name: ("." * statement.level + (statement.module or ""), alias.name)
-        for statement in ast.parse(stub).body
+        for statement in body
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names
     }
