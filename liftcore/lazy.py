@@ -9,8 +9,8 @@ import ast
 import importlib
 import importlib.util
 import re
-import threading
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
