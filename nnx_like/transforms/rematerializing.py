@@ -12,12 +12,11 @@ import jax
 import liftcore
 from liftcore.calls import boundary
 from liftcore.leaves import is_array_like
-from liftcore.statics import Undescribed, settings_key, static_key
+from liftcore.statics import Undescribed, settings_key
 
-from ..crossing.groups import refs_in
+from ..crossing.groups import Ref, Still, refs_in
 from ..crossing.outside import Outside
-from ..graph.definition import has_keys
-from ..objects.pytree import Pytree
+from ..graph.definition import Fixed, StaticDef, has_keys
 from .base import MISSING, also_decorator, numbered, title
 from .reading import values_read
 from .uniform import Uniform
@@ -100,8 +99,36 @@ def _key(f: Any, outside: Outside, operands: Any) -> Hashable | None:
         return None
     if not all(map(is_array_like, jax.tree.leaves(operands))):  # the lift gives the better error
         return None
-    kinds = dict.fromkeys([type(node) for node in outside.walk.nodes if isinstance(node, Pytree)])
+    kinds: dict[type, None] = {}
+    values: list[Any] = []
+    _collect(jax.tree.structure(operands), kinds, values)
     try:
-        return settings_key(), static_key(list(values_read(f, kinds)))
+        return settings_key(), tuple(values_read(f, kinds, values))
     except Undescribed:
         return None
+
+
+def _collect(tree: Any, kinds: dict[type, None], values: list[Any]) -> None:
+    """Put the classes and the static values in the structure of arguments into a dict and into a list."""
+    data = tree.node_data()
+    if data is not None:
+        kind, static = data
+        if isinstance(static, Ref | Still):
+            _collect_defined(static.definition, kinds, values)
+        else:
+            kinds[kind] = None
+            values.append(static)
+    for child in tree.children():
+        _collect(child, kinds, values)
+
+
+def _collect_defined(part: Any, kinds: dict[type, None], values: list[Any]) -> None:
+    if isinstance(part, type):
+        kinds[part] = None
+    elif type(part) is Fixed:
+        values.append(part.value)
+    elif type(part) is StaticDef and type(part.value) is not Fixed:
+        values.append(part.value)
+    elif isinstance(part, tuple):
+        for below in part:
+            _collect_defined(below, kinds, values)
