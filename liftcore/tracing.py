@@ -109,12 +109,14 @@ class SharedTraces:
         self._fn = fn
         self._kept: tuple[Any, dict[Hashable, tuple[Any, list[Any]]]] = (None, {})
 
-    def __call__(self, key: Hashable, *operands: Any) -> Any:
+    def __call__(self, key: Hashable, *operands: Any, again: Callable[[], Hashable] | None = None) -> Any:
         """Return `fn(*operands)`.
 
         Args:
             key: equal only for calls that may share a trace.
             *operands: pytrees of arrays.
+            again: returns the key of the same call after it. If that differs, the function has changed what it reads,
+                and its trace is not used again.
         """
         if jax.config.jax_disable_jit or not _compat.is_staging():  # type: ignore[attr-defined]
             return self._fn(*operands)
@@ -130,7 +132,8 @@ class SharedTraces:
         before = len(levels)
         try:
             outputs = run(*operands)
-            if len(levels) > before and _compat.closes_over_arrays(run.trace(*operands)):
+            is_new = len(levels) > before
+            if is_new and (_compat.closes_over_arrays(run.trace(*operands)) or (again is not None and again() != key)):
                 kept.pop(key, None)
         except BaseException:
             kept.pop(key, None)

@@ -136,29 +136,29 @@ class _Reader:
         if parts is None:
             return static_key(value)
         self._left += parts
-        self._left.append(_Members(kind))
+        if not _is_of_library(kind.__module__):
+            self._left.append(_Members(kind))
         return kind, None if kind in _CONTENTS else Alike(value), len(parts)
 
     def _function(self, function: types.FunctionType) -> Hashable:
         cells = {name: _contents(cell) for name, cell in zip(_cells(function), function.__closure__ or (), strict=True)}
-        inside = [*cells.values(), function.__defaults__, function.__kwdefaults__]
-        space = function.__globals__
+        defaults, space = [function.__defaults__, function.__kwdefaults__], function.__globals__
         if _is_of_library(space.get("__name__")):
             _check_named(function)
-            self._left += _made_by_library(function, inside)
+            self._left += _made_by_library(function, [*cells.values(), *defaults])
             return function
         code = _read(function.__code__)
         if not _HIDDEN.isdisjoint(code.names):
             raise Undescribed(function)
         found = [_resolved(path, (cells, space, _BUILTINS)) for path in code.paths]
-        self._left += [*inside, *found, {name: below for name, below in vars(function).items() if name != "__kept__"}]
-        for module in _imported(code, space):
-            self._left.append(module)
+        self._left += [*_imported(code, space), *defaults, *found]
+        if vars(function):
+            self._put(vars(function), [name for name in vars(function) if name != "__kept__"])
         self._meet(code.names)
         if not (self._computes_names or _COMPUTING.isdisjoint(code.names)):
             self._computes_names = True
             for names, is_class in self._spaces.values():
-                self._left += [(name, below) for name, below in names.items() if is_class and name != "_abc_impl"]
+                self._put(names, _all_names(names) if is_class else ())
         return function, function.__code__, function.__name__
 
     def _named_class(self, kind: Any) -> Hashable:
@@ -176,10 +176,10 @@ class _Reader:
         return (*map(Alike, kind.__mro__), kind.__name__) if ours else Alike(kind)
 
     def _module(self, module: types.ModuleType) -> Hashable:
+        if module is sys:
+            raise Undescribed(module)
         if not _is_of_library(module.__name__):
             self._has_modules = True
-            if module is sys:
-                raise Undescribed(module)
             self._class(type(module))
         self._enter(module, is_class=False)
         return Alike(module)
@@ -190,15 +190,21 @@ class _Reader:
             return
         space = vars(owner)
         self._spaces[id(owner)] = space, is_class
-        called = [name for name, below in space.items() if _is_called_by_python(name, below)]
-        names = [name for name in space if name != "_abc_impl"] if is_class and self._computes_names else self._names
-        self._left += [(name, space[name]) for name in dict.fromkeys([*called, *names]) if name in space]
+        if is_class or not _is_of_library(owner.__name__):
+            self._put(space, [name for name, below in space.items() if _is_called_by_python(name, below)])
+        self._put(space, _all_names(space) if is_class and self._computes_names else self._names)
 
     def _meet(self, names: Iterable[str]) -> None:
         new = [name for name in names if name not in self._names]
         self._names.update(dict.fromkeys(new))
-        for space, _ in self._spaces.values():
-            self._left += [(name, space[name]) for name in new if name in space]
+        if new:
+            for space, _ in self._spaces.values():
+                self._put(space, new)
+
+    def _put(self, space: Mapping[str, Any], names: Iterable[str]) -> None:
+        for name in names:
+            if name in space:
+                self._left += [space[name], name]
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -216,7 +222,7 @@ class _Code(NamedTuple):
 def _read(code: types.CodeType) -> _Code:
     """Return what code, and the functions inside it, name."""
     found = list(dis.get_instructions(code))
-    paths = [_path(found, place) for place, one in enumerate(found) if one.opname in _LOADS]
+    paths = [_path(found, place) for place, one in enumerate(found) if one.opname in _USES]
     modules = [(one.argval, found[place - 2].argval) for place, one in enumerate(found) if one.opname == "IMPORT_NAME"]
     texts = [part for const in code.co_consts for text in _texts(const) for part in text.split(".")]
     names = [*code.co_names, *texts]
@@ -227,7 +233,11 @@ def _read(code: types.CodeType) -> _Code:
     return _Code(tuple(dict.fromkeys(paths)), tuple(dict.fromkeys(modules)), tuple(dict.fromkeys(names)))
 
 
-_LOADS = frozenset("LOAD_GLOBAL LOAD_NAME LOAD_DEREF LOAD_FROM_DICT_OR_GLOBALS LOAD_FROM_DICT_OR_DEREF".split())
+_USES = frozenset(
+    "LOAD_GLOBAL LOAD_NAME LOAD_DEREF LOAD_FROM_DICT_OR_GLOBALS LOAD_FROM_DICT_OR_DEREF STORE_GLOBAL STORE_DEREF "
+    "DELETE_GLOBAL DELETE_DEREF".split()
+)
+"""What uses a variable. A trace that changes one differs from those that find it changed already."""
 
 
 def _path(found: list[dis.Instruction], start: int) -> tuple[str, ...]:
@@ -322,6 +332,11 @@ def _is_called_by_python(name: str, value: Any) -> bool:
     return is_special and (callable(value) or hasattr(type(value), "__get__"))
 
 
+def _all_names(space: Mapping[str, Any]) -> list[str]:
+    return [name for name in space if name != "_abc_impl"]  # which `isinstance` fills
+
+
+@bounded(1024)
 def _is_of_library(name: Any) -> bool:
     return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES
 

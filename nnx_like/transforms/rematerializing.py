@@ -15,7 +15,6 @@ from liftcore.leaves import is_array_like
 from liftcore.statics import Undescribed, settings_key
 
 from ..crossing.groups import Ref, Still, refs_in
-from ..crossing.outside import Outside
 from ..graph.definition import Fixed, StaticDef, has_keys
 from .base import MISSING, also_decorator, numbered, title
 from .reading import values_read
@@ -75,8 +74,9 @@ def remat(
         outside = uniform.outside(args, kwargs)
         operands = (outside.values, *outside.args)
         with outside.scope() as scope:
-            key = _key(f, outside, operands)
-            return outside.leave(scope, *(pure(*operands) if key is None else shared(key, *operands)))
+            key_of = functools.partial(_key, f, operands)
+            key = key_of()
+            return outside.leave(scope, *(pure(*operands) if key is None else shared(key, *operands, again=key_of)))
 
     return wrapped
 
@@ -84,12 +84,11 @@ def remat(
 checkpoint = remat
 
 
-def _key(f: Any, outside: Outside, operands: Any) -> Hashable | None:
+def _key(f: Any, operands: Any) -> Hashable | None:
     """Return a key of what a call depends on besides its arrays and the structure of its arguments.
 
     Args:
         f: the function.
-        outside: the crossing of the arguments.
         operands: the arguments, with a `Ref` for each object.
 
     Returns:
@@ -103,7 +102,8 @@ def _key(f: Any, outside: Outside, operands: Any) -> Hashable | None:
     values: list[Any] = []
     _collect(jax.tree.structure(operands), kinds, values)
     try:
-        return settings_key(), tuple(values_read(f, kinds, values))
+        # Some settings of JAX that a trace reads, such as `jax_default_prng_impl`, are not in the key of `jax.jit`.
+        return settings_key(), tuple(jax.config.values.values()), *values_read(f, kinds, values)
     except Undescribed:
         return None
 
