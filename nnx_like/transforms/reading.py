@@ -40,7 +40,7 @@ _LIBRARIES = frozenset(
 """Packages whose functions read only their arguments, and what `liftcore.statics.settings_key` and JAX have."""
 
 _PURE = frozenset(
-    "abs all any ascii bin callable chr classmethod delattr dir divmod format getattr hasattr isinstance issubclass "
+    "abs all any ascii bin callable chr classmethod delattr dir divmod format getattr hasattr hash isinstance issubclass "
     "iter len max min next oct hex ord pow repr round setattr sorted sum vars __build_class__".split()
 )
 """The functions of `builtins` that read only their arguments; its classes do so too."""
