@@ -473,7 +473,9 @@ def attributes_of(value: Any) -> dict[str, Any]:
     kind: Any = type(value)
     if not _has_only_attributes(value, kind):
         raise Undescribed(value)
-    return {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)} | getattr(value, "__dict__", {})
+    return {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)} | getattr(
+        value, "__dict__", {}
+    )
 
 
 @bounded(1024)

@@ -32,32 +32,47 @@ from liftcore.statics import Alike, Undescribed, attributes_of, static_key
 __all__ = ["values_read"]
 
 _LIBRARIES = frozenset(
-    "builtins jax jaxlib numpy ml_dtypes liftcore linen_like nnx_like equinox_like pax_like optax einops jaxtyping "
-    "_abc _collections _collections_abc _functools _operator abc bisect cmath collections contextlib copy copyreg "
-    "dataclasses enum fractions functools heapq itertools math numbers operator re string textwrap types typing "
-    "typing_extensions".split()
-)
+    {
+        "_abc", "_collections", "_collections_abc", "_functools", "_operator", "abc", "bisect", "builtins",
+        "cmath", "collections", "contextlib", "copy", "copyreg", "dataclasses", "einops", "enum",
+        "equinox_like", "fractions", "functools", "heapq", "itertools", "jax", "jaxlib", "jaxtyping",
+        "liftcore", "linen_like", "math", "ml_dtypes", "nnx_like", "numbers", "numpy", "operator", "optax",
+        "pax_like", "re", "string", "textwrap", "types", "typing", "typing_extensions",
+    }
+)  # fmt: skip
 """Packages whose functions read only their arguments, and what `liftcore.statics.settings_key` and JAX have."""
 
 _PURE = frozenset(
-    "abs all any ascii bin callable chr classmethod delattr dir divmod format getattr hasattr hash isinstance issubclass "
-    "iter len max min next oct hex ord pow repr round setattr sorted sum vars __build_class__".split()
-)
+    {
+        "__build_class__", "abs", "all", "any", "ascii", "bin", "callable", "chr", "classmethod", "delattr",
+        "dir", "divmod", "format", "getattr", "hasattr", "hash", "hex", "isinstance", "issubclass", "iter",
+        "len", "max", "min", "next", "oct", "ord", "pow", "repr", "round", "setattr", "sorted", "sum", "vars",
+    }
+)  # fmt: skip
 """The functions of `builtins` that read only their arguments; its classes do so too."""
 
 _READERS = frozenset(
-    "load loadtxt genfromtxt fromfile fromregex memmap save savez savez_compressed savetxt geterr seterr geterrcall "
-    "seterrcall getbufsize setbufsize get_printoptions set_printoptions errstate printoptions live_arrays".split()
-)
+    {
+        "errstate", "fromfile", "fromregex", "genfromtxt", "get_printoptions", "getbufsize", "geterr",
+        "geterrcall", "live_arrays", "load", "loadtxt", "memmap", "printoptions", "save", "savetxt", "savez",
+        "savez_compressed", "set_printoptions", "setbufsize", "seterr", "seterrcall",
+    }
+)  # fmt: skip
 """Names in `numpy` and in `jax` that read or write something else: files, and settings outside the key."""
 
 _HIDDEN = frozenset(
-    "__annotations__ __builtins__ __code__ __doc__ __globals__ __subclasses__ f_back f_builtins f_globals f_locals "
-    "gi_frame tb_frame".split()
-)
+    {
+        "__annotations__", "__builtins__", "__code__", "__doc__", "__globals__", "__subclasses__", "f_back",
+        "f_builtins", "f_globals", "f_locals", "gi_frame", "tb_frame",
+    }
+)  # fmt: skip
 """Attributes that lead from a value to what the reader does not follow."""
 
-_COMPUTING = frozenset("__dict__ __getattribute__ attrgetter dir getattr hasattr methodcaller vars".split())
+_COMPUTING = frozenset(
+    {
+        "__dict__", "__getattribute__", "attrgetter", "dir", "getattr", "hasattr", "methodcaller", "vars",
+    }
+)  # fmt: skip
 """Names of what reads attributes whose names need not be in the code."""
 
 _MOST = 4000
@@ -234,9 +249,11 @@ def _read(code: types.CodeType) -> _Code:
 
 
 _USES = frozenset(
-    "LOAD_GLOBAL LOAD_NAME LOAD_DEREF LOAD_FROM_DICT_OR_GLOBALS LOAD_FROM_DICT_OR_DEREF STORE_GLOBAL STORE_DEREF "
-    "DELETE_GLOBAL DELETE_DEREF".split()
-)
+    {
+        "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF",
+        "STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_DEREF",
+    }
+)  # fmt: skip
 """What uses a variable. A trace that changes one differs from those that find it changed already."""
 
 
@@ -377,7 +394,9 @@ _CONTENTS: dict[type, Any] = {
 }
 """What values of Python's own types consist of, or lead to."""
 
-_ATOMS = frozenset({bool, bytes, complex, float, int, str, types.NoneType, types.EllipsisType, types.NotImplementedType})
+_ATOMS = frozenset(
+    {bool, bytes, complex, float, int, str, types.NoneType, types.EllipsisType, types.NotImplementedType}
+)
 _FIXED = frozenset(
     {
         Alike, np.ufunc, type(jax.jit(len)), types.CodeType, types.WrapperDescriptorType, types.MethodDescriptorType,

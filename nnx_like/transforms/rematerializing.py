@@ -125,9 +125,7 @@ def _collect(tree: Any, kinds: dict[type, None], values: list[Any]) -> None:
 def _collect_defined(part: Any, kinds: dict[type, None], values: list[Any]) -> None:
     if isinstance(part, type):
         kinds[part] = None
-    elif type(part) is Fixed:
-        values.append(part.value)
-    elif type(part) is StaticDef and type(part.value) is not Fixed:
+    elif type(part) is Fixed or (type(part) is StaticDef and type(part.value) is not Fixed):
         values.append(part.value)
     elif isinstance(part, tuple):
         for below in part:
