@@ -115,10 +115,15 @@ def release(inside: Any, outside: Any) -> None:
             trace.invalidate()
 
 
+def trace_of(state: Any) -> Any:
+    """Return the trace that a value of `trace_state` belongs to, as long as it lives; otherwise None."""
+    return getattr(state, "_trace_ref", _nothing)()
+
+
 def _traces(state: Any) -> dict[int, Any]:
     """Return the traces that are running at a place, by id."""
     found: dict[int, Any] = {}
-    todo = [getattr(state, "_trace_ref", _nothing)()]
+    todo = [trace_of(state)]
     while todo:
         trace = todo.pop()
         if trace is not None and id(trace) not in found:

@@ -33,6 +33,7 @@ from .leaves import is_numpy
 __all__ = [
     "Alike",
     "Undescribed",
+    "attributes_of",
     "is_shareable",
     "is_unchanging",
     "kept_with",
@@ -455,6 +456,28 @@ def _attributes(value: Any, kind: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)} | _others(value, kind)
 
 
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return all attributes of an object, in its slots and in its dict, if it consists of nothing else.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> attributes_of(SimpleNamespace(rate=2.0))
+        {'rate': 2.0}
+
+    Args:
+        value: the object.
+
+    Raises:
+        Undescribed: if the object may have more state than its attributes.
+    """
+    kind: Any = type(value)
+    if not _has_only_attributes(value, kind):
+        raise Undescribed(value)
+    return {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)} | getattr(
+        value, "__dict__", {}
+    )
+
+
 @bounded(1024)
 def _slots(kind: Any) -> tuple[str, ...]:
     """Return the names of the slots of a class; private ones are mangled."""
@@ -508,7 +531,7 @@ def _hashes(value: Any) -> bool:
     """Return whether a value can be hashed: the hash of a module may need those of arrays, which have none."""
     try:
         hash(value)
-    except TypeError:
+    except (TypeError, ValueError):  # a `memoryview` that can be written to raises the latter
         return False
     return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -77,12 +78,16 @@ def _release(levels: Sequence[Any], outside: Any) -> None:
         _compat.release(level, outside)
 
 
+_Traced = dict[Hashable, tuple[Any, list[Any]]]
+"""By key: a compiled function, and the traces in which it ran."""
+
+
 class SharedTraces:
     """A function that is traced once for all equal calls in one surrounding trace, such as that of `jax.jit`.
 
     Calls are equal if their keys are equal, and their operands have the same structure and types. The trace of a call
-    that closes over arrays is not used again, since another call may find others there. Nothing is kept for the next
-    surrounding trace. Outside `jit`, each call runs the function.
+    that closes over arrays is not used again, since another call may find others there. Nothing is kept when the
+    surrounding trace ends. Outside `jit`, each call runs the function.
 
     Example:
         >>> import jax, liftcore
@@ -107,22 +112,27 @@ class SharedTraces:
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
-        self._kept: tuple[Any, dict[Hashable, tuple[Any, list[Any]]]] = (None, {})
+        self._kept: weakref.WeakKeyDictionary[Any, tuple[Any, _Traced]] = weakref.WeakKeyDictionary()
 
-    def __call__(self, key: Hashable, *operands: Any) -> Any:
+    def __call__(self, key: Hashable, *operands: Any, again: Callable[[], Hashable] | None = None) -> Any:
         """Return `fn(*operands)`.
 
         Args:
             key: equal only for calls that may share a trace.
             *operands: pytrees of arrays.
+            again: returns the key of the same call after it. If that differs, the function has changed what it reads,
+                and its trace is not used again.
         """
         if jax.config.jax_disable_jit or not _compat.is_staging():  # type: ignore[attr-defined]
             return self._fn(*operands)
         outside = trace_state()
-        around, kept = self._kept
-        if around != outside:
+        trace = _compat.trace_of(outside)
+        if trace is None:
+            return self._fn(*operands)
+        around, kept = self._kept.get(trace, (None, {}))
+        if around != outside:  # another mapped axis, for example
             kept = {}
-            self._kept = outside, kept
+            self._kept[trace] = outside, kept
         if key not in kept:
             noted, levels = _noted(self._fn)
             kept[key] = jax.jit(noted, inline=True), levels
@@ -130,7 +140,8 @@ class SharedTraces:
         before = len(levels)
         try:
             outputs = run(*operands)
-            if len(levels) > before and _compat.closes_over_arrays(run.trace(*operands)):
+            is_new = len(levels) > before
+            if is_new and (_compat.closes_over_arrays(run.trace(*operands)) or (again is not None and again() != key)):
                 kept.pop(key, None)
         except BaseException:
             kept.pop(key, None)

@@ -12,12 +12,10 @@ import jax
 import liftcore
 from liftcore.calls import boundary
 from liftcore.leaves import is_array_like
-from liftcore.statics import Undescribed, settings_key, static_key
+from liftcore.statics import Undescribed, settings_key
 
-from ..crossing.groups import refs_in
-from ..crossing.outside import Outside
-from ..graph.definition import has_keys
-from ..objects.pytree import Pytree
+from ..crossing.groups import Ref, Still, refs_in
+from ..graph.definition import Fixed, StaticDef, has_keys
 from .base import MISSING, also_decorator, numbered, title
 from .reading import values_read
 from .uniform import Uniform
@@ -76,8 +74,9 @@ def remat(
         outside = uniform.outside(args, kwargs)
         operands = (outside.values, *outside.args)
         with outside.scope() as scope:
-            key = _key(f, outside, operands)
-            return outside.leave(scope, *(pure(*operands) if key is None else shared(key, *operands)))
+            key_of = functools.partial(_key, f, operands)
+            key = key_of()
+            return outside.leave(scope, *(pure(*operands) if key is None else shared(key, *operands, again=key_of)))
 
     return wrapped
 
@@ -85,12 +84,11 @@ def remat(
 checkpoint = remat
 
 
-def _key(f: Any, outside: Outside, operands: Any) -> Hashable | None:
+def _key(f: Any, operands: Any) -> Hashable | None:
     """Return a key of what a call depends on besides its arrays and the structure of its arguments.
 
     Args:
         f: the function.
-        outside: the crossing of the arguments.
         operands: the arguments, with a `Ref` for each object.
 
     Returns:
@@ -100,8 +98,35 @@ def _key(f: Any, outside: Outside, operands: Any) -> Hashable | None:
         return None
     if not all(map(is_array_like, jax.tree.leaves(operands))):  # the lift gives the better error
         return None
-    kinds = dict.fromkeys([type(node) for node in outside.walk.nodes if isinstance(node, Pytree)])
+    kinds: dict[type, None] = {}
+    values: list[Any] = []
+    _collect(jax.tree.structure(operands), kinds, values)
     try:
-        return settings_key(), static_key(list(values_read(f, kinds)))
+        # Some settings of JAX that a trace reads, such as `jax_default_prng_impl`, are not in the key of `jax.jit`.
+        return settings_key(), tuple(jax.config.values.values()), *values_read(f, kinds, values)
     except Undescribed:
         return None
+
+
+def _collect(tree: Any, kinds: dict[type, None], values: list[Any]) -> None:
+    """Put the classes and the static values in the structure of arguments into a dict and into a list."""
+    data = tree.node_data()
+    if data is not None:
+        kind, static = data
+        if isinstance(static, Ref | Still):
+            _collect_defined(static.definition, kinds, values)
+        else:
+            kinds[kind] = None
+            values.append(static)
+    for child in tree.children():
+        _collect(child, kinds, values)
+
+
+def _collect_defined(part: Any, kinds: dict[type, None], values: list[Any]) -> None:
+    if isinstance(part, type):
+        kinds[part] = None
+    elif type(part) is Fixed or (type(part) is StaticDef and type(part.value) is not Fixed):
+        values.append(part.value)
+    elif isinstance(part, tuple):
+        for below in part:
+            _collect_defined(below, kinds, values)
