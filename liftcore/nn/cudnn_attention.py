@@ -128,8 +128,8 @@ def takes(
     if is_sharded(arrays, mask) or any(varying_axes(jax.typeof(x)) for x in jax.tree.leaves((arrays, mask))):
         return False
     struct: Any = jax.ShapeDtypeStruct  # untyped
-    kinds = [struct(x.shape, x.dtype) for x in arrays]
-    return _accepts(kernel, is_causal, *kinds, None if mask is None else struct(_whole_shape(mask, query), bool))
+    kinds = tuple([struct(x.shape, x.dtype) for x in arrays])
+    return _accepts(kernel, is_causal, kinds, None if mask is None else struct(_whole_shape(mask, query), bool))
 
 
 def _whole_shape(mask: ArrayLike, query: Array) -> Shape:
@@ -139,14 +139,14 @@ def _whole_shape(mask: ArrayLike, query: Array) -> Shape:
 
 
 @bounded(1024)
-def _accepts(kernel: Kernel, is_causal: bool, query: Any, key: Any, value: Any, mask: Any) -> bool:
+def _accepts(kernel: Kernel, is_causal: bool, arrays: tuple[Any, ...], mask: Any) -> bool:
     """Return whether a kernel and its gradient can be traced: then, JAX checks dtypes, sizes and cuDNN's version."""
 
     def both(arrays: tuple[Array, ...], mask: Array | None) -> Any:
         return _gradient(functools.partial(_seen, kernel, is_causal), (*arrays, arrays[0]), mask)
 
     try:
-        jax.eval_shape(both, (query, key, value), mask)
+        jax.eval_shape(both, arrays, mask)
     except (LiftArgumentError, NotImplementedError, RuntimeError, TypeError, ValueError):
         return False
     return True

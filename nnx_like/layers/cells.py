@@ -104,6 +104,10 @@ class _UndefinedError(LiftArgumentError, NotImplementedError):
     """A cell lacks what its class must define."""
 
 
+def _undefined(cell: RNNCellBase, name: str, signature: str, fix: str) -> _UndefinedError:
+    return _UndefinedError(type(cell).__name__, f"the class defines no `{name}{signature}`.", fix, expected=name)
+
+
 class RNNCellBase(Module):
     """Base of recurrent cells: modules that are called as `cell(carry, inputs)` and return `(carry, outputs)`.
 
@@ -134,7 +138,7 @@ class RNNCellBase(Module):
             carry_init: makes the carry, instead of the cell's own initializer.
         """
         fix = "Write it, or pass a carry: `RNN(cell)(inputs, initial_carry=…)`."
-        raise _UndefinedError(type(self).__name__, "the class defines no `initialize_carry(input_shape, rngs)`.", fix)
+        raise _undefined(self, "initialize_carry", "(input_shape, rngs)", fix)
 
     def __call__(self, carry: PyTree, inputs: Any) -> tuple[PyTree, Any]:
         """Run one step. Override this in a subclass.
@@ -144,13 +148,13 @@ class RNNCellBase(Module):
             inputs: the inputs of this step.
         """
         fix = "Write `def __call__(self, carry, inputs)`, which returns the next carry and the outputs."
-        raise _UndefinedError(type(self).__name__, "the class defines no `__call__`.", fix)
+        raise _undefined(self, "__call__", "", fix)
 
     @property
     def num_feature_axes(self) -> int:
         """The number of feature axes of the inputs, after those of the batch. A subclass defines it."""
         fix = "Write `num_feature_axes = 1` in the class; for images, the number of spatial axes plus one."
-        raise _UndefinedError(type(self).__name__, "the class defines no `num_feature_axes`.", fix)
+        raise _undefined(self, "num_feature_axes", "", fix)
 
 
 class _Cell(RNNCellBase):

@@ -511,6 +511,6 @@ def test_a_function_without_aux_is_an_error(lift: Any, given: Any) -> None:
     def loss(scope: Scope, x: Any) -> Any:
         return jax.tree.map(lambda one: one * scope.get_variable("params", "w") * x, given)
 
-    said = r"\(loss\) at /: with has_aux=True, expected .* a pair, but it returned (3 values|a float32)"
+    said = r"\(loss\) at /: expected .* a pair, as `has_aux` demands, given (3 values|a float32)"
     with pytest.raises(LiftArgumentError, match=said):
         liftcore.apply(lift(loss, has_aux=True))({"params": {"w": 2.0}}, 3.0)

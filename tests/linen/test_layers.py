@@ -130,7 +130,7 @@ def test_sequential_names_its_layers_and_lets_functions_make_modules() -> None:
 def test_sequential_of_nothing_and_of_no_sequence_is_refused() -> None:
     with pytest.raises(LiftArgumentError, match=r"Sequential at /: there are no layers.* Pass at least one"):
         Sequential([]).apply({}, 1)
-    with pytest.raises(LiftArgumentError, match="expected a sequence of layers, given Dense"):
+    with pytest.raises(LiftArgumentError, match="expected a sequence of layers as `layers`, given Dense"):
         Sequential(Dense(3))
 
 
