@@ -359,7 +359,7 @@ PLACES: dict[str, Callable[[], Place]] = {
     "getattr of a module": lambda: an_attribute_of_a_module(lambda: getattr(settings, "RATE")),  # noqa: B009
     "the dict of a module": lambda: an_attribute_of_a_module(lambda: vars(settings)["RATE"]),
     "attrgetter": lambda: an_attribute_of_a_module(lambda: operator.attrgetter("RATE")(settings)),
-    "format": lambda: an_attribute_of_a_module(lambda: float("{.RATE}".format(settings))),
+    "format": lambda: an_attribute_of_a_module(lambda: float(f"{settings.RATE}")),
     **{
         place.__name__: place
         for place in (
