@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import equinox_like as eqx
 import nnx_like as nnx
 from tests.nnx.test_shared_traces import rematerialized
 
@@ -266,6 +267,30 @@ def a_missing_key() -> Place:
     return lambda: rates["a"], functools.partial(operator.setitem, RATES, 0)
 
 
+def a_made_dataclass() -> Place:
+    config: Any = dataclasses.make_dataclass("Config", ["width"], namespace={"rate": lambda self: RATES[0]})(1)
+    return lambda: config.rate(), functools.partial(operator.setitem, RATES, 0)
+
+
+def a_pytree() -> Place:
+    class Config(eqx.Module):
+        fn: Any
+
+        def rate(self) -> Any:
+            return self.fn()
+
+    config = Config(lambda: RATES[0])
+    return lambda: config.rate(), functools.partial(operator.setitem, RATES, 0)
+
+
+def a_default_factory() -> Place:
+    @dataclasses.dataclass
+    class Config:
+        rate: float = dataclasses.field(default_factory=lambda: RATES[0])
+
+    return lambda: Config().rate, functools.partial(operator.setitem, RATES, 0)
+
+
 def an_operator() -> Place:
     class Number:
         def __mul__(self, other: Any) -> Any:
@@ -365,7 +390,8 @@ PLACES: dict[str, Callable[[], Place]] = {
         for place in (
             an_attribute_of_a_class, a_special_attribute_of_a_class, a_class_variable_of_a_frozen_dataclass,
             an_object_that_equals_itself, a_partial_in_a_class, a_callable_in_a_class, an_attribute_of_a_metaclass,
-            a_cached_property, a_missing_key, an_operator, a_constructor, a_mapping, code, a_default_of_a_helper,
+            a_cached_property, a_missing_key, a_made_dataclass, a_pytree, a_default_factory,
+            an_operator, a_constructor, a_mapping, code, a_default_of_a_helper,
             a_virtual_subclass, another_class_of_an_object, a_builtin, a_file, a_memory_view, the_generator_of_jax,
             settings_of_numpy,
         )
