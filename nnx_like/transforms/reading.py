@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import builtins
 import collections
+import dataclasses
 import dis
 import functools
 import importlib.util
@@ -148,11 +149,11 @@ class _Reader:
         if kind in _FIXED:
             return value if kind is Alike else Alike(value)
         parts = _parts(value, kind)
+        if not _is_class_of_library(kind):
+            self._left.append(_Members(kind))
         if parts is None:
             return static_key(value)
         self._left += parts
-        if not _is_of_library(kind.__module__):
-            self._left.append(_Members(kind))
         return kind, None if kind in _CONTENTS else Alike(value), len(parts)
 
     def _function(self, function: types.FunctionType) -> Hashable:
@@ -178,15 +179,15 @@ class _Reader:
 
     def _named_class(self, kind: Any) -> Hashable:
         _check_named(kind)
-        if not (_is_of_library(kind.__module__) or kind.__flags__ & _HEAP_TYPE):
+        if not (_is_of_library(str(kind.__module__)) or kind.__flags__ & _HEAP_TYPE):
             raise Undescribed(kind)  # such as `datetime`, whose `now` reads a clock
         return self._class(kind)
 
     def _class(self, kind: Any) -> Hashable:
-        ours = [one for one in kind.__mro__ if not _is_of_library(one.__module__)]
+        ours = [one for one in kind.__mro__ if not _is_class_of_library(one)]
         for one in ours:
             self._enter(one, is_class=True)
-            if not _is_of_library(type(one).__module__):
+            if not _is_class_of_library(type(one)):
                 self._class(type(one))
         return (*map(Alike, kind.__mro__), kind.__name__) if ours else Alike(kind)
 
@@ -236,7 +237,7 @@ class _Code(NamedTuple):
 @bounded(1024)
 def _read(code: types.CodeType) -> _Code:
     """Return what code, and the functions inside it, name."""
-    found = list(dis.get_instructions(code))
+    found = [one for one in dis.get_instructions(code) if one.opname != "EXTENDED_ARG"]
     paths = [_path(found, place) for place, one in enumerate(found) if one.opname in _USES]
     modules = [(one.argval, found[place - 2].argval) for place, one in enumerate(found) if one.opname == "IMPORT_NAME"]
     texts = [part for const in code.co_consts for text in _texts(const) for part in text.split(".")]
@@ -284,7 +285,10 @@ def _imported(code: _Code, space: Mapping[str, Any]) -> list[Any]:
     """Return the modules that code imports when it runs. To import one for the first time has other effects."""
     found = []
     for name, level in code.modules:
-        whole = importlib.util.resolve_name("." * level + name, space.get("__package__")) if level else name
+        try:
+            whole = importlib.util.resolve_name("." * level + name, space.get("__package__")) if level else name
+        except ImportError:
+            raise Undescribed(code) from None
         parts = whole.split(".")
         found += [sys.modules.get(".".join(parts[: end + 1])) for end in range(len(parts))]
     if None in found:
@@ -297,7 +301,7 @@ def _imported(code: _Code, space: Mapping[str, Any]) -> list[Any]:
 
 def _parts(value: Any, kind: Any) -> list[Any] | None:
     """Return what a value consists of, or leads to; None if `static_key` knows more of it."""
-    if any("__getattribute__" in vars(one) and not _is_of_library(one.__module__) for one in kind.__mro__[:-1]):
+    if any("__getattribute__" in vars(one) and not _is_class_of_library(one) for one in kind.__mro__[:-1]):
         raise Undescribed(kind)
     if issubclass(kind, io.IOBase | logging.Logger | logging.Handler):
         raise Undescribed(value)
@@ -311,8 +315,8 @@ def _parts(value: Any, kind: Any) -> list[Any] | None:
         return [] if _is_of_library(value.__module__) else list(vars(value).values())
     try:
         return [part for item in attributes_of(value).items() for part in item]
-    except Undescribed:
-        return None
+    except Undescribed:  # a module of `equinox_like` is a dataclass, and a pytree
+        return list(vars(value).values()) if dataclasses.is_dataclass(kind) and hasattr(value, "__dict__") else None
 
 
 def _parts_of_builtin(function: Any) -> list[Any]:
@@ -333,12 +337,12 @@ def _made_by_library(function: types.FunctionType, inside: list[Any]) -> list[An
     is_dispatcher = hasattr(function, "registry")  # of `functools.singledispatch`
     if wrapped is not None and not is_dispatcher:
         return [wrapped]
-    return inside if is_dispatcher or "<locals>" in function.__qualname__ else []
+    return inside
 
 
 def _check_named(value: Any) -> None:
     """Raise `Undescribed` for what reads files, random numbers or settings, although a library has it."""
-    home = value.__module__ or ""
+    home = str(value.__module__)
     if home.startswith("numpy.random") or (home.startswith(("numpy", "jax")) and value.__name__ in _READERS):
         raise Undescribed(value)
 
@@ -351,6 +355,14 @@ def _is_called_by_python(name: str, value: Any) -> bool:
 
 def _all_names(space: Mapping[str, Any]) -> list[str]:
     return [name for name in space if name != "_abc_impl"]  # which `isinstance` fills
+
+
+def _is_class_of_library(kind: Any) -> bool:
+    """Whether a class is in a library; `dataclasses.make_dataclass` says `types` of each class that it makes."""
+    if not _is_of_library(kind.__module__):
+        return False
+    first = kind.__qualname__.partition(".")[0]
+    return not kind.__flags__ & _HEAP_TYPE or hasattr(sys.modules.get(kind.__module__), first)
 
 
 @bounded(1024)

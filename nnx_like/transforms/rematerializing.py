@@ -33,9 +33,11 @@ def remat(
 ) -> Any:
     """`jax.checkpoint` for functions of objects: the backward pass recomputes intermediate values to save memory.
 
-    While a `jit` is traced, calls with equal objects and types share one trace. A call has its own trace if its code
-    uses arrays that are not arguments, or if a value that the code names has changed: in a closure, a global variable,
-    a module or a class.
+    While a `jit` is traced, calls with equal objects and types share one trace, if all that their code can read is
+    equal: in closures, global variables, modules, objects and classes, through every function that it can reach. A call
+    has its own trace if that cannot be decided, if its code uses arrays that are not arguments, or if it does more than
+    return a value: it prints, logs, reads a file, a clock or random numbers, or changes what it reads. Functions that
+    `jax.tree_util.register_pytree_node` was given must depend on their arguments alone.
 
     Example:
         >>> import jax.numpy as jnp
