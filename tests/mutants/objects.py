@@ -12,6 +12,7 @@ CROSSING = ("nnx/test_one_lift.py", "nnx/test_hard_cases.py", "nnx/test_found.py
 KEPT = ("nnx/test_kept_walks.py", "nnx/test_found.py", "nnx/test_hard_cases.py")
 OBJECTS = ("nnx/test_objects.py", "nnx/test_state.py", "nnx/test_hard_cases.py")
 RNGS = ("nnx/test_rngs.py",)
+READ = ("nnx/test_what_code_reads.py",)
 
 OF_OBJECTS = (
     _of(
@@ -242,5 +243,28 @@ OF_OBJECTS = (
         "",
         "a stream that is copied under another name draws the keys again that were drawn from it",
         RNGS,
+    ),
+    _of(
+        "transforms/reading.py",
+        """        if not _is_class_of_library(kind):
+            self._left.append(_Members(kind))
+""",
+        "",
+        "what the methods of an object in a closure read is not in the key of a shared trace",
+        READ,
+    ),
+    _of(
+        "transforms/rematerializing.py",
+        ", again=key_of",
+        "",
+        "a body that changes what it reads does not run for the next block",
+        READ,
+    ),
+    _of(
+        "transforms/reading.py",
+        "        raise Undescribed(function)  # such as `time.time`, `open` and `print`\n",
+        "        return []\n",
+        "blocks that print, or read a file or a clock, share a trace",
+        READ,
     ),
 )
