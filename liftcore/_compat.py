@@ -35,6 +35,7 @@ __all__ = [
     "eliminated",
     "forget_calls",
     "has_effect",
+    "inner_jaxpr",
     "is_eager",
     "is_staging",
     "jaxpr_as_fun",
@@ -43,14 +44,41 @@ __all__ = [
     "needs_python",
     "raw_transformation",
     "release",
+    "scan_sizes",
     "trace_state",
     "users_part",
     "vary",
     "varying_axes",
+    "with_equations",
     "zeros",
 ]
 
 jaxpr_as_fun = jex.jaxpr_as_fun
+
+
+def inner_jaxpr(value: jex.Jaxpr | jex.ClosedJaxpr) -> jex.Jaxpr:
+    """Return the jaxpr in a closed one, or the jaxpr itself. Since JAX 0.12, a closed one is a jaxpr with constants."""
+    inner: jex.Jaxpr = getattr(value, "jaxpr", value)
+    return inner
+
+
+def with_equations(value: jex.Jaxpr | jex.ClosedJaxpr, equations: Sequence[Any]) -> Any:
+    """Return a jaxpr, closed if it was, with other equations.
+
+    Args:
+        value: the jaxpr.
+        equations: the equations.
+    """
+    jaxpr = inner_jaxpr(value).replace(eqns=list(equations))  # type: ignore[no-untyped-call]
+    return jex.ClosedJaxpr(jaxpr, value.consts) if isinstance(value, jex.ClosedJaxpr) else jaxpr
+
+
+def scan_sizes(eqn: Any) -> tuple[int, int]:
+    """Return how many inputs of the equation of a `scan` are the same in all iterations, and how many are carried."""
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    constant, carried, _ = eqn.params["ft_in"].unpack()  # JAX 0.12
+    return len(constant), len(carried)
 
 
 def eliminated(

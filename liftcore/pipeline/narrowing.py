@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.extend import core as jex
 from jax.extend.core import primitives
 
-from .._compat import eliminated, has_effect, jaxpr_as_fun, zeros
+from .._compat import eliminated, has_effect, inner_jaxpr, jaxpr_as_fun, scan_sizes, with_equations, zeros
 from .equations import Step, cut, steps_of, variables_of
 
 __all__ = ["narrowed"]
@@ -68,10 +68,10 @@ def _begun(step: Step) -> list[Step]:
     eqn = step.eqn
     if eqn.primitive is not primitives.scan_p or not eqn.params["length"]:
         return [step]
-    body, first = eqn.params["jaxpr"].jaxpr, eqn.params["num_consts"]
+    body, (first, carried) = eqn.params["jaxpr"].jaxpr, scan_sizes(eqn)
     read = eliminated(body, inputs=False)[1]
     invars, before = list(eqn.invars), []
-    for place in range(first, first + eqn.params["num_carry"]):
+    for place in range(first, first + carried):
         kind = body.invars[place].aval
         if not read[place] and not jnp.issubdtype(kind.dtype, jax.dtypes.extended):
             begin = jax.make_jaxpr(lambda kind=kind: zeros(kind))().jaxpr
@@ -120,11 +120,9 @@ def _narrowed_within(step: Step, ruled: bool) -> Step:
 
 def _narrowed_in(value: Any, ruled: bool) -> Any:
     """Return a parameter of an equation with the equations of its jaxprs narrowed."""
-    if isinstance(value, jex.ClosedJaxpr):
-        return jex.ClosedJaxpr(_narrowed_in(value.jaxpr, ruled), value.consts)
-    if isinstance(value, jex.Jaxpr):
-        steps = narrowed(value, steps_of(value), value.outvars, ruled)
-        return value.replace(eqns=[one.eqn for one in steps])  # type: ignore[no-untyped-call]
+    if isinstance(value, jex.ClosedJaxpr | jex.Jaxpr):
+        jaxpr = inner_jaxpr(value)
+        return with_equations(value, [one.eqn for one in narrowed(jaxpr, steps_of(jaxpr), jaxpr.outvars, ruled)])
     return tuple([_narrowed_in(one, ruled) for one in value]) if type(value) is tuple else value
 
 

@@ -21,7 +21,16 @@ import numpy as np
 from jax.extend import core as jex
 from jax.extend.core import primitives
 
-from .._compat import NUMPY_ARRAYS, context_of, has_effect, is_eager, is_staging, keeps_rules
+from .._compat import (
+    NUMPY_ARRAYS,
+    context_of,
+    has_effect,
+    inner_jaxpr,
+    is_eager,
+    is_staging,
+    keeps_rules,
+    with_equations,
+)
 from ..caches import bounded
 from ..statics import Undescribed, is_shareable, marked, static_key
 from ..values import as_array
@@ -121,10 +130,8 @@ def _first(equations: Equations) -> Equations:
 
 def _key_of(value: Any) -> Any:
     """Return the key of a jaxpr, or of a parameter of an equation, which may contain jaxprs."""
-    if isinstance(value, jex.ClosedJaxpr):
-        return _key_of(value.jaxpr), *map(_key_of_constant, value.consts)
-    if isinstance(value, jex.Jaxpr):
-        return tuple(_parts(value))
+    if isinstance(value, jex.ClosedJaxpr | jex.Jaxpr):
+        return *_parts(inner_jaxpr(value)), *map(_key_of_constant, getattr(value, "consts", ()))
     if isinstance(value, tuple | list):
         return type(value), *map(_key_of, value)
     if (callable(value) and not isinstance(value, _CALLABLE_DATA)) or hasattr(value, "call_wrapped"):
@@ -170,10 +177,9 @@ def _parts(jaxpr: jex.Jaxpr) -> Iterator[Any]:
 
 def _within(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a jaxpr, or a parameter of an equation, with each closed jaxpr and each equation in it changed."""
-    if isinstance(value, jex.ClosedJaxpr):
-        return change(value.replace(jaxpr=_within(value.jaxpr, change)))  # type: ignore[no-untyped-call]
-    if isinstance(value, jex.Jaxpr):
-        return value.replace(eqns=[_with_parameters(eqn, change) for eqn in value.eqns])  # type: ignore[no-untyped-call]
+    if isinstance(value, jex.ClosedJaxpr | jex.Jaxpr):
+        changed = with_equations(value, [_with_parameters(eqn, change) for eqn in value.eqns])
+        return change(changed) if isinstance(value, jex.ClosedJaxpr) else changed
     return tuple([_within(one, change) for one in value]) if type(value) is tuple else value
 
 

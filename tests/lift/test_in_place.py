@@ -14,6 +14,7 @@ import pytest
 import liftcore
 import linen_like as nn
 from liftcore import InPlace, Scope
+from liftcore._compat import scan_sizes
 from liftcore.meta import PARTITION_NAME, Partitioned
 
 KEY, LENGTH = jax.random.key(0), 3
@@ -153,7 +154,7 @@ def test_the_loop_carries_what_it_writes_and_stacks_nothing() -> None:
         _, variables = liftcore.init(fn)(KEY, X)
         jaxpr = jax.make_jaxpr(lambda v, fn=fn: liftcore.apply(fn, mutable="cache")(v, X)[1])(variables)
         (loop,) = scans(jaxpr.jaxpr)
-        assert len(loop.outvars) - loop.params["num_carry"] == stacked + 1  # and the results
+        assert len(loop.outvars) - scan_sizes(loop)[1] == stacked + 1  # and the results
 
 
 def test_mappings_take_it_as_the_axis_alone() -> None:
