@@ -131,12 +131,12 @@ MISTAKES = [
     (nn.GRUCell(4), (H, H), X, f"{SINGLE}((2, 4), (2, 4)). {CARRY}"),
     (nn.GRUCell(4), H[:1], X, f"{SINGLE}(1, 4). {CARRY}"),
     (nn.GRUCell(4), None, X, f"{SINGLE}None. {CARRY}"),
-    (nn.SimpleCell(4), H, 1.0, f"SimpleCell at /: {STEP} (*batch, in), given shape (). {FEATURES}"),
+    (nn.SimpleCell(4), H, 1.0, f"SimpleCell at /: {STEP} (*batch, in), given (). {FEATURES}"),
     (
         nn.ConvLSTMCell(4, (2, 2)),
         (H, H),
         X,
-        f"ConvLSTMCell at /: {STEP} (*batch, 2 spatial sizes, in), given shape (2, 3). {FEATURES}",
+        f"ConvLSTMCell at /: {STEP} (*batch, 2 spatial sizes, in), given (2, 3). {FEATURES}",
     ),
     (
         nn.ConvLSTMCell(2, (2,), padding="VALID"),
