@@ -56,7 +56,7 @@ __all__ = [
 jaxpr_as_fun = jex.jaxpr_as_fun
 
 
-def inner_jaxpr(value: jex.Jaxpr | jex.ClosedJaxpr) -> jex.Jaxpr:
+def inner_jaxpr(value: Any) -> jex.Jaxpr:
     """Return the jaxpr in a closed one, or the jaxpr itself. Since JAX 0.12, a closed one is a jaxpr with constants."""
     inner: jex.Jaxpr = getattr(value, "jaxpr", value)
     return inner
