@@ -291,7 +291,7 @@ class filter_custom_vjp:
         """Call the function."""
         where = f"filter_custom_vjp({name_of(self.fn)})"
         if self._fwd is None or self._bwd is None:
-            raise no_rule(where, "@fn.def_fwd` and `@fn.def_bwd")
+            raise no_rule(where, "@fn.def_fwd", "@fn.def_bwd")
         zero = zeros if self._takes_zeros else none
         call = _Call(where, (self.fn, self._fwd, self._bwd), zero, (vjp_arg, args, kwargs))
         run = jax.custom_vjp(call.run)

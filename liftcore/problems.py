@@ -136,7 +136,7 @@ def no_new_axis(where: str, shape: Sequence[int], axis: int) -> LiftArgumentErro
     return LiftArgumentError(where, what, fix, given=axis)
 
 
-def no_rule(where: str, code: str) -> LiftArgumentError:
+def no_rule(where: str, *code: str) -> LiftArgumentError:
     """Return the error for a function with a rule of its own that is called before it has the rule.
 
     Example:
@@ -145,9 +145,10 @@ def no_rule(where: str, code: str) -> LiftArgumentError:
 
     Args:
         where: the place that the error names.
-        code: the code that defines the rule.
+        *code: the code that defines the rule, in one part or more.
     """
-    return LiftArgumentError(where, "it has no rule yet.", f"Define one first: `{code}`.", expected="rule")
+    parts = " and ".join([f"`{part}`" for part in code])
+    return LiftArgumentError(where, "it has no rule yet.", f"Define one first: {parts}.", expected="rule")
 
 
 def other_structure(where: str, what: str, before: Any, after: Any, fix: str) -> CarryTypeError:

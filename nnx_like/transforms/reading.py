@@ -157,7 +157,8 @@ class _Reader:
         return kind, None if kind in _CONTENTS else Alike(value), len(parts)
 
     def _function(self, function: types.FunctionType) -> Hashable:
-        cells = {name: _contents(cell) for name, cell in zip(_cells(function), function.__closure__ or (), strict=True)}
+        free = function.__code__.co_freevars
+        cells = {name: _contents(cell) for name, cell in zip(free, function.__closure__ or (), strict=True)}
         defaults, space = [function.__defaults__, function.__kwdefaults__], function.__globals__
         if _is_of_library(space.get("__name__")):
             _check_named(function)
@@ -368,10 +369,6 @@ def _is_class_of_library(kind: Any) -> bool:
 @bounded(1024)
 def _is_of_library(name: Any) -> bool:
     return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES
-
-
-def _cells(function: types.FunctionType) -> tuple[str, ...]:
-    return function.__code__.co_freevars
 
 
 def _contents(cell: types.CellType) -> Any:

@@ -70,26 +70,23 @@ def a_closure_in_a_closure(remat: Remat, layers: Any, x: Any) -> Any:
     return x
 
 
-def a_global(remat: Remat, layers: Any, x: Any) -> Any:
+def with_scales(run: Any, layers: Any, x: Any) -> Any:
+    """Run each layer with another value of the global."""
     global SCALE
-    run = remat(lambda block, x: SCALE * block(x))
     try:
         for SCALE, block in zip((1.0, 2.0, 3.0), layers, strict=True):  # noqa: B007
             x = run(block, x)
     finally:
         SCALE = 1.0
     return x
+
+
+def a_global(remat: Remat, layers: Any, x: Any) -> Any:
+    return with_scales(remat(lambda block, x: SCALE * block(x)), layers, x)
 
 
 def a_global_of_a_helper(remat: Remat, layers: Any, x: Any) -> Any:
-    global SCALE
-    run = remat(lambda block, x: scaled(block(x)))
-    try:
-        for SCALE, block in zip((1.0, 2.0, 3.0), layers, strict=True):  # noqa: B007
-            x = run(block, x)
-    finally:
-        SCALE = 1.0
-    return x
+    return with_scales(remat(lambda block, x: scaled(block(x))), layers, x)
 
 
 def a_default(remat: Remat, layers: Any, x: Any) -> Any:
