@@ -26,6 +26,7 @@ from jax.nn import (
 )
 from jax.numpy import tanh
 
+from liftcore import InPlace
 from liftcore.nn import (
     avg_pool,
     combine_masks,
@@ -183,6 +184,7 @@ __all__ = [
     "GraphDef",
     "GraphState",
     "GroupNorm",
+    "InPlace",
     "Initializer",
     "InstanceNorm",
     "Intermediate",

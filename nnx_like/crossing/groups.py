@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.tree_util import DictKey
 
-from liftcore import is_array
+from liftcore import InPlace, is_array
 from liftcore.caches import bounded
 from liftcore.errors import LiftArgumentError, UnmatchedFilterError
 
@@ -37,6 +37,7 @@ __all__ = [
     "Still",
     "Values",
     "alike",
+    "axis_of",
     "holds_objects",
     "in_axis_words",
     "in_call",
@@ -331,7 +332,9 @@ class Groups:
 
     def plain(self, prefix: Any, instead: Any = None) -> Any:
         """Return the prefix as JAX accepts it; specs by filter do not apply to arrays and become None."""
-        return jax.tree.map(lambda spec: instead if isinstance(spec, ByFilter) else spec, prefix, is_leaf=is_spec)
+        return jax.tree.map(
+            lambda spec: instead if isinstance(spec, ByFilter) else axis_of(spec), prefix, is_leaf=is_spec
+        )
 
     def alias_error(self, value: Any, place: str, first: str, before: str, now: str) -> AliasError:
         """Return the error for one variable in two groups.
@@ -355,7 +358,14 @@ def in_axis_words(axis: Any) -> str:
     """Return the words that errors put after "is" for variables on an axis."""
     if axis is None:
         return "on no axis"
+    if isinstance(axis, InPlace):
+        return f"on axis {axis.axis}, in place"
     return f"on axis {axis}" if type(axis) is int else "in the carry"
+
+
+def axis_of(spec: Any) -> Any:
+    """Return the axis of a spec that also says that a loop updates variables in place; any other spec as it is."""
+    return spec.axis if isinstance(spec, InPlace) else spec
 
 
 # --- a pytree and its prefix ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from liftcore.calls import bind_user, check_positional
 from liftcore.errors import LiftArgumentError, check_function
 
+from ..crossing.groups import axis_of
 from ..objects.markers import parts_in
 from ..objects.pytree import Pytree
 from ..variablelib.values import MISSING
@@ -281,7 +282,7 @@ def check_axes(where: str, specs: Mapping[str, Any], also: Any = None) -> None:
     Raises:
         LiftArgumentError: if a value is not an axis.
     """
-    for axis in specs.values():
+    for axis in map(axis_of, specs.values()):
         if type(axis) is not int and axis is not None and (also is None or axis is not also):
             what = f"{axis!r} in `in_axes` or `out_axes` is not an axis."
             fix = "Give an int, or None for the same value in all elements."

@@ -13,7 +13,19 @@ import liftcore
 from liftcore.calls import boundary, call_user
 from liftcore.errors import CarryTypeError, LiftArgumentError, LoopInvarianceError
 
-from ..crossing.groups import Change, Choose, Group, Groups, Name, Plain, in_axis_words, is_ref, parts_of, refs_in
+from ..crossing.groups import (
+    Change,
+    Choose,
+    Group,
+    Groups,
+    Name,
+    Plain,
+    axis_of,
+    in_axis_words,
+    is_ref,
+    parts_of,
+    refs_in,
+)
 from ..crossing.inside import AxisNames, Inside
 from ..crossing.outside import Outside
 from ..errors import StructureError
@@ -168,7 +180,8 @@ def scan(
         _split_transpose: whether to split the backward pass into two loops, of which only one depends on the order of
             iterations; experimental in JAX.
         in_axes: the axis to slice, or None to pass the whole argument to each iteration, or `Carry` for the carry; a
-            pytree prefix of the arguments. For an object, give one axis for all its variables, or a `StateAxes`.
+            pytree prefix of the arguments. For an object, give one axis for all its variables, or a `StateAxes`, whose
+            `InPlace(axis)` is an axis along which slices are updated in place.
         out_axes: the axis along which results are stacked, or None for a value that is the same in all iterations, or
             `Carry` for the carry, if `in_axes` has it; a pytree prefix of the result.
         transform_metadata: the name of the axis in sharding metadata, `{nnx.PARTITION_NAME: "layers"}`.
@@ -196,8 +209,12 @@ def scan(
     in_prefix, streams = _streams_apart(groups, groups.encode(in_axes))
     out_prefix = groups.encode(_without_carry(out_axes, given_back))
     check_axes(where, groups.specs, Carry)
-    names = AxisNames(groups.specs, transform_metadata or {})
+    axes = {name: axis_of(spec) for name, spec in groups.specs.items()}
+    names = AxisNames(axes, transform_metadata or {})
     places = _places(out_axes, given_back)
+
+    def stays(known: str, group: str) -> bool:  # also on the same axis, but in place
+        return known == streams.name or axes[known] == axes[group]
 
     @named(f)
     def body(scope: liftcore.Scope, carry: Any, *xs: Any) -> Any:
@@ -205,7 +222,7 @@ def scan(
         args = inside.decode(_with_carry(xs, taken, carry))
         following, ys = _parted(where, call_user(where, f, *args), out_axes, given_back)
         encoded = () if taken is None else _carried(where, args[taken], carry, following)
-        ys, home, change = inside.encode(ys, out_prefix, stays=lambda known, _: known == streams.name, name=places)
+        ys, home, change = inside.encode(ys, out_prefix, stays=stays, name=places)
         _check_same_structure(where, inside, change, carry)
         _check_no_new(where, groups, home)
         return encoded, (ys, home, change)
@@ -263,8 +280,8 @@ def _lift(groups: Groups, in_axes: Any, out_axes: Any, options: dict[str, Any]) 
     return functools.partial(
         liftcore.scan,
         in_axes=in_axes,
-        out_axes=(out_axes, _as_core_axes(dict(groups.specs)), None),  # of the results, `home`, and `change`
-        variable_axes={name: axis for name, axis in groups.specs.items() if type(axis) is int},
+        out_axes=(out_axes, _as_core_axes(groups.plain(groups.specs)), None),  # of the results, `home`, and `change`
+        variable_axes={name: axis for name, axis in groups.specs.items() if type(axis_of(axis)) is int},
         variable_broadcast=[name for name, axis in groups.specs.items() if axis is None] or False,
         variable_carry=[name for name, axis in groups.specs.items() if axis is Carry] or False,
         **options,

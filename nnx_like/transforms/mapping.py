@@ -13,7 +13,7 @@ import liftcore
 from liftcore.calls import boundary, call_user
 from liftcore.errors import Expected, LiftArgumentError, LoopInvarianceError
 
-from ..crossing.groups import ByFilter, Groups, holds_objects, in_axis_words, is_spec, parts_of
+from ..crossing.groups import ByFilter, Groups, axis_of, holds_objects, in_axis_words, is_spec, parts_of
 from ..crossing.inside import AxisNames, Inside
 from ..crossing.outside import Outside, still
 from .base import MISSING, also_decorator, check_axes, check_brings_none, checked, named, numbered, positional, title
@@ -31,7 +31,9 @@ class StateAxes(ByFilter):
 
     Args:
         filter_axes: a mapping from filters to axes, or pairs of a filter and an axis. The first filter that matches a
-            variable applies. An axis is an int, or None for a value that all elements share, or, in `scan`, `Carry`.
+            variable applies. An axis is an int, or None for a value that all elements share. `scan` also takes `Carry`,
+            and `InPlace(axis)` for variables whose slices it updates in place, such as the cache of a decoder; other
+            transformations take it as the axis alone.
     """
 
     def __init__(self, filter_axes: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
@@ -121,7 +123,8 @@ def mapped(
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     in_prefix, out_prefix = groups.encode(in_axes), groups.encode(out_axes)
     check_axes(groups.where, groups.specs)
-    names = AxisNames(groups.specs, transform_metadata or {})
+    axes = {name: axis_of(spec) for name, spec in groups.specs.items()}
+    names = AxisNames(axes, transform_metadata or {})
 
     @named(f)
     def body(scope: liftcore.Scope, *args: Any) -> Any:
@@ -131,8 +134,8 @@ def mapped(
     lifted = lift(
         body,
         in_axes=groups.plain(in_axes),
-        out_axes=(groups.plain(out_axes), dict(groups.specs), None),
-        variable_axes=dict(groups.specs),
+        out_axes=(groups.plain(out_axes), axes, None),
+        variable_axes=axes,
         **options,
     )
 

@@ -13,6 +13,7 @@ import pytest
 
 import liftcore
 import linen_like as nn
+import nnx_like as nnx
 from liftcore import InPlace, Scope
 from liftcore._compat import scan_sizes
 from liftcore.meta import PARTITION_NAME, Partitioned
@@ -196,3 +197,53 @@ def test_generation() -> None:
     ]
     assert_same(found[0].tokens, found[1].tokens)
     np.testing.assert_allclose(found[0].log_probs, found[1].log_probs, rtol=1e-5)
+
+
+class Layer(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.linear = nnx.Linear(4, 4, rngs=rngs)
+        self.seen = nnx.Cache(jnp.ones(4), sharding_names=("model",))
+        self.count = nnx.Cache(jnp.array(0))
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        self.count += 1
+        self.seen.set_value(jnp.tanh(self.seen.get_value() + self.drop(self.linear(x))))
+        return self.seen.get_value() * self.count.get_value()
+
+
+def objects(axis: Any, **options: Any) -> tuple[Any, Any]:
+    """Return what layers compute, and the layers, built under `vmap` and run under `scan` with the same axes."""
+    axes = nnx.StateAxes({nnx.Cache: axis, ...: 0})
+    named = {"transform_metadata": {nnx.PARTITION_NAME: "layers"}}
+    model = nnx.vmap(Layer, out_axes=axes, **named)(nnx.Rngs(0, dropout=1).split(LENGTH))
+    run = nnx.scan(lambda model, x: model(x), in_axes=(axes, nnx.Carry), out_axes=nnx.Carry, **named, **options)
+    return nnx.jit(lambda model, x: run(model, run(model, x)))(model, X), nnx.to_pure_dict(nnx.state(model))
+
+
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"unroll": True}], ids=str)
+def test_objects(options: dict[str, Any]) -> None:
+    ours, theirs = objects(InPlace(0), **options), objects(0, **options)
+    assert_same(ours, theirs)
+    assert theirs[1]["count"].tolist() == [2] * LENGTH
+
+
+def test_objects_that_are_returned_or_given_twice() -> None:
+    axes = nnx.StateAxes({nnx.Cache: InPlace(0), ...: 0})
+    model = nnx.vmap(Layer)(nnx.Rngs(0).split(LENGTH))
+    again = nnx.scan(lambda model: (model(X), model)[1], in_axes=(axes,), out_axes=0)(model)
+    assert again is model
+    assert model.count.get_value().tolist() == [1] * LENGTH
+    with pytest.raises(nnx.errors.AliasError, match="which is on axis 0, in place; here it is on axis 0"):
+        nnx.scan(lambda one, other: None, in_axes=(axes, 0), out_axes=0)(model, model)
+
+
+def test_a_loop_over_objects_stacks_nothing() -> None:
+    def carried(axis: Any) -> int:
+        model = nnx.vmap(Layer)(nnx.Rngs(0).split(LENGTH))
+        axes = nnx.StateAxes({nnx.Cache: axis, ...: 0})
+        run = nnx.scan(lambda model, x: model(x), in_axes=(axes, nnx.Carry), out_axes=nnx.Carry)
+        (loop,) = scans(nnx.make_jaxpr(run)(model, X).jaxpr)
+        return scan_sizes(loop)[1]
+
+    assert carried(InPlace(0)) == carried(0) + len(("seen", "count"))
