@@ -162,10 +162,10 @@ def filter_closure_convert(fn: Callable[..., Any], *args: Any, **kwargs: Any) ->
     closed, shapes = jaxpr_of(run, *parts.arrays)
     types = tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in closed.in_avals)
     has_closure = not isinstance(fn, FunctionType) or fn.__closure__ is not None
-    source = _jaxpr_key(closed.jaxpr) if has_closure else fn
-    return ConvertedFunction(
-        closed.consts, Converted(name_of(fn), closed.jaxpr, source, types, parts.rest, shapes, result)
-    )
+    bare = closed.jaxpr
+    jaxpr = bare.replace(constvars=[], invars=[*bare.constvars, *bare.invars])  # so the structure keeps no array
+    source = _jaxpr_key(jaxpr) if has_closure else fn
+    return ConvertedFunction(closed.consts, Converted(name_of(fn), jaxpr, source, types, parts.rest, shapes, result))
 
 
 @dataclasses.dataclass(eq=False)
@@ -174,7 +174,7 @@ class Converted:
 
     Attributes:
         name: the name of the function.
-        jaxpr: its jaxpr, without the constants.
+        jaxpr: its jaxpr, whose first inputs are the constants.
         source: the function if it closes over nothing, else a key of the jaxpr: equal if it computes the same.
         types: the shapes and dtypes of the arrays in its arguments.
         rest: the static part of its arguments.
@@ -264,7 +264,7 @@ class ConvertedFunction:
             what = f"it was converted for {expected}, but was called with {given}."
             fix = "Convert it again, for arguments of these types."
             raise LiftArgumentError(where, what, fix, expected=expected, given=given)
-        return converted.result.join(jaxpr_as_fun(ClosedJaxpr(converted.jaxpr, self.consts))(*parts.arrays))
+        return converted.result.join(jaxpr_as_fun(ClosedJaxpr(converted.jaxpr, []))(*self.consts, *parts.arrays))
 
 
 def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyedTree:

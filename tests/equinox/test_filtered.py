@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import random
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -506,3 +508,12 @@ def test_two_conversions_have_one_structure_if_they_compute_the_same(one: Any, o
     run(one())
     run(other())
     assert len(runs) == 2 - equal
+
+
+def test_the_structure_of_a_converted_function_keeps_no_array() -> None:
+    w = X + 1
+    kept, structure = weakref.ref(w), jax.tree.structure(convert(w))
+    del w
+    gc.collect()
+    assert kept() is None
+    assert structure == jax.tree.structure(convert(X))
