@@ -22,7 +22,7 @@ import threading
 import types
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -38,7 +38,7 @@ _LIBRARIES = frozenset(
         "cmath", "collections", "contextlib", "copy", "copyreg", "dataclasses", "einops", "enum",
         "equinox_like", "fractions", "functools", "heapq", "itertools", "jax", "jaxlib", "jaxtyping",
         "liftcore", "linen_like", "math", "ml_dtypes", "nnx_like", "numbers", "numpy", "operator", "optax",
-        "pax_like", "re", "string", "textwrap", "types", "typing", "typing_extensions",
+        "pax_like", "re", "reprlib", "string", "textwrap", "types", "typing", "typing_extensions",
     }
 )  # fmt: skip
 """Packages whose functions read only their arguments, and what `liftcore.statics.settings_key` and JAX have."""
@@ -410,7 +410,7 @@ _FIXED = frozenset(
     {
         Alike, np.ufunc, type(jax.jit(len)), types.CodeType, types.WrapperDescriptorType, types.MethodDescriptorType,
         types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
-        type(threading.Lock()), type(threading.RLock()),
+        type(threading.Lock()), type(threading.RLock()), TypeVar, ParamSpec,
     }
 )  # fmt: skip
 """Types whose values do not change, or not in a way that counts."""
