@@ -330,17 +330,18 @@ def test_averages_of_objects_are_those_of_the_core(dtype: str) -> None:
     def model(n: float) -> Any:
         return nnx.Dict(w=nnx.Param(jnp.full(2, n, dtype), sharding=("x",)), p=nnx.Param({"v": jnp.full(1, n, dtype)}))
 
-    ema, core = nnx.EMA(model(1), 0.999), ExponentialMovingAverage.create({"params": jnp.ones(2)}, 0.999)
+    ones = {"params": {"w": jnp.ones(2), "v": jnp.ones(1)}}
+    ema, core = nnx.EMA(model(1), 0.999), ExponentialMovingAverage.create(ones, 0.999)
     step, core_step = nnx.jit(lambda ema, model: ema.update(model)), jax.jit(lambda core, new: core.update(new))
     averaged = ema.apply_to(model(0))
     models = {n: model(n) for n in (2, 70)}
     for n in (*[2] * 50, *[70] * 50):
         step(ema, models[n])
-        core = core_step(core, {"params": models[n].w.value})
-    expected = core.averages["params"]
-    expected = (jnp.rint(expected) if dtype == "int32" else expected).astype(dtype)
-    assert averaged.w.value.tolist() == expected.tolist()
-    assert averaged.p.value["v"].tolist() == expected[:1].tolist()
+        core = core_step(core, {"params": {"w": models[n].w.value, "v": models[n].p.value["v"]}})
+    as_integers = jnp.rint if dtype == "int32" else jnp.asarray
+    expected = {name: as_integers(average).astype(dtype) for name, average in core.averages["params"].items()}
+    assert averaged.w.value.tolist() == expected["w"].tolist()
+    assert averaged.p.value["v"].tolist() == expected["v"].tolist()
     assert [leaf.dtype for leaf in jax.tree.leaves(nnx.state(averaged))] == [dtype, dtype]
     kept = [] if dtype == "float32" else [("p",), ("w",)]
     assert [path for path, _ in ema.wide.flat_state()] == kept
