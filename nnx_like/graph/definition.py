@@ -24,7 +24,7 @@ from liftcore.pickling import portable
 from liftcore.statics import Undescribed, snapshot, warn_not_shared
 
 from ..errors import StructureError
-from ..objects.markers import hidden_error, hidden_in, step_of
+from ..objects.markers import hidden_error, hidden_in
 from ..variablelib.variable import is_object
 
 __all__ = [
@@ -143,9 +143,10 @@ class MappingDef(NamedTuple):
 
 
 class TreeDef(NamedTuple):
-    """Any other pytree that holds objects or arrays: its structure, and the definitions of its children."""
+    """Any other pytree that holds objects or arrays: its structure, and the paths and definitions of its children."""
 
     structure: Fixed
+    steps: tuple[tuple[Any, ...], ...]
     parts: tuple[Definition, ...]
 
 
@@ -369,9 +370,8 @@ def entries(definition: Definition, path: tuple[Any, ...] = ()) -> Iterator[tupl
     if kind is VariableDef or kind is ArrayDef:
         yield path, definition
     elif kind is TreeDef:
-        numbered = definition.structure.value.unflatten(range(len(definition.parts)))
-        for (keys, _), part in zip(jax.tree_util.tree_leaves_with_path(numbered), definition.parts, strict=True):
-            yield from entries(part, (*path, *map(step_of, keys)))
+        for steps, part in zip(definition.steps, definition.parts, strict=True):
+            yield from entries(part, (*path, *steps))
     elif kind is not StaticDef:
         for step, part in parts_of(definition):
             if type(part) is not StaticDef:

@@ -270,14 +270,13 @@ class Walk:
             self._own(value)
         pairs, structure = children_with_path(value)
         self.open.add(id(value))
-        parts = []
-        for number, (keys, child) in enumerate(pairs):
-            below = (*path, *[step_of(key) for key in keys])
-            parts.append(self.define(child, below, prefix, place and (*place, number)))
+        steps, parts = tuple([tuple(map(step_of, keys)) for keys, _ in pairs]), []
+        for number, (_, child) in enumerate(pairs):
+            parts.append(self.define(child, (*path, *steps[number]), prefix, place and (*place, number)))
         self.open.discard(id(value))
         if all(type(part) is StaticDef for part in parts):
             return self._static(value, path)
-        return TreeDef(fixed(structure, path, self.unknown), tuple(parts))
+        return TreeDef(fixed(structure, path, self.unknown), steps, tuple(parts))
 
     def _own(self, value: Any) -> None:
         """Record the kinds of the arrays of a module of another style."""

@@ -38,6 +38,7 @@ __all__ = [
     "Data",
     "Static",
     "annotation_mark",
+    "as_pytree",
     "children_with_path",
     "contains_itself",
     "data",
@@ -171,6 +172,26 @@ def hidden_error(where: str, found: Any, holder: Any) -> StructureError:
     what = f"a {type(found).__name__} is in a place where only static values are allowed{inside}."
     fix = "Keep it in an attribute, a list, a tuple or a dict, or pass it as an argument that is not static."
     return StructureError(where, what, fix, expected="static values", given=f"a {type(found).__name__}")
+
+
+def as_pytree(function: functools.partial[Any]) -> functools.partial[Any]:
+    """Return a partial function whose arguments hold objects or arrays as one that JAX knows as a pytree.
+
+    So they belong to the object that has the function as an attribute. Any other partial function is returned as it is,
+    also one of a method of an object, which is refused where it would cross.
+
+    Example:
+        >>> type(as_pytree(functools.partial(print, Variable(1)))).__name__
+        'Partial'
+        >>> type(as_pytree(functools.partial(print, 1))).__name__
+        'partial'
+
+    Args:
+        function: the partial function.
+    """
+    if hidden_in(function.func) or not hidden_in((function.args, function.keywords)):
+        return function
+    return jax.tree_util.Partial(function.func, *function.args, **function.keywords)
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:

@@ -29,6 +29,7 @@ from ..variablelib.variable import ByReference, Variable, is_object
 from .markers import (
     MARK,
     annotation_mark,
+    as_pytree,
     has_data,
     hidden_error,
     hidden_in,
@@ -306,6 +307,8 @@ class Pytree(ByReference, metaclass=PytreeMeta):
         if is_marked(value):
             value, is_static = unmarked(type(self).__name__, name, value)
             mark(self, {name: is_static})
+        if type(value) is functools.partial:
+            value = as_pytree(value)
         if _is_marked_static(self, name) and has_data(value):
             raise _static_data(self, name, value)
         object.__setattr__(self, name, value)

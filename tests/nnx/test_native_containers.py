@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -374,8 +375,9 @@ HIDING: dict[str, Callable[[Any], Any]] = {
     "dataclass": lambda one: Plain([one]),
     "dataclass with slots": lambda one: Slotted([one]),
     "SimpleNamespace": lambda one: types.SimpleNamespace(a=one),
-    "partial": lambda one: functools.partial(len, one),
-    "partial by name": lambda one: functools.partial(functools.partial(len, x={0: one})),
+    "partial": lambda one: (functools.partial(len, one),),
+    "partial by name": lambda one: [functools.partial(functools.partial(len, x={0: one}))],
+    "partial of a method": lambda one: functools.partial(nnx.Linear(1, 1, rngs=nnx.Rngs(0)).__call__, one),
     "bound method": lambda one: nnx.Linear(1, 1, rngs=nnx.Rngs(0)).__call__,
     "key": lambda one: {nnx.Linear(1, 1, rngs=nnx.Rngs(0)): 1},
     "in a list": lambda one: [deque([one])],
@@ -428,3 +430,34 @@ def test_an_ordered_dict_keeps_its_order_as_in_jax() -> None:
     held = OrderedDict(b=1, a=2)
     assert [value for _, value in items_of(held)] == jax.tree.leaves(held) == [1, 2]
     assert [value for _, value in items_of(dict(held))] == jax.tree.leaves(dict(held)) == [2, 1]
+
+
+class Through(nnx.Module):
+    """Calls a function that it has with a layer."""
+
+    def __init__(self, make: Callable[..., Any], rngs: nnx.Rngs) -> None:
+        self.run = make(lambda layer, x, scale: layer(x) * scale.get_value(), nnx.Linear(2, 2, rngs=rngs))
+        self.scale = weight()
+
+    def __call__(self, x: Any) -> Any:
+        return self.run(x, self.scale)
+
+
+@pytest.mark.parametrize("make", [functools.partial, jax.tree_util.Partial])
+def test_what_a_partial_function_holds_belongs_to_the_object(make: Any) -> None:
+    model, x = Through(make, nnx.Rngs(0)), jnp.ones((1, 2))
+    path, y = ("run", 0, 0, "kernel"), model(x)
+    kernel = dict(nnx.state(model).flat_state())[path].get_value()
+    for copied in (nnx.clone(model), nnx.merge(*nnx.split(model)), jax.tree.map(lambda one: one, model)):
+        np.testing.assert_array_equal(copied(x), y)
+        assert copied.run.args[0] is not model.run.args[0]
+    step = nnx.jit(lambda model, x: model(x).sum())
+    model.run.args[0].kernel.set_value(0 * kernel)
+    assert step(model, x) == 0
+    model.run.args[0].kernel.set_value(kernel)
+    np.testing.assert_allclose(step(model, x), y.sum(), rtol=1e-6)
+    grads = nnx.grad(lambda model: model(x).sum())(model)
+    np.testing.assert_array_equal(dict(grads.flat_state())[path].get_value(), jnp.ones((2, 2)) * model.scale[...])
+    updated = nnx.jit(lambda model: model.run.args[0].kernel.set_value(jnp.ones((2, 2))))
+    updated(model)
+    assert model.run.args[0].kernel.get_value().tolist() == [[1, 1], [1, 1]]
