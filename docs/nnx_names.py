@@ -18,13 +18,15 @@ PAGE = Path(__file__).parent / "from-nnx.md"
 BEGIN, END = "<!-- made by nnx_names.py: begin -->", "<!-- made by nnx_names.py: end -->"
 
 THERE, HERE = "flax.nnx", "nnx_like"
+NEWER = frozenset({"RoPE", "dot_product_attention_with_rope"})
+"""Names of flax 0.12.9 to 0.12.12, so that the table is the same with the last flax for Python 3.11, 0.12.8."""
 
 
 def public() -> list[str]:
     """The names of NNX without an underscore, and its files."""
     module = importlib.import_module(THERE)
     files = {info.name for info in pkgutil.iter_modules(module.__path__)}
-    return sorted(name for name in {*dir(module), *files} if not name.startswith("_"))
+    return sorted(name for name in {*dir(module), *files, *NEWER} if not name.startswith("_"))
 
 
 def offered() -> set[str]:

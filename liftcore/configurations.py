@@ -36,6 +36,7 @@ _FLAGS: Mapping[str, _Flag] = {
     "flax_hijax_variable": _Flag(False, True, "every transformation changes variables by reference"),
     "nnx_graph_mode": _Flag(True, True, "there is one mode; write `graph=False` at single functions"),
     "nnx_graph_updates": _Flag(True, True, "there is one mode; write `graph_updates=False` at single functions"),
+    "nnx_sow_capture_noop": _Flag(False, True, "write `capture_noop=True` at single calls of `sow` and `perturb`"),
 }
 
 

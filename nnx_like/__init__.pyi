@@ -57,6 +57,7 @@ from .layers.lora import LoRA, LoRALinear
 from .layers.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from .layers.recurrent import RNN, Bidirectional
 from .layers.reparametrized import SpectralNorm, WeightNorm
+from .layers.rotary import RoPE, dot_product_attention_with_rope
 from .layers.stochastic import Dropout
 from .modes import (
     as_abstract,
@@ -225,6 +226,7 @@ __all__ = [
     "RngState",
     "RngStream",
     "Rngs",
+    "RoPE",
     "Sequential",
     "SimpleCell",
     "SpectralNorm",
@@ -262,6 +264,7 @@ __all__ = [
     "dataclass",
     "display",
     "dot_product_attention",
+    "dot_product_attention_with_rope",
     "elu",
     "errors",
     "eval_shape",

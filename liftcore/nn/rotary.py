@@ -14,7 +14,7 @@ from .masks import broadcasts
 from .options import checks_options
 from .sharding import on_auto_axes, sharding_entries, to_spec
 
-__all__ = ["rotary_embedding"]
+__all__ = ["rotary_embedding", "rotated", "rotations"]
 
 
 @checks_options
@@ -61,14 +61,49 @@ def rotary_embedding(
 
 def _turn(x: Array, positions: ArrayLike, *, base: float, features: int, interleaved: bool) -> Array:
     dtype = np.finfo(jnp.promote_types(x.dtype, jnp.float32)).dtype
-    rates = base ** (-jnp.arange(0, features, 2, dtype=dtype) / features)
-    angles = jnp.expand_dims(jnp.asarray(positions, dtype), (-1, -2)) * rates
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
-    turned, rest = x[..., :features], x[..., features:]
-    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else jnp.split(turned, 2, -1)
+    cos, sin = rotations(jnp.expand_dims(jnp.asarray(positions, dtype), -1), features, base)
+    turned = rotated(x[..., :features], cos, sin, interleaved)
+    return jnp.concatenate([turned, x[..., features:]], -1)
+
+
+def rotations(positions: ArrayLike, features: int, base: float) -> tuple[Array, Array]:
+    """Return the cosines and the sines of the angles of `rotary_embedding`, `(*positions, features / 2)`.
+
+    Example:
+        >>> cos, sin = rotations(jnp.arange(2), 4, base=10_000.0)
+        >>> sin.round(2)
+        Array([[0.  , 0.  ],
+               [0.84, 0.01]], dtype=float32)
+
+    Args:
+        positions: the positions; the results have their dtype, but at least `float32`.
+        features: the number of features to rotate.
+        base: the larger it is, the more slowly the last pairs rotate.
+    """
+    dtype = jnp.promote_types(jnp.result_type(positions), jnp.float32)
+    rates = 1 / base ** (jnp.arange(0, features, 2, dtype=dtype) / features)
+    angles = jnp.expand_dims(jnp.asarray(positions, dtype), -1) * rates
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotated(x: Array, cos: Array, sin: Array, interleaved: bool = True) -> Array:
+    """Return the features of an array, rotated in pairs, in its own dtype.
+
+    Example:
+        >>> quarter = jnp.array([0.0]), jnp.array([1.0])
+        >>> rotated(jnp.array([3.0, 4.0]), *quarter)
+        Array([-4.,  3.], dtype=float32)
+
+    Args:
+        x: the array.
+        cos: the cosines, from `rotations`; broadcast to the pairs.
+        sin: the sines.
+        interleaved: whether neighbors form a pair; see `rotary_embedding`.
+    """
+    a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else jnp.split(x, 2, -1)
     pairs = [a * cos - b * sin, a * sin + b * cos]
-    turned = jnp.stack(pairs, -1).reshape(turned.shape) if interleaved else jnp.concatenate(pairs, -1)
-    return jnp.concatenate([turned.astype(x.dtype), rest], -1)
+    turned = jnp.stack(pairs, -1).reshape(x.shape) if interleaved else jnp.concatenate(pairs, -1)
+    return turned.astype(x.dtype)
 
 
 def _check(x: Array, positions: tuple[int, ...], features: int | None) -> int:

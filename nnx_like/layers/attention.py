@@ -376,6 +376,7 @@ class MultiHeadAttention(Module):
         is_causal: bool = False,
         out_sharding: Any = None,
         qkv_sharding: Any = None,
+        input_positions: Array | None = None,
         lengths: ArrayLike | None = None,
     ) -> Array:
         """Map `(*batch, queries, in_features)` to `(*batch, queries, out_features)`.
@@ -393,6 +394,8 @@ class MultiHeadAttention(Module):
             is_causal: whether query `i` ignores keys after the `i`-th.
             out_sharding: the sharding of the result; see `LinearGeneral`.
             qkv_sharding: the sharding of queries, keys and values.
+            input_positions: passed to `attention_fn`, if given: the positions of the queries, `(*batch, queries)`, for
+                `dot_product_attention_with_rope`.
             lengths: `(*batch,)`: the number of valid inputs of each example; the inputs after them are padding, which
                 is not cached. Use it to decode with a ragged cache; see `init_cache`.
 
@@ -426,6 +429,7 @@ class MultiHeadAttention(Module):
             precision=self.precision,
             module=self if sow_weights else None,
             is_causal=is_causal,
+            **({} if input_positions is None else {"input_positions": input_positions}),
         )
         return self.out(y, out_sharding=out_sharding)
 

@@ -53,6 +53,7 @@ class Module(Pytree):
         value: Any,
         reduce_fn: Callable[[Any, Any], Any] = _append,
         init_fn: Callable[[], Any] = tuple,
+        capture_noop: bool | None = None,
     ) -> bool:
         """Store an intermediate value, such as an activation, in a variable of this module or of `capture`.
 
@@ -74,6 +75,7 @@ class Module(Pytree):
             value: the value.
             reduce_fn: called as `reduce_fn(stored, value)`; by default it appends to a tuple.
             init_fn: makes the initial stored value; by default an empty tuple.
+            capture_noop: whether to store values inside `capture` only.
 
         Returns:
             Whether the value was stored. Inside `capture`, only values of the captured types are stored.
@@ -89,6 +91,8 @@ class Module(Pytree):
                 found = captured.get_value()
                 captured.set_value({**found, name: reduce_fn(found[name] if name in found else init_fn(), value)})
             return captured is not None
+        if capture_noop:
+            return False
         if not hasattr(self, name):
             setattr(self, name, kind(reduce_fn(init_fn(), value)))
             return True
@@ -96,7 +100,13 @@ class Module(Pytree):
         variable.set_value(reduce_fn(variable.get_value(), value))
         return True
 
-    def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
+    def perturb(
+        self,
+        name: str,
+        value: Any,
+        variable_type: type[Variable[Any]] | str = Perturbation,
+        capture_noop: bool | None = None,
+    ) -> Any:
         """Add a zero variable to a value, so that the gradient of the variable is the gradient of the value.
 
         Example:
@@ -112,6 +122,7 @@ class Module(Pytree):
             name: the name of the attribute.
             value: the value, an array or a pytree of arrays.
             variable_type: the type of the variable, or its name.
+            capture_noop: whether to return the value itself outside of `capture`.
 
         Returns:
             The sum of the value and the variable's value. Inside a `capture` that neither captures such variables nor
@@ -129,6 +140,8 @@ class Module(Pytree):
             if name not in captured.get_value():
                 captured.set_value({**captured.get_value(), name: _zeros(value)})
             return jax.tree.map(jnp.add, value, captured.get_value()[name])
+        if capture_noop:
+            return value
         if not hasattr(self, name):
             setattr(self, name, kind(_zeros(value)))
         return jax.tree.map(jnp.add, value, self._variable(kind, name).get_value())

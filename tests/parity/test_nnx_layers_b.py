@@ -303,6 +303,20 @@ def test_attention_functions_are_those_of_nnx(options: dict[str, Any], kv_heads:
     assert_same_bits(computed(nnx_like), computed(nnx))
 
 
+@pytest.mark.skipif(not hasattr(nnx, "RoPE"), reason="flax has it since 0.12.9, which needs Python 3.12")
+@pytest.mark.filterwarnings("ignore:'.value' access is now deprecated:DeprecationWarning")  # flax's own
+@pytest.mark.parametrize("options", [{}, {"theta": 100.0}, {"embedding_size": 4, "max_seq_len": 9}], ids=str)
+def test_rotary_positions_are_those_of_nnx(options: dict[str, Any]) -> None:
+    x, positions, one = (jnp.asarray(array(*shape)) for shape in ((2, 5, 4), (5,), (2, 5, 3, 4)))
+
+    def computed(n: Any) -> Any:
+        rope = n.RoPE(**options)
+        attended = n.dot_product_attention_with_rope(one, one, one, rope=rope, is_causal=True)
+        return rope(x), rope(x, positions), attended, n.to_pure_dict(n.state(rope))
+
+    assert_same_bits(computed(nnx_like), computed(nnx))
+
+
 LAYERS = [
     "BatchNorm", "Bidirectional", "GRUCell", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "MultiHeadAttention",
     "OptimizedLSTMCell", "RMSNorm", "RNN", "RNNCellBase", "SimpleCell", "SpectralNorm", "WeightNorm",
@@ -311,11 +325,12 @@ LAYERS = [
 
 @pytest.mark.parametrize("name", [*LAYERS, "dot_product_attention"])
 def test_arguments_defaults_and_methods_are_those_of_nnx(name: str) -> None:
-    def described(method: Any) -> list[Any]:  # those of ragged batches are ours alone
+    def described(method: Any) -> list[Any]:  # those of ragged batches and of the fused kernels are ours alone
         def default(value: Any) -> Any:
             return "callable" if callable(value) else dict(value) if hasattr(value, "items") else value
 
-        found = [one for one in inspect.signature(method).parameters.values() if one.name not in ("lengths", "ragged")]
+        ours = ("lengths", "ragged", "implementation", *(() if hasattr(nnx, "RoPE") else ("input_positions",)))
+        found = [one for one in inspect.signature(method).parameters.values() if one.name not in ours]
         return [(one.name, one.kind, default(one.default)) for one in found]
 
     mine, other = getattr(nnx_like, name), getattr(nnx, name)
