@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import types
@@ -35,6 +36,7 @@ __all__ = [
     "eliminated",
     "forget_calls",
     "has_effect",
+    "in_place_of",
     "inner_jaxpr",
     "is_eager",
     "is_staging",
@@ -298,6 +300,18 @@ def has_effect(eqn: Any) -> bool:
 def context_of(eqn: Any) -> str:
     """Return a text that is equal for jaxpr equations that were made under the same context managers of JAX."""
     return repr(eqn.ctx)
+
+
+@contextlib.contextmanager
+def in_place_of(eqn: Any) -> Iterator[None]:
+    """Run operations in place of an equation: with its names, and under the context managers under which it was made.
+
+    Args:
+        eqn: the equation of a jaxpr.
+    """
+    name = str(eqn.source_info.name_stack)
+    with eqn.ctx.manager, jax.named_scope(name) if name else contextlib.nullcontext():
+        yield
 
 
 def raw_transformation() -> str | None:

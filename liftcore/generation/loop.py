@@ -18,6 +18,7 @@ from ..typing import Array
 from .caches import all_counts, lengthened, recounted, shortened
 from .models import Model
 from .options import Options
+from .positions import at_positions
 from .prompts import Prompts
 from .sampling import sample_tokens
 
@@ -104,8 +105,9 @@ def _run(
 ) -> tuple[Generated, Array]:
     """Generate tokens; see `generate`. Also return whether a probability was NaN.
 
-    The prompts pass through the model only to fill the cache: their logits are not used, so XLA does not compute them.
-    Then the last token of each prompt passes through the model again, as the first step. So all steps are the same.
+    The prompts pass through the model at once, which fills the cache and gives the logits of the first new token; see
+    `at_positions`. If the model cannot give these alone, the last token of each prompt passes through it again, as the
+    first step.
 
     Args:
         model: the model.
@@ -119,8 +121,8 @@ def _run(
     batch, bucket = prompts.tokens.shape
     cache = empty_cache(variables, batch, room)
     _check_decodes(cache, batch)
-    filled = _filled(model, variables, cache, prompts.tokens, room)
-    back = bucket + 1 - prompts.lengths  # the padding, and the last token
+    logits, filled = _filled(model, variables, cache, prompts, room)
+    back = bucket - prompts.lengths + (logits is None)  # the padding, and the last token if it passes again
     cache = recounted(filled, (batch,), lambda index, is_ragged: index - (back if is_ragged else back[0]))
     last = jnp.take_along_axis(prompts.tokens, prompts.lengths[:, None] - 1, 1)[:, 0]
     keys = options.key
@@ -132,9 +134,12 @@ def _run(
         jnp.zeros((batch, size), jnp.float32),
     )
     state = _State(jnp.zeros((), jnp.int32), last, cache, jnp.zeros(batch, bool), found)
-    step = functools.partial(_step, model, variables, keys, options)
-    found = lax.while_loop(lambda state: (state.step < size) & ~state.ended.all(), step, state).found
-    return found, jnp.isnan(found.log_probs).any()
+    if logits is not None:
+        state = _chosen(keys, options, state, logits, cache)
+    if logits is None or size > 1:
+        step = functools.partial(_step, model, variables, keys, options)
+        state = lax.while_loop(lambda state: (state.step < size) & ~state.ended.all(), step, state)
+    return state.found, jnp.isnan(state.found.log_probs).any()
 
 
 def _check_decodes(cache: Any, batch: int) -> None:
@@ -150,8 +155,8 @@ def _check_decodes(cache: Any, batch: int) -> None:
         )
 
 
-def _filled(model: Model, variables: Any, cache: Any, tokens: Any, room: int) -> Any:
-    """Return the cache with the keys and values of the prompts.
+def _filled(model: Model, variables: Any, cache: Any, prompts: Prompts, room: int) -> tuple[Array | None, Any]:
+    """Return the logits of the last token of each prompt, and the cache with the keys and values of the prompts.
 
     The prompts pass through a cache of their own length, which is lengthened afterwards, so they do not attend to the
     empty positions of the new tokens. A model with a mask for the whole room refuses this, and gets the whole cache.
@@ -160,21 +165,33 @@ def _filled(model: Model, variables: Any, cache: Any, tokens: Any, room: int) ->
         model: the model.
         variables: its variables, without a cache.
         cache: its empty cache.
-        tokens: the padded prompts.
+        prompts: the padded prompts.
         room: the number of positions in the cache.
     """
+
+    def fill(cache: Any) -> tuple[Any, Any]:
+        def run(cache: Any, tokens: Any) -> tuple[Any, Any]:
+            return model({**variables, "cache": cache}, tokens)
+
+        return at_positions(run, prompts.lengths - 1, cache, prompts.tokens)
+
     try:
-        _, written = model({**variables, "cache": shortened(cache, room, tokens.shape[1])}, tokens)
+        logits, written = fill(shortened(cache, room, prompts.tokens.shape[1]))
     except Exception as error:  # such as an AssertionError about the room
         raise_interrupt(error)
-        return model({**variables, "cache": cache}, tokens)[1]["cache"]
-    return lengthened(written["cache"], cache)
+        logits, written = fill(cache)
+    return logits, lengthened(written["cache"], cache)
 
 
 def _step(model: Model, variables: Any, keys: Array, options: Options, state: _State) -> _State:
     """Generate one more token for each example that has not ended."""
-    step, last, cache, ended, (tokens, lengths, log_probs) = state
-    logits, written = model({**variables, "cache": cache}, last[:, None])
+    logits, written = model({**variables, "cache": state.cache}, state.last[:, None])
+    return _chosen(keys, options, state, logits, written["cache"])
+
+
+def _chosen(keys: Array, options: Options, state: _State, logits: Any, cache: Any) -> _State:
+    """Choose one more token for each example that has not ended."""
+    step, last, _, ended, (tokens, lengths, log_probs) = state
     logits = _of_last(logits, len(last)).astype(jnp.float32)
     now = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, step)
     token = sample_tokens(logits, now, options.temperature, options.top_k, options.top_p)
@@ -186,7 +203,7 @@ def _step(model: Model, variables: Any, keys: Array, options: Options, state: _S
     )
     ended = ended | (token[:, None] == options.stops).any(-1) | (step + 1 >= options.limits)
     # The next input is the token, also of an example that has ended: the padding may be outside of the vocabulary.
-    return _State(step + 1, token, written["cache"], ended, found)
+    return _State(step + 1, token, cache, ended, found)
 
 
 def _of_last(logits: Any, batch: int) -> Array:

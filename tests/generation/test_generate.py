@@ -112,7 +112,7 @@ def test_the_loop_ends_when_all_examples_have(variables: Any) -> None:
 
     generate(Counts(), variables, PROMPTS, max_new_tokens=30, stop_tokens=first.tolist())
     jax.effects_barrier()
-    assert len(steps) == 3  # for the empty cache and the prompts, which run for their effect here, and one step
+    assert len(steps) == 2  # for the empty cache and the prompts, which run for their effect here, and no step
 
 
 def test_what_is_given_of_a_prompt_has_many_forms(variables: Any) -> None:

@@ -1,0 +1,150 @@
+"""`at_positions`: the logits of one position of each example, with the products of that position alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import liftcore
+import linen_like as nn
+from liftcore.generation.positions import at_positions
+from tests.layers.row import array
+
+WORDS, WIDTH, LENGTH = 23, 8, 6
+KEY = jax.random.key(0)
+X = jnp.asarray(array(3, LENGTH, WIDTH))
+POSITIONS = jnp.array([5, 0, 2])
+W, B, TABLE = (jnp.asarray(array(*shape)) for shape in ((WIDTH, WORDS), (WORDS,), (WORDS, WIDTH)))
+
+
+def mixed(x: Any) -> Any:
+    """Stands for attention: each position sees the earlier ones."""
+    return jnp.tanh(jnp.cumsum(x, 1))
+
+
+class Head(nn.Module):
+    kind: str
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.LayerNorm()(nn.gelu(nn.Dense(2 * WIDTH)(x)))
+        if self.kind == "tied":
+            return nn.Embed(WORDS, 2 * WIDTH).attend(nn.RMSNorm()(nn.relu(x)))
+        if self.kind == "heads":
+            return nn.DenseGeneral(WORDS, axis=(-2, -1))(nn.DenseGeneral((2, WIDTH))(x))
+        if self.kind == "jit":
+            return nn.jit(nn.Dense)(WORDS)(x)
+        if self.kind == "remat":
+            return nn.remat(nn.Dense)(WORDS, dtype=jnp.bfloat16)(x)
+        if self.kind == "groups":
+            return nn.Dense(WORDS)(nn.GroupNorm(2, reduction_axes=-1)(x))
+        return nn.Dense(WORDS)(nn.Sequential([nn.Dense(WIDTH), nn.swish, nn.Dropout(0.5, deterministic=True)])(x))
+
+
+def module(kind: str) -> Callable[[Any], Any]:
+    head = Head(kind)
+    variables = head.init(KEY, X)
+    return lambda x: head.apply(variables, x)
+
+
+NARROW: dict[str, Callable[[Any], Any]] = {
+    **{f"module, {kind}": module(kind) for kind in ("tied", "heads", "jit", "remat", "groups", "plain")},
+    "product": lambda x: x @ W + B,
+    "words first": lambda x: jnp.einsum("vf,blf->blv", TABLE, x),
+    "words first, transposed": lambda x: jnp.moveaxis(jnp.einsum("vf,blf->vbl", TABLE, x), 0, -1),
+    "soft cap": lambda x: 30 * jnp.tanh((x @ W) / 30),
+    "of half": lambda x: (x.astype(jnp.bfloat16) @ W.astype(jnp.bfloat16)).astype(jnp.float32),
+    "padded words": lambda x: (x @ W)[..., : WORDS - 2],
+    "two parts": lambda x: jnp.concatenate([x @ W, jnp.broadcast_to(x.mean(-1, keepdims=True), (3, LENGTH, 2))], -1),
+    "masked words": lambda x: jnp.where(jnp.arange(WORDS) < 20, x @ W, -jnp.inf),
+    "best of groups": lambda x: (x @ W)[..., :22].reshape(3, LENGTH, 11, 2).max(-1),
+    "log probabilities": lambda x: jax.nn.log_softmax(x @ W),
+    "for each example": lambda x: jnp.einsum("blf,bfv->blv", x, jnp.stack([W, 2 * W, W + 1])),
+    "by positions": lambda x: (x + jnp.asarray(array(LENGTH, WIDTH))) @ W,
+    "normalized, and returned": lambda x: (x / jnp.linalg.norm(x, axis=-1, keepdims=True)) @ W,
+    "a product of itself": lambda x: jnp.einsum("blf,blf,fv->blv", x, x, W),
+    "nested jit": jax.jit(lambda x: jax.jit(lambda x: x @ W)(jax.nn.silu(x))),
+}
+
+WHOLE: dict[str, Callable[[Any], Any]] = {
+    "over positions": lambda x: jax.nn.softmax(x @ W, 1),
+    "in a loop": lambda x: jax.lax.map(lambda row: row @ W, x),
+    "no product": lambda x: jnp.repeat(x, 2, -1),
+    "reversed": lambda x: (x @ W)[:, ::-1],
+}
+
+
+@pytest.mark.parametrize("name", [*NARROW, *WHOLE])
+@pytest.mark.parametrize("traced", [True, False])
+def test_logits_are_those_of_the_positions(name: str, traced: bool) -> None:
+    head = {**NARROW, **WHOLE}[name]
+
+    def model(x: Any) -> Any:
+        y = mixed(x)
+        return head(y), {"cache": y, "count": jnp.arange(3)}
+
+    def both(x: Any, positions: Any) -> Any:
+        return model(x), at_positions(model, positions, x)
+
+    (logits, cache), (found, also) = (jax.jit(both) if traced else both)(X, POSITIONS)
+    jax.tree.map(np.testing.assert_array_equal, cache, also)
+    assert (found is None) is (name in WHOLE)
+    if found is not None:
+        expected = jnp.take_along_axis(logits, POSITIONS[:, None, None], 1)
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_allclose(found, expected, rtol=1e-5 if found.dtype == jnp.float32 else 1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_products_are_those_of_one_position(name: str) -> None:
+    def operations(length: int) -> int:
+        x = jax.ShapeDtypeStruct((3, LENGTH, WIDTH), jnp.float32)
+        run = lambda x: NARROW[name](x)[:, :length]  # noqa: E731
+        return liftcore.count_operations(run)(x).operations
+
+    narrow = liftcore.count_operations(lambda x: at_positions(lambda x: (NARROW[name](x), ()), POSITIONS, x)[0])(X)
+    assert narrow.operations < 1.5 * operations(LENGTH) / LENGTH
+
+
+def test_effects_run_once_and_other_results_are_whole() -> None:
+    seen: list[int] = []
+
+    def model(x: Any) -> Any:
+        y = mixed(x) @ W
+        jax.debug.callback(lambda: seen.append(1))
+        return y, y.sum()
+
+    found, total = jax.jit(lambda x: at_positions(model, POSITIONS, x))(X)
+    jax.effects_barrier()
+    assert seen == [1]
+    assert found is None  # all logits are needed for their sum
+    np.testing.assert_allclose(total, model(X)[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, LENGTH), (2, LENGTH, WIDTH), (3, LENGTH, 2, WIDTH)])
+def test_what_is_no_logits_is_left_to_the_caller(shape: tuple[int, ...]) -> None:
+    found, rest = at_positions(lambda x: (jnp.ones(shape), x.sum()), POSITIONS, X)
+    assert found is None
+    assert rest == X.sum()
+    found, rest = at_positions(lambda x: ((x @ W, x @ W), x.sum()), POSITIONS, X)
+    assert found is None
+    assert rest == X.sum()
+
+
+def test_operations_keep_their_names() -> None:
+    def names(fn: Any) -> set[str]:
+        eqns = jax.make_jaxpr(fn)(X).eqns
+        return {str(eqn.source_info.name_stack) for eqn in eqns if eqn.primitive.name in ("dot_general", "tanh")}
+
+    def model(x: Any) -> Any:
+        with jax.named_scope("layer"):
+            y = mixed(x)
+        with jax.named_scope("head"):
+            return y @ W, y
+
+    assert names(lambda x: at_positions(model, POSITIONS, x)) == names(model) == {"layer", "head"}
