@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
 from .._compat import in_place_of, inner_jaxpr
 from ..pipeline.equations import cut, evaluate, opened, steps_of, variables_of
 from ..tracing import jaxpr_of
-from ..typing import Array
+from ..typing import Array, ArrayLike
 
 __all__ = ["Axes", "at_positions"]
 
@@ -26,7 +27,7 @@ Axes = tuple[int, int]
 """The axis of the examples and that of the positions."""
 
 
-def at_positions(fn: Callable[..., Any], positions: Array, *operands: Any) -> tuple[Any, Any]:
+def at_positions(fn: Callable[..., Any], positions: ArrayLike, *operands: Any) -> tuple[Any, Any]:
     """Return `fn(*operands)`, a pair of logits and other results, with the logits of one position of each example.
 
     Args:
@@ -41,18 +42,19 @@ def at_positions(fn: Callable[..., Any], positions: Array, *operands: Any) -> tu
     closed, shapes = jaxpr_of(fn, *operands)
     jaxpr, inputs = opened(closed), [*closed.consts, *jax.tree.leaves(operands)]
     logits, others = shapes
-    is_array = getattr(logits, "ndim", 0) == 3 and logits.shape[:1] == positions.shape
-    rest = [_ALL] * len(jax.tree.leaves(others))
+    is_array = getattr(logits, "ndim", 0) == 3 and logits.shape[:1] == np.shape(positions)
+    rest: list[Wanted] = [_ALL] * len(jax.tree.leaves(others))
     part = _Part(jaxpr, [(0, 1), *rest]) if is_array else None
     if part is None or not part.multiplies:
-        part = _Part(jaxpr, [None] * (len(jaxpr.outvars) - len(rest)) + rest)
+        part = _Part(jaxpr, [*[None] * (len(jaxpr.outvars) - len(rest)), *rest])
     results = part.run(positions, list(map(_picked, inputs, itertools.repeat(positions), part.inputs)))
     found = results[0] if part.multiplies else None
     return found, jax.tree.unflatten(jax.tree.structure(others), results[len(results) - len(rest) :])
 
 
 _ALL = "all"
-"""In place of axes: all positions are needed."""
+Wanted = Axes | str | None
+"""The axes of an output if one position is needed, `_ALL` if all are, None if the output is not needed."""
 
 
 class _Part:
@@ -60,15 +62,14 @@ class _Part:
 
     Args:
         jaxpr: the jaxpr.
-        wanted: for each output, the axes of examples and positions if only one position is needed; `_ALL` if all are;
-            None if the output is not needed.
+        wanted: what is needed of each output.
 
     Attributes:
         axes: the axes of the variables of which one position is needed.
         whole: the variables of which all positions are needed.
     """
 
-    def __init__(self, jaxpr: jex.Jaxpr, wanted: Sequence[Axes | str | None]) -> None:
+    def __init__(self, jaxpr: jex.Jaxpr, wanted: Sequence[Wanted]) -> None:
         self.jaxpr, self.wanted = jaxpr, wanted
         outputs = [(var, axes) for var, axes in zip(jaxpr.outvars, wanted, strict=True) if not _is_literal(var)]
         self.whole = {var for var, axes in outputs if axes == _ALL}
@@ -103,7 +104,7 @@ class _Part:
         """Whether there is a product of matrices among the equations that run for one position."""
         return any(one.multiplies for one in self._of_one)
 
-    def run(self, positions: Array, inputs: Sequence[Any]) -> list[Any]:
+    def run(self, positions: ArrayLike, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs.
 
         Args:
@@ -119,7 +120,7 @@ class _Part:
         results = evaluate(cut(self.jaxpr, given, steps, computed), *[whole[var] for var in given])
         whole.update(zip(computed, results, strict=True))
 
-        def read(atom: Any, axes: Axes | str | None) -> Any:
+        def read(atom: Any, axes: Wanted) -> Any:
             if _is_literal(atom):
                 return atom.val
             if not isinstance(axes, tuple):
@@ -180,7 +181,7 @@ class _OfOne:
         """Whether it is, or contains, a product of matrices."""
         return self.eqn.primitive.name == "dot_general" if self._part is None else self._part.multiplies
 
-    def run(self, positions: Array, values: list[Any]) -> list[Any]:
+    def run(self, positions: ArrayLike, values: list[Any]) -> list[Any]:
         """Return its results."""
         with in_place_of(self.eqn):
             if self._part is None:
@@ -199,13 +200,16 @@ def _is_split(var: Any, axes: Axes) -> bool:
     return len(spec) > axes[1] and spec[axes[1]] is not None
 
 
-def _picked(value: Array, positions: Array, axes: Axes | None) -> Array:
+def _picked(value: Array, positions: ArrayLike, axes: Axes | None) -> Array:
     """Return one position of each example; its axis stays. Without axes, return the value."""
     if axes is None:
         return value
     examples, place = axes
     axis = place - (examples < place)
-    return jax.vmap(lambda row, at: lax.dynamic_index_in_dim(row, at, axis), (examples, 0), examples)(value, positions)
+    pick: Callable[..., Array] = jax.vmap(
+        lambda row, at: lax.dynamic_index_in_dim(row, at, axis), (examples, 0), examples
+    )
+    return pick(value, positions)
 
 
 # --- rules: for the axes of the result, those of each input, and parameters that change -------------------------------
@@ -225,7 +229,8 @@ _ELEMENTWISE_NAMES = frozenset(
 
 
 def _elementwise(eqn: Any, axes: Axes) -> _Found:
-    shape, inputs = eqn.outvars[0].aval.shape, []
+    shape = eqn.outvars[0].aval.shape
+    inputs: list[Axes | None] = []
     for atom in eqn.invars:
         theirs = atom.aval.shape
         if len(theirs) < len(shape) or theirs[axes[1]] == 1 < shape[axes[1]]:  # it is broadcast
@@ -286,15 +291,16 @@ def _product(eqn: Any, axes: Axes) -> _Found:
         [axis for axis in range(len(atom.aval.shape)) if axis not in (*contracted[side], *batches[side])]
         for side, atom in enumerate(eqn.invars)
     ]
-    for side in (0, 1):  # the axes of the result: of the batch, then of the left operand, then of the right one
-        others = [None] * len(free[0]) if side else []
-        order = [*batches[side], *others, *free[side]]
-        places = [order[axis] if axis < len(order) else None for axis in axes]
-        if None not in places and axes[1] >= len(batches[side]) + len(others):
-            found: list[Axes | None] = [None, None]
-            found[side] = places[0], places[1]
-            return found, {}
-    return None
+    # The axes of the result are those of the batch, then the free ones of the left operand, then of the right one.
+    begin = len(batches[0])
+    middle = begin + len(free[0])
+    side = int(axes[1] >= middle)
+    of_result = [*range(begin), *range(*((middle, middle + len(free[1])) if side else (begin, middle)))]
+    of_operand = [*batches[side], *free[side]]
+    if axes[1] < begin or axes[0] not in of_result:
+        return None
+    examples, place = (of_operand[of_result.index(axis)] for axis in axes)
+    return [None, (examples, place)] if side else [(examples, place), None], {}
 
 
 def _with_one(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
