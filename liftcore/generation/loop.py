@@ -173,7 +173,7 @@ def _filled(model: Model, variables: Any, cache: Any, prompts: Prompts, room: in
         def run(cache: Any, tokens: Any) -> tuple[Any, Any]:
             return model({**variables, "cache": cache}, tokens)
 
-        return at_positions(run, prompts.lengths - 1, cache, prompts.tokens)
+        return at_positions(run, prompts.lengths - 1, prompts.tokens.shape[1], cache, prompts.tokens)
 
     try:
         logits, written = fill(shortened(cache, room, prompts.tokens.shape[1]))

@@ -27,12 +27,13 @@ Axes = tuple[int, int]
 """The axis of the examples and that of the positions."""
 
 
-def at_positions(fn: Callable[..., Any], positions: ArrayLike, *operands: Any) -> tuple[Any, Any]:
+def at_positions(fn: Callable[..., Any], positions: ArrayLike, length: int, *operands: Any) -> tuple[Any, Any]:
     """Return `fn(*operands)`, a pair of logits and other results, with the logits of one position of each example.
 
     Args:
         fn: returns logits of shape `(batch, length, vocabulary)`, and a pytree.
         positions: the position in each example, `(batch,)`.
+        length: the number of positions in the logits.
         *operands: pytrees of arrays.
 
     Returns:
@@ -42,7 +43,8 @@ def at_positions(fn: Callable[..., Any], positions: ArrayLike, *operands: Any) -
     closed, shapes = jaxpr_of(fn, *operands)
     jaxpr, inputs = opened(closed), [*closed.consts, *jax.tree.leaves(operands)]
     logits, others = shapes
-    is_array = getattr(logits, "ndim", 0) == 3 and logits.shape[:1] == np.shape(positions)
+    # Other lengths are those of a model that returns the logits of its last inputs alone, which may be padding.
+    is_array = getattr(logits, "ndim", 0) == 3 and logits.shape[:2] == (*np.shape(positions), length)
     rest: list[Wanted] = [_ALL] * len(jax.tree.leaves(others))
     part = _Part(jaxpr, [(0, 1), *rest]) if is_array else None
     if part is None or not part.multiplies:
@@ -85,7 +87,8 @@ class _Part:
         if not is_whole and self.axes.keys().isdisjoint(eqn.outvars):
             return
         found = None if is_whole else _OfOne.of(eqn, [self.axes.get(var) for var in eqn.outvars])
-        reads = [] if found is None else list(zip(eqn.invars, found.inputs, strict=True))
+        pairs = [] if found is None else zip(eqn.invars, found.inputs, strict=True)
+        reads = [(var, axes) for var, axes in pairs if not _is_literal(var)]
         if found is None or any(axes is not None and self.axes.get(var, axes) != axes for var, axes in reads):
             self._of_all.append(eqn)
             self.whole.update(variables_of(eqn.invars))
@@ -122,7 +125,7 @@ class _Part:
 
         def read(atom: Any, axes: Wanted) -> Any:
             if _is_literal(atom):
-                return atom.val
+                return _picked(atom.val, positions, axes if isinstance(axes, tuple) else None)
             if not isinstance(axes, tuple):
                 return whole.get(atom)  # None if it is not needed
             if atom not in one:

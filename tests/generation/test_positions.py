@@ -76,6 +76,7 @@ WHOLE: dict[str, Callable[[Any], Any]] = {
     "in a loop": lambda x: jax.lax.map(lambda row: row @ W, x),
     "no product": lambda x: jnp.repeat(x, 2, -1),
     "reversed": lambda x: (x @ W)[:, ::-1],
+    "of the last position": lambda x: x[:, -1:] @ W,
 }
 
 
@@ -89,7 +90,7 @@ def test_logits_are_those_of_the_positions(name: str, traced: bool) -> None:
         return head(y), {"cache": y, "count": jnp.arange(3)}
 
     def both(x: Any, positions: Any) -> Any:
-        return model(x), at_positions(model, positions, x)
+        return model(x), at_positions(model, positions, LENGTH, x)
 
     (logits, cache), (found, also) = (jax.jit(both) if traced else both)(X, POSITIONS)
     jax.tree.map(np.testing.assert_array_equal, cache, also)
@@ -107,8 +108,21 @@ def test_products_are_those_of_one_position(name: str) -> None:
         run = lambda x: NARROW[name](x)[:, :length]  # noqa: E731
         return liftcore.count_operations(run)(x).operations
 
-    narrow = liftcore.count_operations(lambda x: at_positions(lambda x: (NARROW[name](x), ()), POSITIONS, x)[0])(X)
+    model = lambda x: (NARROW[name](x), ())  # noqa: E731
+    narrow = liftcore.count_operations(lambda x: at_positions(model, POSITIONS, LENGTH, x)[0])(X)
     assert narrow.operations < 1.5 * operations(LENGTH) / LENGTH
+
+
+def test_constants_may_be_literals() -> None:
+    before = jax.config.jax_use_simplified_jaxpr_constants
+    jax.config.update("jax_use_simplified_jaxpr_constants", True)
+    try:
+        jax.clear_caches()
+        found, _ = at_positions(lambda x: ((x + 2 * np.asarray(X)) @ W, ()), POSITIONS, LENGTH, X)
+    finally:
+        jax.config.update("jax_use_simplified_jaxpr_constants", before)
+        jax.clear_caches()
+    np.testing.assert_allclose(found[:, 0], 3 * X[jnp.arange(3), POSITIONS] @ W, rtol=1e-5, atol=1e-5)
 
 
 def test_effects_run_once_and_other_results_are_whole() -> None:
@@ -119,7 +133,7 @@ def test_effects_run_once_and_other_results_are_whole() -> None:
         jax.debug.callback(lambda: seen.append(1))
         return y, y.sum()
 
-    found, total = jax.jit(lambda x: at_positions(model, POSITIONS, x))(X)
+    found, total = jax.jit(lambda x: at_positions(model, POSITIONS, LENGTH, x))(X)
     jax.effects_barrier()
     assert seen == [1]
     assert found is None  # all logits are needed for their sum
@@ -128,10 +142,10 @@ def test_effects_run_once_and_other_results_are_whole() -> None:
 
 @pytest.mark.parametrize("shape", [(3, LENGTH), (2, LENGTH, WIDTH), (3, LENGTH, 2, WIDTH)])
 def test_what_is_no_logits_is_left_to_the_caller(shape: tuple[int, ...]) -> None:
-    found, rest = at_positions(lambda x: (jnp.ones(shape), x.sum()), POSITIONS, X)
+    found, rest = at_positions(lambda x: (jnp.ones(shape), x.sum()), POSITIONS, LENGTH, X)
     assert found is None
     assert rest == X.sum()
-    found, rest = at_positions(lambda x: ((x @ W, x @ W), x.sum()), POSITIONS, X)
+    found, rest = at_positions(lambda x: ((x @ W, x @ W), x.sum()), POSITIONS, LENGTH, X)
     assert found is None
     assert rest == X.sum()
 
@@ -147,4 +161,4 @@ def test_operations_keep_their_names() -> None:
         with jax.named_scope("head"):
             return y @ W, y
 
-    assert names(lambda x: at_positions(model, POSITIONS, x)) == names(model) == {"layer", "head"}
+    assert names(lambda x: at_positions(model, POSITIONS, LENGTH, x)) == names(model) == {"layer", "head"}
