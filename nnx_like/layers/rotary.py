@@ -146,7 +146,8 @@ def dot_product_attention_with_rope(
     queries, keys = query.shape[-3], key.shape[-3]
     if input_positions is None and queries != keys:
         what = f"there are {queries} queries and {keys} keys; from which position on do the queries count?"
-        fix = "Pass the positions of the queries, in decoding `input_positions=layer.cache_index + jnp.arange(length)`."
+        position = "`input_positions=layer.cache_index[..., None] + jnp.arange(length)`"
+        fix = f"Pass the positions of the queries, in decoding {position}."
         raise LiftArgumentError("dot_product_attention_with_rope", what, fix, option="input_positions")
     query = rope.of_heads(query, input_positions)
     key = rope.of_heads(key, input_positions if queries == keys else None)
