@@ -365,7 +365,7 @@ def in_axis_words(axis: Any) -> str:
 
 def axis_of(spec: Any) -> Any:
     """Return the axis of a spec that also says that a loop updates variables in place; any other spec as it is."""
-    return spec.axis if isinstance(spec, InPlace) else spec
+    return spec.axis if isinstance(spec, InPlace) and type(spec.axis) is int else spec
 
 
 # --- a pytree and its prefix ------------------------------------------------------------------------------------------

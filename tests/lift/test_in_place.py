@@ -238,6 +238,13 @@ def test_objects_that_are_returned_or_given_twice() -> None:
         nnx.scan(lambda one, other: None, in_axes=(axes, 0), out_axes=0)(model, model)
 
 
+@pytest.mark.parametrize("axis", [None, nnx.Carry, "layers"])
+def test_objects_are_updated_in_place_along_an_axis_only(axis: Any) -> None:
+    axes = nnx.StateAxes({nnx.Cache: InPlace(axis), ...: 0})
+    with pytest.raises(nnx.errors.LiftArgumentError, match=r"InPlace\(axis=.*\) in .* is not an axis"):
+        nnx.scan(lambda model, x: model(x), in_axes=(axes, nnx.Carry), out_axes=nnx.Carry)
+
+
 def test_a_loop_over_objects_stacks_nothing() -> None:
     def carried(axis: Any) -> int:
         model = nnx.vmap(Layer)(nnx.Rngs(0).split(LENGTH))
