@@ -45,24 +45,22 @@ __all__ = [
 # --- prefixes ---------------------------------------------------------------------------------------------------------
 
 
-def leafwise(where: str, spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+def leafwise(where: str, spec: Any, tree: Any) -> list[Any]:
     """Return one answer for each leaf of a pytree.
 
     Args:
         where: the name of the prefix, for errors.
         spec: a pytree prefix. A function in it is called with each leaf below; any other value is the answer itself.
         tree: the pytree.
-        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
 
     Raises:
         LiftArgumentError: if `spec` is not a prefix.
     """
     answers: list[Any] = []
-    if is_leaf is None:
-        check_finite(tree)
+    check_finite(tree)
 
     def below(answer: Any, subtree: Any) -> None:
-        leaves = jax.tree.leaves(subtree, is_leaf=is_leaf)
+        leaves = jax.tree.leaves(subtree)
         answers.extend(map(answer, leaves) if callable(answer) else [answer] * len(leaves))
 
     try:

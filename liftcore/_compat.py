@@ -36,7 +36,7 @@ __all__ = [
     "eliminated",
     "forget_calls",
     "has_effect",
-    "in_place_of",
+    "in_context_of",
     "inner_jaxpr",
     "is_eager",
     "is_staging",
@@ -303,7 +303,7 @@ def context_of(eqn: Any) -> str:
 
 
 @contextlib.contextmanager
-def in_place_of(eqn: Any) -> Iterator[None]:
+def in_context_of(eqn: Any) -> Iterator[None]:
     """Run operations in place of an equation: with its names, and under the context managers under which it was made.
 
     Args:

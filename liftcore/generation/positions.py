@@ -16,15 +16,19 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from .._compat import in_place_of, inner_jaxpr
+from .._compat import in_context_of, inner_jaxpr
 from ..pipeline.equations import cut, evaluate, opened, steps_of, variables_of
 from ..tracing import jaxpr_of
 from ..typing import Array, ArrayLike
 
-__all__ = ["Axes", "at_positions"]
+__all__ = ["at_positions"]
 
-Axes = tuple[int, int]
+_Axes = tuple[int, int]
 """The axis of the examples and that of the positions."""
+
+_ALL = "all"
+_Wanted = _Axes | str | None
+"""The axes of an output if one position is needed, `_ALL` if all are, None if the output is not needed."""
 
 
 def at_positions(fn: Callable[..., Any], positions: ArrayLike, length: int, *operands: Any) -> tuple[Any, Any]:
@@ -45,18 +49,13 @@ def at_positions(fn: Callable[..., Any], positions: ArrayLike, length: int, *ope
     logits, others = shapes
     # Other lengths are those of a model that returns the logits of its last inputs alone, which may be padding.
     is_array = getattr(logits, "ndim", 0) == 3 and logits.shape[:2] == (*np.shape(positions), length)
-    rest: list[Wanted] = [_ALL] * len(jax.tree.leaves(others))
+    rest: list[_Wanted] = [_ALL] * len(jax.tree.leaves(others))
     part = _Part(jaxpr, [(0, 1), *rest]) if is_array else None
     if part is None or not part.multiplies:
         part = _Part(jaxpr, [*[None] * (len(jaxpr.outvars) - len(rest)), *rest])
     results = part.run(positions, list(map(_picked, inputs, itertools.repeat(positions), part.inputs)))
     found = results[0] if part.multiplies else None
     return found, jax.tree.unflatten(jax.tree.structure(others), results[len(results) - len(rest) :])
-
-
-_ALL = "all"
-Wanted = Axes | str | None
-"""The axes of an output if one position is needed, `_ALL` if all are, None if the output is not needed."""
 
 
 class _Part:
@@ -71,11 +70,11 @@ class _Part:
         whole: the variables of which all positions are needed.
     """
 
-    def __init__(self, jaxpr: jex.Jaxpr, wanted: Sequence[Wanted]) -> None:
+    def __init__(self, jaxpr: jex.Jaxpr, wanted: Sequence[_Wanted]) -> None:
         self.jaxpr, self.wanted = jaxpr, wanted
         outputs = [(var, axes) for var, axes in zip(jaxpr.outvars, wanted, strict=True) if not _is_literal(var)]
         self.whole = {var for var, axes in outputs if axes == _ALL}
-        self.axes: dict[Any, Axes] = {var: axes for var, axes in outputs if isinstance(axes, tuple)}
+        self.axes: dict[Any, _Axes] = {var: axes for var, axes in outputs if isinstance(axes, tuple)}
         self._of_one: list[_OfOne] = []
         self._of_all: list[Any] = []
         for eqn in reversed(jaxpr.eqns):
@@ -98,7 +97,7 @@ class _Part:
         self.whole.update(variables_of([var for var, axes in reads if axes is None]))
 
     @property
-    def inputs(self) -> list[Axes | None]:
+    def inputs(self) -> list[_Axes | None]:
         """For each input, its axes if only one position of it is needed; else None."""
         return [None if var in self.whole else self.axes.get(var) for var in self.jaxpr.invars]
 
@@ -123,7 +122,7 @@ class _Part:
         results = evaluate(cut(self.jaxpr, given, steps, computed), *[whole[var] for var in given])
         whole.update(zip(computed, results, strict=True))
 
-        def read(atom: Any, axes: Wanted) -> Any:
+        def read(atom: Any, axes: _Wanted) -> Any:
             if _is_literal(atom):
                 return _picked(atom.val, positions, axes if isinstance(axes, tuple) else None)
             if not isinstance(axes, tuple):
@@ -152,7 +151,7 @@ class _OfOne:
     def __init__(
         self,
         eqn: Any,
-        inputs: Sequence[Axes | None],
+        inputs: Sequence[_Axes | None],
         params: Mapping[str, Any],
         part: _Part | None = None,
         consts: Sequence[Any] = (),
@@ -160,7 +159,7 @@ class _OfOne:
         self.eqn, self.inputs, self._params, self._part, self._consts = eqn, inputs, params, part, consts
 
     @classmethod
-    def of(cls, eqn: Any, outputs: Sequence[Axes | None]) -> _OfOne | None:
+    def of(cls, eqn: Any, outputs: Sequence[_Axes | None]) -> _OfOne | None:
         """Return an equation for one position; None if it needs others, or is not known here.
 
         Args:
@@ -186,7 +185,7 @@ class _OfOne:
 
     def run(self, positions: ArrayLike, values: list[Any]) -> list[Any]:
         """Return its results."""
-        with in_place_of(self.eqn):
+        with in_context_of(self.eqn):
             if self._part is None:
                 return [self.eqn.primitive.bind(*values, **{**self.eqn.params, **self._params})]
             consts = map(_picked, self._consts, itertools.repeat(positions), self._part.inputs)
@@ -197,13 +196,13 @@ def _is_literal(atom: Any) -> bool:
     return isinstance(atom, jex.Literal)
 
 
-def _is_split(var: Any, axes: Axes) -> bool:
+def _is_split(var: Any, axes: _Axes) -> bool:
     """Whether the positions of a variable are divided among devices by its type."""
     spec = getattr(getattr(var.aval, "sharding", None), "spec", ())
     return len(spec) > axes[1] and spec[axes[1]] is not None
 
 
-def _picked(value: Array, positions: ArrayLike, axes: Axes | None) -> Array:
+def _picked(value: Array, positions: ArrayLike, axes: _Axes | None) -> Array:
     """Return one position of each example; its axis stays. Without axes, return the value."""
     if axes is None:
         return value
@@ -217,7 +216,7 @@ def _picked(value: Array, positions: ArrayLike, axes: Axes | None) -> Array:
 
 # --- rules: for the axes of the result, those of each input, and parameters that change -------------------------------
 
-_Found = tuple[list[Axes | None], dict[str, Any]] | None
+_Found = tuple[list[_Axes | None], dict[str, Any]] | None
 _CALLS = frozenset(
     {"checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"}
 )
@@ -231,9 +230,9 @@ _ELEMENTWISE_NAMES = frozenset(
 )  # fmt: skip
 
 
-def _elementwise(eqn: Any, axes: Axes) -> _Found:
+def _elementwise(eqn: Any, axes: _Axes) -> _Found:
     shape = eqn.outvars[0].aval.shape
-    inputs: list[Axes | None] = []
+    inputs: list[_Axes | None] = []
     for atom in eqn.invars:
         theirs = atom.aval.shape
         if len(theirs) < len(shape) or theirs[axes[1]] == 1 < shape[axes[1]]:  # it is broadcast
@@ -245,7 +244,7 @@ def _elementwise(eqn: Any, axes: Axes) -> _Found:
     return inputs, {}
 
 
-def _broadcast(eqn: Any, axes: Axes) -> _Found:
+def _broadcast(eqn: Any, axes: _Axes) -> _Found:
     shape, dimensions = eqn.params["shape"], list(eqn.params["broadcast_dimensions"])
     theirs, params = eqn.invars[0].aval.shape, {"shape": _with_one(shape, axes)}
     if axes[1] not in dimensions or theirs[dimensions.index(axes[1])] == 1 < shape[axes[1]]:
@@ -255,40 +254,36 @@ def _broadcast(eqn: Any, axes: Axes) -> _Found:
     return [(dimensions.index(axes[0]), dimensions.index(axes[1]))], params
 
 
-def _reshape(eqn: Any, axes: Axes) -> _Found:
+def _reshape(eqn: Any, axes: _Axes) -> _Found:
     sizes, theirs = eqn.params["new_sizes"], eqn.invars[0].aval.shape
     if axes != (0, 1) or theirs[:2] != sizes[:2] or eqn.params["dimensions"] is not None:
         return None
     return [axes], {"new_sizes": _with_one(sizes, axes)}
 
 
-def _transpose(eqn: Any, axes: Axes) -> _Found:
+def _transpose(eqn: Any, axes: _Axes) -> _Found:
     order = eqn.params["permutation"]
     return [(order[axes[0]], order[axes[1]])], {}
 
 
-def _reduce(eqn: Any, axes: Axes) -> _Found:
-    kept = [axis for axis in range(len(eqn.invars[0].aval.shape)) if axis not in eqn.params["axes"]]
+def _reduce(eqn: Any, axes: _Axes) -> _Found:
+    removed = eqn.params["dimensions" if eqn.primitive.name == "squeeze" else "axes"]
+    kept = [axis for axis in range(len(eqn.invars[0].aval.shape)) if axis not in removed]
     return [(kept[axes[0]], kept[axes[1]])], {}
 
 
-def _squeeze(eqn: Any, axes: Axes) -> _Found:
-    kept = [axis for axis in range(len(eqn.invars[0].aval.shape)) if axis not in eqn.params["dimensions"]]
-    return [(kept[axes[0]], kept[axes[1]])], {}
-
-
-def _concatenate(eqn: Any, axes: Axes) -> _Found:
+def _concatenate(eqn: Any, axes: _Axes) -> _Found:
     return None if eqn.params["dimension"] in axes else ([axes] * len(eqn.invars), {})
 
 
-def _slice(eqn: Any, axes: Axes) -> _Found:
+def _slice(eqn: Any, axes: _Axes) -> _Found:
     params, shape = eqn.params, eqn.invars[0].aval.shape
     if any(eqn.outvars[0].aval.shape[axis] != shape[axis] for axis in axes):
         return None
     return [axes], {"limit_indices": _with_one(params["limit_indices"], axes)}
 
 
-def _product(eqn: Any, axes: Axes) -> _Found:
+def _product(eqn: Any, axes: _Axes) -> _Found:
     contracted, batches = eqn.params["dimension_numbers"]
     free = [
         [axis for axis in range(len(atom.aval.shape)) if axis not in (*contracted[side], *batches[side])]
@@ -306,12 +301,12 @@ def _product(eqn: Any, axes: Axes) -> _Found:
     return [None, (examples, place)] if side else [(examples, place), None], {}
 
 
-def _with_one(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
+def _with_one(shape: Sequence[int], axes: _Axes) -> tuple[int, ...]:
     """Return a shape with one position."""
     return tuple([1 if axis == axes[1] else size for axis, size in enumerate(shape)])
 
 
-_RULES: Mapping[str, Callable[[Any, Axes], _Found]] = {
+_RULES: Mapping[str, Callable[[Any, _Axes], _Found]] = {
     "argmax": _reduce,
     "argmin": _reduce,
     "broadcast_in_dim": _broadcast,
@@ -323,6 +318,6 @@ _RULES: Mapping[str, Callable[[Any, Axes], _Found]] = {
     "reduce_sum": _reduce,
     "reshape": _reshape,
     "slice": _slice,
-    "squeeze": _squeeze,
+    "squeeze": _reduce,
     "transpose": _transpose,
 }
