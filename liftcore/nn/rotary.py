@@ -95,11 +95,12 @@ def rotated(x: Array, cos: Array, sin: Array, interleaved: bool = True) -> Array
         Array([-4.,  3.], dtype=float32)
 
     Args:
-        x: the array.
+        x: the array; integers become floating.
         cos: the cosines, from `rotations`; broadcast to the pairs.
         sin: the sines.
         interleaved: whether neighbors form a pair; see `rotary_embedding`.
     """
+    x = jnp.asarray(x, canonicalize_dtype(x))
     a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else jnp.split(x, 2, -1)
     pairs = [a * cos - b * sin, a * sin + b * cos]
     turned = jnp.stack(pairs, -1).reshape(x.shape) if interleaved else jnp.concatenate(pairs, -1)

@@ -32,6 +32,10 @@ def test_it_is_the_rotary_embedding_of_two_halves(options: dict[str, Any], dtype
     assert_same(jnp.stack(each, 2), turn(positions=POSITIONS))
 
 
+def test_integers_become_floating() -> None:
+    assert_same(nnx.RoPE()(jnp.arange(8).reshape(2, 4)), nnx.RoPE()(jnp.arange(8.0).reshape(2, 4)))
+
+
 def assert_same(one: Any, other: Any) -> None:
     assert one.dtype == other.dtype
     np.testing.assert_array_equal(np.asarray(one, np.float32), np.asarray(other, np.float32))
