@@ -330,6 +330,11 @@ class Groups:
             return Choose(tuple([dataclasses.replace(self.group(each), filter=one) for one, each in pairs]))
         return self.group(spec)
 
+    @property
+    def axes(self) -> dict[str, Any]:
+        """The axis of each group; see `axis_of`."""
+        return {name: axis_of(spec) for name, spec in self.specs.items()}
+
     def plain(self, prefix: Any, instead: Any = None) -> Any:
         """Return the prefix as JAX accepts it; specs by filter do not apply to arrays and become None."""
         return jax.tree.map(

@@ -209,7 +209,7 @@ def scan(
     in_prefix, streams = _streams_apart(groups, groups.encode(in_axes))
     out_prefix = groups.encode(_without_carry(out_axes, given_back))
     check_axes(where, groups.specs, Carry)
-    axes = {name: axis_of(spec) for name, spec in groups.specs.items()}
+    axes = groups.axes
     names = AxisNames(axes, transform_metadata or {})
     places = _places(out_axes, given_back)
 
@@ -280,7 +280,7 @@ def _lift(groups: Groups, in_axes: Any, out_axes: Any, options: dict[str, Any]) 
     return functools.partial(
         liftcore.scan,
         in_axes=in_axes,
-        out_axes=(out_axes, _as_core_axes(groups.plain(groups.specs)), None),  # of the results, `home`, and `change`
+        out_axes=(out_axes, _as_core_axes(groups.axes), None),  # of the results, `home`, and `change`
         variable_axes={name: axis for name, axis in groups.specs.items() if type(axis_of(axis)) is int},
         variable_broadcast=[name for name, axis in groups.specs.items() if axis is None] or False,
         variable_carry=[name for name, axis in groups.specs.items() if axis is Carry] or False,

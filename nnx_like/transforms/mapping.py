@@ -13,7 +13,7 @@ import liftcore
 from liftcore.calls import boundary, call_user
 from liftcore.errors import Expected, LiftArgumentError, LoopInvarianceError
 
-from ..crossing.groups import ByFilter, Groups, axis_of, holds_objects, in_axis_words, is_spec, parts_of
+from ..crossing.groups import ByFilter, Groups, holds_objects, in_axis_words, is_spec, parts_of
 from ..crossing.inside import AxisNames, Inside
 from ..crossing.outside import Outside, still
 from .base import MISSING, also_decorator, check_axes, check_brings_none, checked, named, numbered, positional, title
@@ -123,7 +123,7 @@ def mapped(
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     in_prefix, out_prefix = groups.encode(in_axes), groups.encode(out_axes)
     check_axes(groups.where, groups.specs)
-    axes = {name: axis_of(spec) for name, spec in groups.specs.items()}
+    axes = groups.axes
     names = AxisNames(axes, transform_metadata or {})
 
     @named(f)
