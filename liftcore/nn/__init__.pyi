@@ -27,7 +27,7 @@ from .recurrent import (
     run_cell,
 )
 from .reparametrization import spectral_normalize, unit_norm
-from .rotary import rotary_embedding, rotated, rotations
+from .rotary import rotary_embedding, rotate_pairs, rotation_table
 from .sharding import align, gather, is_sharded, on_auto_axes, product_sharding, reshape, shard_like, sharding_entries
 from .statistics import (
     Normalization,
@@ -121,8 +121,8 @@ __all__ = [
     "reshape",
     "rms_norm",
     "rotary_embedding",
-    "rotated",
-    "rotations",
+    "rotate_pairs",
+    "rotation_table",
     "run_cell",
     "shard_like",
     "sharding_entries",

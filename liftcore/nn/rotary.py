@@ -14,7 +14,7 @@ from .masks import broadcasts
 from .options import checks_options
 from .sharding import on_auto_axes, sharding_entries, to_spec
 
-__all__ = ["rotary_embedding", "rotated", "rotations"]
+__all__ = ["rotary_embedding", "rotate_pairs", "rotation_table"]
 
 
 @checks_options
@@ -61,16 +61,16 @@ def rotary_embedding(
 
 def _turn(x: Array, positions: ArrayLike, *, base: float, features: int, interleaved: bool) -> Array:
     dtype = np.finfo(jnp.promote_types(x.dtype, jnp.float32)).dtype
-    cos, sin = rotations(jnp.expand_dims(jnp.asarray(positions, dtype), -1), features, base)
-    turned = rotated(x[..., :features], cos, sin, interleaved)
+    cos, sin = rotation_table(jnp.expand_dims(jnp.asarray(positions, dtype), -1), features, base)
+    turned = rotate_pairs(x[..., :features], cos, sin, interleaved)
     return jnp.concatenate([turned, x[..., features:]], -1)
 
 
-def rotations(positions: ArrayLike, features: int, base: float) -> tuple[Array, Array]:
+def rotation_table(positions: ArrayLike, features: int, base: float) -> tuple[Array, Array]:
     """Return the cosines and the sines of the angles of `rotary_embedding`, `(*positions, features / 2)`.
 
     Example:
-        >>> cos, sin = rotations(jnp.arange(2), 4, base=10_000.0)
+        >>> cos, sin = rotation_table(jnp.arange(2), 4, base=10_000.0)
         >>> sin.round(2)
         Array([[0.  , 0.  ],
                [0.84, 0.01]], dtype=float32)
@@ -86,17 +86,17 @@ def rotations(positions: ArrayLike, features: int, base: float) -> tuple[Array, 
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotated(x: Array, cos: Array, sin: Array, interleaved: bool = True) -> Array:
+def rotate_pairs(x: Array, cos: Array, sin: Array, interleaved: bool = True) -> Array:
     """Return the features of an array, rotated in pairs, in its own dtype.
 
     Example:
         >>> quarter = jnp.array([0.0]), jnp.array([1.0])
-        >>> rotated(jnp.array([3.0, 4.0]), *quarter)
+        >>> rotate_pairs(jnp.array([3.0, 4.0]), *quarter)
         Array([-4.,  3.], dtype=float32)
 
     Args:
         x: the array; integers become floating.
-        cos: the cosines, from `rotations`; broadcast to the pairs.
+        cos: the cosines, from `rotation_table`; broadcast to the pairs.
         sin: the sines.
         interleaved: whether neighbors form a pair; see `rotary_embedding`.
     """

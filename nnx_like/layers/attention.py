@@ -415,6 +415,10 @@ class MultiHeadAttention(Module):
             what = "`lengths` was given, but the layer does not decode."
             fix = "Pass `decode=True`, or hide padding with a mask."
             raise LiftArgumentError("MultiHeadAttention", what, fix, option="lengths")
+        if input_positions is not None and self.attention_fn is dot_product_attention:
+            what = "`input_positions` was given, but `attention_fn` takes no positions."
+            fix = "Make it with `attention_fn=functools.partial(nnx.dot_product_attention_with_rope, rope=nnx.RoPE())`."
+            raise LiftArgumentError("MultiHeadAttention", what, fix, option="input_positions")
         dropout_rng = self._dropout_rng(deterministic, rngs)
         y = self.attention_fn(
             query,

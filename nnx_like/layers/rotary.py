@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from liftcore import nn
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import Expected, LiftArgumentError
 from liftcore.typing import Array, ArrayLike
 
 from ..objects.module import Module
@@ -61,62 +61,54 @@ class RoPE(Module):
             what = f"embedding_size is {embedding_size} and max_seq_len is {max_seq_len}; a table needs both."
             missing = "embedding_size" if embedding_size is None else "max_seq_len"
             raise LiftArgumentError("RoPE", what, "Pass both of them, or neither.", option=missing, given="None")
-        cos, sin = self._rotations(np.arange(max_seq_len), embedding_size)
+        _check_even(embedding_size)
+        cos, sin = nn.rotation_table(np.arange(max_seq_len), embedding_size, theta)
         self.cached_cos, self.cached_sin = Variable(cos), Variable(sin)
 
     @nn.checks_options
-    def __call__(self, x: Array, input_positions: Array | None = None) -> Array:
+    def __call__(self, x: Array, input_positions: ArrayLike | None = None) -> Array:
         """Rotate the features of an array.
 
         Args:
-            x: `(*batch, length, features)`.
+            x: `(*batch, length, features)`; integers become floating.
             input_positions: the positions, `(*batch, length)`, or broadcast to it; by default counted from 0, and then
                 the rotations are those of the table, if there is one.
 
         Raises:
             LiftArgumentError: if the number of features is not even and positive, or sizes do not match.
         """
-        return nn.rotated(x, *self._of(x.shape[-2], x.shape[-1], input_positions), interleaved=False)
+        if x.ndim < 2:
+            what = Expected("x of shape (*batch, length, features)", given=x.shape)
+            raise LiftArgumentError("RoPE", what, "Add an axis for the positions: `x[None]`.")
+        return _rotated(self, x[..., None, :], input_positions)[..., 0, :]
 
-    def of_heads(self, x: Array, input_positions: Array | None = None) -> Array:
-        """Rotate the features of each head, `(*batch, length, heads, features)`.
 
-        Args:
-            x: queries or keys.
-            input_positions: the positions, `(*batch, length)`, or broadcast to it; by default counted from 0.
-        """
-        cos, sin = self._of(x.shape[-3], x.shape[-1], input_positions)
-        return nn.rotated(x, cos[..., None, :], sin[..., None, :], interleaved=False)
+def _rotated(rope: RoPE, x: Array, positions: ArrayLike | None) -> Array:
+    """Rotate the features of each head of `(*batch, length, heads, features)`."""
+    length, features = x.shape[-3], x.shape[-1]
+    _check_even(features)
+    if positions is not None or rope.cached_cos is None or rope.cached_sin is None:
+        positions = np.arange(length) if positions is None else positions
+        return nn.rotary_embedding(x, positions, base=rope.theta, interleaved=False)
+    cos, sin = rope.cached_cos.get_value(), rope.cached_sin.get_value()
+    if length > cos.shape[0] or features != 2 * cos.shape[1]:
+        table, given = f"({cos.shape[0]}, {2 * cos.shape[1]})", f"({length}, {features})"
+        what = f"the table is for (positions, features) up to {table}; the inputs have {given}."
+        fix = f"Make it for them, `nnx.RoPE(embedding_size={features}, max_seq_len={length})`."
+        raise LiftArgumentError("RoPE", what, fix, option="max_seq_len", expected=table, given=given)
+    return nn.rotate_pairs(x, cos[:length, None], sin[:length, None], interleaved=False)
 
-    def _of(self, length: int, features: int, positions: Array | None) -> tuple[Array, Array]:
-        """Return the cosines and the sines for some positions, `(*batch, length, features / 2)`."""
-        if positions is None and self.cached_cos is not None and self.cached_sin is not None:
-            cos, sin = self.cached_cos.get_value(), self.cached_sin.get_value()
-            if length > cos.shape[0] or features != 2 * cos.shape[1]:
-                table, given = f"({cos.shape[0]}, {2 * cos.shape[1]})", f"({length}, {features})"
-                what = f"the table is for (positions, features) up to {table}; the inputs have {given}."
-                fix = f"Make it for them, `nnx.RoPE(embedding_size={features}, max_seq_len={length})`."
-                raise LiftArgumentError("RoPE", what, fix, option="max_seq_len", expected=table, given=given)
-            return cos[:length], sin[:length]
-        if positions is None:
-            return self._rotations(np.arange(length), features)
-        if positions.shape[-1:] != (length,):
-            what = f"`input_positions` has shape {positions.shape}; the inputs have length {length}."
-            fix = f"Pass a position for each input, such as `jnp.arange({length})`."
-            raise LiftArgumentError("RoPE", what, fix, option="input_positions", given=str(positions.shape))
-        return self._rotations(positions, features)
 
-    def _rotations(self, positions: ArrayLike, features: int) -> tuple[Array, Array]:
-        if features <= 0 or features % 2:
-            what = f"it rotates pairs of features; {features} is not a positive even number."
-            fix = f"Choose an even number of features, such as {max(features + 1, 2)}."
-            raise LiftArgumentError("RoPE", what, fix, given=str(features))
-        return nn.rotations(positions, features, self.theta)
+def _check_even(features: int) -> None:
+    if features <= 0 or features % 2:
+        what = f"it rotates pairs of features; {features} is not a positive even number."
+        fix = f"Choose an even number of features, such as {max(features + 1, 2)}."
+        raise LiftArgumentError("RoPE", what, fix, given=str(features))
 
 
 @nn.checks_options
 def dot_product_attention_with_rope(
-    query: Array, key: Array, value: Array, *, rope: RoPE, input_positions: Array | None = None, **kwargs: Any
+    query: Array, key: Array, value: Array, *, rope: RoPE, input_positions: ArrayLike | None = None, **kwargs: Any
 ) -> Array:
     """Compute `dot_product_attention` of queries and keys that are rotated by their positions.
 
@@ -146,9 +138,9 @@ def dot_product_attention_with_rope(
     queries, keys = query.shape[-3], key.shape[-3]
     if input_positions is None and queries != keys:
         what = f"there are {queries} queries and {keys} keys; from which position on do the queries count?"
-        position = "`input_positions=layer.cache_index[..., None] + jnp.arange(length)`"
-        fix = f"Pass the positions of the queries, in decoding {position}."
+        counted = f"jnp.arange({queries})"
+        fix = f"Pass `input_positions={counted}`; in decoding, `layer.cache_index[..., None] + {counted}`."
         raise LiftArgumentError("dot_product_attention_with_rope", what, fix, option="input_positions")
-    query = rope.of_heads(query, input_positions)
-    key = rope.of_heads(key, input_positions if queries == keys else None)
+    query = _rotated(rope, query, input_positions)
+    key = _rotated(rope, key, input_positions if queries == keys else None)
     return dot_product_attention(query, key, value, **kwargs)

@@ -26,8 +26,8 @@ TABLE = {"embedding_size": 4, "max_seq_len": 7}
 def test_it_is_the_rotary_embedding_of_two_halves(options: dict[str, Any], dtype: Any) -> None:
     rope, base = nnx.RoPE(**options), options.get("theta", 10_000.0)
     turn = functools.partial(rotary_embedding, HEADS.astype(dtype), base=base, interleaved=False)
-    assert_same(rope.of_heads(HEADS.astype(dtype)), turn(positions=jnp.arange(6)))
-    assert_same(rope.of_heads(HEADS.astype(dtype), POSITIONS), turn(positions=POSITIONS))
+    each = [rope(HEADS.astype(dtype)[:, :, head]) for head in range(2)]
+    assert_same(jnp.stack(each, 2), turn(positions=jnp.arange(6)))
     each = [rope(HEADS.astype(dtype)[:, :, head], POSITIONS) for head in range(2)]
     assert_same(jnp.stack(each, 2), turn(positions=POSITIONS))
 
@@ -56,8 +56,7 @@ def test_chunks_in_a_cache_are_one_forward_pass(options: dict[str, Any], ragged:
 
     @nnx.jit
     def step(layer: Any, chunk: Any) -> Any:
-        index = layer.cache_index[..., None] if ragged else layer.cache_index
-        return layer(chunk, input_positions=index + jnp.arange(chunk.shape[1]))
+        return layer(chunk, input_positions=layer.cache_index[..., None] + jnp.arange(chunk.shape[1]))
 
     found = [step(layer, chunk) for chunk in jnp.split(X, [3, 4], 1)]
     np.testing.assert_allclose(jnp.concatenate(found, 1), expected, rtol=1e-5, atol=1e-6)
@@ -77,7 +76,12 @@ def test_attention_depends_on_distances_only() -> None:
         (lambda: nnx.RoPE(embedding_size=4), "max_seq_len is None"),
         (lambda: nnx.RoPE(embedding_size=3, max_seq_len=2), "3 is not a positive even number"),
         (lambda: nnx.RoPE()(X[..., :3]), "3 is not a positive even number"),
-        (lambda: nnx.RoPE()(X, POSITIONS[:, :2]), r"positions` has shape \(2, 2\); the inputs have length 6"),
+        (lambda: nnx.RoPE()(X, POSITIONS[:, :2]), r"positions have shape \(2, 2\), .* = \(2, 6\)"),
+        (lambda: nnx.RoPE()(X[0, 0]), "of shape .*length, features"),
+        (
+            lambda: nnx.MultiHeadAttention(2, 8, decode=False, rngs=nnx.Rngs(0))(X, input_positions=POSITIONS),
+            "takes no positions",
+        ),
         (lambda: nnx.RoPE(**{**TABLE, "max_seq_len": 5})(X[..., :4]), r"up to \(5, 4\); the inputs have \(6, 4\)"),
         (lambda: nnx.RoPE(**TABLE)(X), r"nnx.RoPE\(embedding_size=8, max_seq_len=6\)"),
         (
