@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 import jax
-import jax.numpy as jnp
 
 from liftcore import FrozenDict, nn
 from liftcore.nn import Sequences, flip_sequences
@@ -56,10 +55,6 @@ CarryHistory: TypeAlias = Any
 """Type: the carries of all steps, stacked."""
 
 
-def _concatenate(ahead: Array, back: Array) -> Array:
-    return jnp.concatenate([ahead, back], axis=-1)
-
-
 class RNNBase(Protocol):
     """The type of `Bidirectional`'s two layers: a module that is called like `RNN`."""
 
@@ -90,6 +85,7 @@ class RNN(Module):
     steps are padding. Padding stays at the end if `reverse`, its outputs are not set to zero, and it changes no carry.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> x = jnp.ones((10, 50, 32))
         >>> (carry, y), variables = RNN(LSTMCell(64), return_carry=True).init_with_output(jax.random.key(0), x)
         >>> y.shape, jax.tree.map(jnp.shape, carry)
@@ -180,6 +176,7 @@ class Bidirectional(Module):
     them.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> x = jnp.ones((2, 5, 3))
         >>> layer = Bidirectional(RNN(GRUCell(4)), RNN(GRUCell(4)))
         >>> y, variables = layer.init_with_output(jax.random.key(0), x)
@@ -197,7 +194,7 @@ class Bidirectional(Module):
 
     forward_rnn: RNNBase
     backward_rnn: RNNBase
-    merge_fn: Callable[[Array, Array], Array] = _concatenate
+    merge_fn: Callable[[Array, Array], Array] = nn.concatenate_features
     time_major: bool = False
     return_carry: bool = False
 

@@ -1,7 +1,7 @@
 from . import initializers
 from .activation import prelu
 from .attention import attention_inputs, dot_product_attention, dot_product_attention_weights, head_features
-from .axes import check_mask, normalize_axes, split_mask
+from .axes import check_mask, normalize_axes, split_mask, to_tuple
 from .convolution import conv, conv_local, conv_transpose
 from .cudnn_attention import kernel_attention
 from .decoding import DecodeCache, decode_cache
@@ -21,6 +21,7 @@ from .recurrent import (
     check_carry,
     check_cell,
     check_layer,
+    concatenate_features,
     flip_sequences,
     gru_step,
     lstm_step,
@@ -70,6 +71,7 @@ __all__ = [
     "check_option",
     "checks_options",
     "combine_masks",
+    "concatenate_features",
     "conv",
     "conv_local",
     "conv_transpose",
@@ -130,6 +132,7 @@ __all__ = [
     "split_mask",
     "standardize",
     "to_reduction_dtype",
+    "to_tuple",
     "unit_norm",
     "unmerge_lora",
 ]

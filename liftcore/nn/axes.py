@@ -13,7 +13,15 @@ __all__ = ["check_mask", "normalize_axes", "split_mask", "to_tuple"]
 
 
 def to_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
-    """Return one int, or several, as a tuple."""
+    """Return one int, or several, as a tuple.
+
+    Example:
+        >>> to_tuple(3), to_tuple([3, 4])
+        ((3,), (3, 4))
+
+    Args:
+        value: the int, or the ints.
+    """
     return tuple(value) if isinstance(value, Iterable) else (value,)
 
 

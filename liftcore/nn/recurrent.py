@@ -24,6 +24,7 @@ __all__ = [
     "check_carry",
     "check_cell",
     "check_layer",
+    "concatenate_features",
     "flip_sequences",
     "gru_step",
     "lstm_step",
@@ -31,6 +32,20 @@ __all__ = [
 ]
 
 Activation: TypeAlias = Callable[..., Array]
+
+
+def concatenate_features(ahead: Array, back: Array) -> Array:
+    """Return the outputs of both directions of a bidirectional layer side by side, on the last axis.
+
+    Example:
+        >>> concatenate_features(jnp.ones((2, 3)), jnp.zeros((2, 3))).shape
+        (2, 6)
+
+    Args:
+        ahead: the outputs of the layer that runs from the first step to the last.
+        back: those of the layer that runs from the last step to the first.
+    """
+    return jnp.concatenate([ahead, back], axis=-1)
 
 
 def lstm_step(

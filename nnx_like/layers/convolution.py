@@ -17,7 +17,7 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 from ..objects.module import Module
 from ..rnglib.streams import Rngs
 from .initializers import lecun_normal, zeros
-from .parameters import PromoteDtypeFn, new_param, promote_dtype, to_tuple, value_of
+from .parameters import PromoteDtypeFn, new_param, promote_dtype, value_of
 
 __all__ = ["Conv", "ConvTranspose"]
 
@@ -97,7 +97,7 @@ class Conv(Module):
         kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
         bias_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.kernel_size = to_tuple(kernel_size)
+        self.kernel_size = nn.to_tuple(kernel_size)
         _check_groups(in_features, out_features, feature_group_count)
         self.kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
         nn.check_kernel_mask("Conv", mask, self.kernel_shape)
@@ -220,7 +220,7 @@ class ConvTranspose(Module):
         kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
         bias_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.kernel_size = to_tuple(kernel_size)
+        self.kernel_size = nn.to_tuple(kernel_size)
         ends = (out_features, in_features) if transpose_kernel else (in_features, out_features)
         self.kernel_shape = (*self.kernel_size, *ends)
         nn.check_kernel_mask("ConvTranspose", mask, self.kernel_shape)

@@ -18,7 +18,7 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 from ..objects.module import Module
 from ..rnglib.streams import Rngs
 from .initializers import lecun_normal, zeros
-from .parameters import PromoteDtypeFn, folded, new_param, promote_dtype, to_tuple, value_of
+from .parameters import PromoteDtypeFn, folded, new_param, promote_dtype, value_of
 
 __all__ = ["Einsum", "Linear", "LinearGeneral"]
 
@@ -178,9 +178,9 @@ class LinearGeneral(Module):
         kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
         bias_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.in_features = to_tuple(in_features)
-        self.out_features = to_tuple(out_features)
-        self.axis = to_tuple(axis)
+        self.in_features = nn.to_tuple(in_features)
+        self.out_features = nn.to_tuple(out_features)
+        self.axis = nn.to_tuple(axis)
         self.batch_axis: FrozenDict[int, int] = FrozenDict(sorted(batch_axis.items()))
         _check(self.in_features, self.axis, tuple(self.batch_axis))
         self.use_bias = use_bias
@@ -311,10 +311,10 @@ class Einsum(Module):
         self.einsum_str = einsum_str
         self.kernel_shape = kernel_shape
         self.bias_shape = bias_shape
-        self.kernel = new_param("Einsum", rngs, kernel_init, to_tuple(kernel_shape), param_dtype, kernel_metadata)
+        self.kernel = new_param("Einsum", rngs, kernel_init, nn.to_tuple(kernel_shape), param_dtype, kernel_metadata)
         self.bias = None
         if bias_shape is not None:
-            self.bias = new_param("Einsum", rngs, bias_init, to_tuple(bias_shape), param_dtype, bias_metadata)
+            self.bias = new_param("Einsum", rngs, bias_init, nn.to_tuple(bias_shape), param_dtype, bias_metadata)
         self.dtype = dtype
         self.param_dtype = param_dtype
         self.precision = precision

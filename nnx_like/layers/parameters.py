@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import jax
@@ -29,7 +29,6 @@ __all__ = [
     "folded",
     "new_param",
     "promote_dtype",
-    "to_tuple",
     "unpacked",
     "value_of",
     "wrong_rngs",
@@ -93,11 +92,6 @@ def _reshaped(made: Any, shape: tuple[int, ...]) -> Any:
 def value_of(param: Any) -> Any:
     """Return the value of a parameter, or the array that replaced it; None for None."""
     return None if param is None else param[...]
-
-
-def to_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
-    """Return one int, or several, as a tuple."""
-    return tuple(value) if isinstance(value, Iterable) else (value,)
 
 
 def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 
 from liftcore import nn
 from liftcore.nn import Sequences, flip_sequences
@@ -61,7 +60,7 @@ class RNN(Module):
     steps are padding. Padding stays at the end if `reverse`, its outputs are not set to zero, and it changes no carry.
 
     Example:
-        >>> import nnx_like as nnx
+        >>> import jax.numpy as jnp, nnx_like as nnx
         >>> layer = nnx.RNN(nnx.LSTMCell(32, 64, rngs=nnx.Rngs(0)), return_carry=True)
         >>> carry, y = layer(jnp.ones((10, 5, 32)))
         >>> y.shape, jax.tree.map(jnp.shape, carry)
@@ -168,10 +167,6 @@ class RNN(Module):
         return functools.partial(splitting(run), self.cell)
 
 
-def _concatenate(ahead: Array, back: Array) -> Array:
-    return jnp.concatenate([ahead, back], axis=-1)
-
-
 class Bidirectional(Module):
     """Runs two recurrent layers over a sequence, one from each end, and merges their outputs step by step.
 
@@ -181,7 +176,7 @@ class Bidirectional(Module):
     Variables: those of the layers, below `forward_rnn` and `backward_rnn`.
 
     Example:
-        >>> import nnx_like as nnx
+        >>> import jax.numpy as jnp, nnx_like as nnx
         >>> rngs = nnx.Rngs(0)
         >>> ahead, back = (nnx.RNN(nnx.GRUCell(3, 4, rngs=rngs)) for _ in range(2))
         >>> nnx.Bidirectional(ahead, back)(jnp.ones((2, 5, 3))).shape
@@ -207,7 +202,7 @@ class Bidirectional(Module):
         forward_rnn: RNNBase,
         backward_rnn: RNNBase,
         *,
-        merge_fn: Callable[[Array, Array], Array] = _concatenate,
+        merge_fn: Callable[[Array, Array], Array] = nn.concatenate_features,
         time_major: bool = False,
         return_carry: bool = False,
         rngs: Rngs | RngStream | bool = True,

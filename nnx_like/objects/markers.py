@@ -171,14 +171,16 @@ def hidden_error(where: str, found: Any, holder: Any) -> StructureError:
     inside = "" if found is holder else f", in a {type(holder).__name__}"
     what = f"a {type(found).__name__} is in a place where only static values are allowed{inside}."
     fix = "Keep it in an attribute, a list, a tuple or a dict, or pass it as an argument that is not static."
+    if isinstance(holder, functools.partial) and not hidden_in(holder.func):
+        fix = "Write `jax.tree_util.Partial` in place of `functools.partial`, so that it belongs to the object."
     return StructureError(where, what, fix, expected="static values", given=f"a {type(found).__name__}")
 
 
 def as_pytree(function: functools.partial[Any]) -> functools.partial[Any]:
     """Return a partial function whose arguments hold objects or arrays as one that JAX knows as a pytree.
 
-    So they belong to the object that has the function as an attribute. Any other partial function is returned as it is,
-    also one of a method of an object, which is refused where it would cross.
+    So they belong to the object that has the function as an attribute. Other partial functions are returned unchanged.
+    A partial of a bound method is refused later, by the transformation.
 
     Example:
         >>> type(as_pytree(functools.partial(print, Variable(1)))).__name__

@@ -235,7 +235,7 @@ def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, 
         def operator(scope: liftcore.Scope, a: Any, b: Any) -> Any:
             inside = Inside(scope, groups)
             element = call_user(groups.where, f, *inside.decode(outside.args), a, b)
-            _check_unchanged(groups.where, *inside.encode((), _READ))
+            _check_unchanged(groups.where, *inside.encode((), _READ)[1:])
             return element
 
         with outside.scope() as scope:
@@ -244,7 +244,7 @@ def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, 
     return wrapped
 
 
-def _check_unchanged(where: str, result: Any, home: Any, change: Any) -> None:
+def _check_unchanged(where: str, home: Any, change: Any) -> None:
     if change.definitions is not None or any(new or written for new, written in home.values()):
         raise StructureError(
             where,
