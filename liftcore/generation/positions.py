@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
 from .._compat import in_place_of, inner_jaxpr
+from ..nn.sharding import place, sharding_entries
 from ..pipeline.equations import cut, evaluate, opened, steps_of, variables_of
 from ..tracing import jaxpr_of
 from ..typing import Array, ArrayLike
@@ -72,8 +74,9 @@ class _Part:
     def __init__(self, jaxpr: jex.Jaxpr, wanted: Sequence[Wanted]) -> None:
         self.jaxpr, self.wanted = jaxpr, wanted
         outputs = [(var, axes) for var, axes in zip(jaxpr.outvars, wanted, strict=True) if not _is_literal(var)]
-        self.whole = {var for var, axes in outputs if axes == _ALL}
         self.axes: dict[Any, Axes] = {var: axes for var, axes in outputs if isinstance(axes, tuple)}
+        differ = {var for var, axes in outputs if isinstance(axes, tuple) and self.axes[var] != axes}
+        self.whole = differ | {var for var, axes in outputs if axes == _ALL}
         self._of_one: list[_OfOne] = []
         self._of_all: list[Any] = []
         for eqn in reversed(jaxpr.eqns):
@@ -86,12 +89,15 @@ class _Part:
             return
         found = None if is_whole else _OfOne.of(eqn, [self.axes.get(var) for var in eqn.outvars])
         reads = [] if found is None else list(zip(eqn.invars, found.inputs, strict=True))
-        if found is None or any(axes is not None and self.axes.get(var, axes) != axes for var, axes in reads):
+        narrow = {(var, axes) for var, axes in reads if axes is not None and not _is_literal(var)}
+        narrow |= {(var, self.axes[var]) for var, _ in narrow if var in self.axes}
+        differ = len(narrow) > len(dict(narrow))  # a variable is needed with different axes
+        if found is None or differ or any(_is_split(var, axes) for var, axes in narrow):
             self._of_all.append(eqn)
             self.whole.update(variables_of(eqn.invars))
             return
         self._of_one.append(found)
-        self.axes.update([(var, axes) for var, axes in reads if axes is not None])
+        self.axes.update(narrow)
         self.whole.update(variables_of([var for var, axes in reads if axes is None]))
 
     @property
@@ -113,25 +119,26 @@ class _Part:
         """
         invars = self.jaxpr.invars
         whole = dict(zip(invars, inputs, strict=True))
-        one = {var: whole[var] for var, axes in zip(invars, self.inputs, strict=True) if axes is not None}
+        one = {(var, axes): whole[var] for var, axes in zip(invars, self.inputs, strict=True) if axes is not None}
         steps = steps_of(self.jaxpr.replace(eqns=self._of_all[::-1]))  # type: ignore[no-untyped-call]
         computed = [var for eqn in self._of_all for var in eqn.outvars if var in self.whole or var in self.axes]
-        given = [var for var in invars if var not in one]
+        given = [var for var, axes in zip(invars, self.inputs, strict=True) if axes is None]
         results = evaluate(cut(self.jaxpr, given, steps, computed), *[whole[var] for var in given])
         whole.update(zip(computed, results, strict=True))
 
         def read(atom: Any, axes: Wanted) -> Any:
             if _is_literal(atom):
-                return atom.val
+                return _picked(atom.val, positions, axes if isinstance(axes, tuple) else None)
             if not isinstance(axes, tuple):
                 return whole.get(atom)  # None if it is not needed
-            if atom not in one:
-                one[atom] = _picked(whole[atom], positions, axes)
-            return one[atom]
+            if (atom, axes) not in one:
+                one[atom, axes] = _picked(whole[atom], positions, axes)
+            return one[atom, axes]
 
         for step in reversed(self._of_one):
-            values = [read(atom, axes) for atom, axes in zip(step.eqn.invars, step.inputs, strict=True)]
-            one.update(zip(step.eqn.outvars, step.run(positions, values), strict=True))
+            outvars, values = step.eqn.outvars, list(map(read, step.eqn.invars, step.inputs))
+            results = step.run(positions, values)
+            one.update([((var, self.axes.get(var)), value) for var, value in zip(outvars, results, strict=True)])
         return [read(atom, axes) for atom, axes in zip(self.jaxpr.outvars, self.wanted, strict=True)]
 
 
@@ -140,6 +147,7 @@ class _OfOne:
 
     Args:
         eqn: the equation.
+        outputs: for each output, its axes; None if it is not needed.
         inputs: for each input, its axes; None if it has no positions.
         params: the parameters for one position.
         part: the equations inside, of a `jit` and the like.
@@ -149,12 +157,14 @@ class _OfOne:
     def __init__(
         self,
         eqn: Any,
+        outputs: Sequence[Axes | None],
         inputs: Sequence[Axes | None],
         params: Mapping[str, Any],
         part: _Part | None = None,
         consts: Sequence[Any] = (),
     ) -> None:
-        self.eqn, self.inputs, self._params, self._part, self._consts = eqn, inputs, params, part, consts
+        self.eqn, self.outputs, self.inputs = eqn, outputs, inputs
+        self._params, self._part, self._consts = params, part, consts
 
     @classmethod
     def of(cls, eqn: Any, outputs: Sequence[Axes | None]) -> _OfOne | None:
@@ -168,13 +178,16 @@ class _OfOne:
         if eqn.primitive.name in _CALLS and inner is not None:
             consts = list(getattr(inner, "consts", ()))
             part = _Part(opened(inner) if consts else inner_jaxpr(inner), outputs)
-            return cls(eqn, part.inputs[len(consts) :], {}, part, consts)
+            variables = variables_of(eqn.invars)
+            if eqn.primitive.name in _WITH_DERIVATIVES and (part.multiplies or len(variables) > len(set(variables))):
+                return None
+            return cls(eqn, outputs, part.inputs[len(consts) :], {}, part, consts)
         rule = _elementwise if eqn.primitive.name in _ELEMENTWISE_NAMES else _RULES.get(eqn.primitive.name)
         [axes] = outputs if len(outputs) == 1 else [None]
         if rule is None or axes is None or _is_split(eqn.outvars[0], axes):
             return None
         found = rule(eqn, axes)
-        return None if found is None else cls(eqn, *found)
+        return None if found is None else cls(eqn, outputs, *found)
 
     @property
     def multiplies(self) -> bool:
@@ -186,8 +199,25 @@ class _OfOne:
         with in_place_of(self.eqn):
             if self._part is None:
                 return [self.eqn.primitive.bind(*values, **{**self.eqn.params, **self._params})]
+            if self.eqn.primitive.name in _WITH_DERIVATIVES:
+                return self._run_itself(positions, values)
             consts = map(_picked, self._consts, itertools.repeat(positions), self._part.inputs)
             return self._part.run(positions, [*consts, *values])
+
+    def _run_itself(self, positions: ArrayLike, values: Sequence[Any]) -> list[Any]:
+        """Run the equation, since its derivative is not that of the equations inside, with equal positions."""
+        assert self._part is not None
+        given = {
+            atom: value if axes is None else jnp.broadcast_to(value, atom.aval.shape)
+            for atom, value, axes in zip(self.eqn.invars, values, self.inputs, strict=True)
+            if not _is_literal(atom)
+        }
+        outputs = list(zip(self.eqn.outvars, self.outputs, strict=True))
+        needed = [var for var, axes in outputs if axes is not None]
+        like = self._part.jaxpr.replace(eqns=[self.eqn])  # type: ignore[no-untyped-call]
+        results = evaluate(cut(like, [*given], steps_of(like), needed), *given.values())
+        found = dict(zip(needed, results, strict=True))
+        return [None if axes is None else _picked(found[var], positions, axes) for var, axes in outputs]
 
 
 def _is_literal(atom: Any) -> bool:
@@ -204,12 +234,12 @@ def _picked(value: Array, positions: ArrayLike, axes: Axes | None) -> Array:
     """Return one position of each example; its axis stays. Without axes, return the value."""
     if axes is None:
         return value
-    examples, place = axes
-    axis = place - (examples < place)
+    examples, axis = axes
+    axis -= examples < axis
     pick: Callable[..., Array] = jax.vmap(
         lambda row, at: lax.dynamic_index_in_dim(row, at, axis), (examples, 0), examples
     )
-    return pick(value, positions)
+    return pick(value, place(jnp.asarray(positions), [sharding_entries(value)[examples]], value))
 
 
 # --- rules: for the axes of the result, those of each input, and parameters that change -------------------------------
@@ -218,6 +248,7 @@ _Found = tuple[list[Axes | None], dict[str, Any]] | None
 _CALLS = frozenset(
     {"checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"}
 )
+_WITH_DERIVATIVES = frozenset({"custom_jvp_call", "custom_vjp_call"})
 _ELEMENTWISE_NAMES = frozenset(
     {
         "abs", "add", "add_any", "and", "cbrt", "ceil", "clamp", "convert_element_type", "copy", "cos", "div", "eq",
