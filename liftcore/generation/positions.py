@@ -119,7 +119,9 @@ class _Part:
         """
         invars = self.jaxpr.invars
         whole = dict(zip(invars, inputs, strict=True))
-        one = {(var, axes): whole[var] for var, axes in zip(invars, self.inputs, strict=True) if axes is not None}
+        one: dict[tuple[Any, Axes | None], Any] = {
+            (var, axes): whole[var] for var, axes in zip(invars, self.inputs, strict=True) if axes is not None
+        }
         steps = steps_of(self.jaxpr.replace(eqns=self._of_all[::-1]))  # type: ignore[no-untyped-call]
         computed = [var for eqn in self._of_all for var in eqn.outvars if var in self.whole or var in self.axes]
         given = [var for var, axes in zip(invars, self.inputs, strict=True) if axes is None]
