@@ -7,16 +7,19 @@ up to the first equation that mixes positions, or that is not known here.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
 from .._compat import in_context_of, inner_jaxpr
+from ..nn.sharding import place, sharding_entries
 from ..pipeline.equations import cut, evaluate, opened, steps_of, variables_of
 from ..tracing import jaxpr_of
 from ..typing import Array, ArrayLike
@@ -73,10 +76,11 @@ class _Part:
     def __init__(self, jaxpr: jex.Jaxpr, wanted: Sequence[_Wanted]) -> None:
         self.jaxpr, self.wanted = jaxpr, wanted
         outputs = [(var, axes) for var, axes in zip(jaxpr.outvars, wanted, strict=True) if not _is_literal(var)]
-        self.whole = {var for var, axes in outputs if axes == _ALL}
         self.axes: dict[Any, _Axes] = {var: axes for var, axes in outputs if isinstance(axes, tuple)}
-        self._of_one: list[_OfOne] = []
-        self._of_all: list[Any] = []
+        differ = {var for var, axes in outputs if isinstance(axes, tuple) and self.axes[var] != axes}
+        self.whole = differ | {var for var, axes in outputs if axes == _ALL}
+        self._narrowed: list[_Narrowed] = []
+        self._kept: list[Any] = []
         for eqn in reversed(jaxpr.eqns):
             self._divide(eqn)
 
@@ -85,16 +89,19 @@ class _Part:
         is_whole = not self.whole.isdisjoint(eqn.outvars) or bool(eqn.effects)
         if not is_whole and self.axes.keys().isdisjoint(eqn.outvars):
             return
-        found = None if is_whole else _OfOne.of(eqn, [self.axes.get(var) for var in eqn.outvars])
+        found = None if is_whole else _Narrowed.of(eqn, [self.axes.get(var) for var in eqn.outvars])
         pairs = [] if found is None else zip(eqn.invars, found.inputs, strict=True)
         reads = [(var, axes) for var, axes in pairs if not _is_literal(var)]
-        if found is None or any(axes is not None and self.axes.get(var, axes) != axes for var, axes in reads):
-            self._of_all.append(eqn)
+        narrow = {(var, axes) for var, axes in reads if axes is not None}
+        narrow |= {(var, self.axes[var]) for var, _ in narrow if var in self.axes}
+        differ = len(narrow) > len(dict(narrow))  # a variable is needed with different axes
+        if found is None or differ or any(_is_split(var, axes) for var, axes in narrow):
+            self._kept.append(eqn)
             self.whole.update(variables_of(eqn.invars))
             return
-        self._of_one.append(found)
-        self.axes.update([(var, axes) for var, axes in reads if axes is not None])
-        self.whole.update(variables_of([var for var, axes in reads if axes is None]))
+        self._narrowed.append(found)
+        self.axes.update(narrow)
+        self.whole.update([var for var, axes in reads if axes is None])
 
     @property
     def inputs(self) -> list[_Axes | None]:
@@ -104,7 +111,7 @@ class _Part:
     @property
     def multiplies(self) -> bool:
         """Whether there is a product of matrices among the equations that run for one position."""
-        return any(one.multiplies for one in self._of_one)
+        return any(one.multiplies for one in self._narrowed)
 
     def run(self, positions: ArrayLike, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs.
@@ -115,11 +122,13 @@ class _Part:
         """
         invars = self.jaxpr.invars
         whole = dict(zip(invars, inputs, strict=True))
-        one = {var: whole[var] for var, axes in zip(invars, self.inputs, strict=True) if axes is not None}
-        steps = steps_of(self.jaxpr.replace(eqns=self._of_all[::-1]))  # type: ignore[no-untyped-call]
-        computed = [var for eqn in self._of_all for var in eqn.outvars if var in self.whole or var in self.axes]
-        given = [var for var in invars if var not in one]
-        results = evaluate(cut(self.jaxpr, given, steps, computed), *[whole[var] for var in given])
+        picked: dict[tuple[Any, _Axes | None], Any] = {
+            (var, axes): whole[var] for var, axes in zip(invars, self.inputs, strict=True) if axes is not None
+        }
+        steps = steps_of(self.jaxpr.replace(eqns=self._kept[::-1]))  # type: ignore[no-untyped-call]
+        computed = [var for eqn in self._kept for var in eqn.outvars if var in self.whole or var in self.axes]
+        read_whole = [var for var, axes in zip(invars, self.inputs, strict=True) if axes is None]
+        results = evaluate(cut(self.jaxpr, read_whole, steps, computed), *[whole[var] for var in read_whole])
         whole.update(zip(computed, results, strict=True))
 
         def read(atom: Any, axes: _Wanted) -> Any:
@@ -127,20 +136,22 @@ class _Part:
                 return _picked(atom.val, positions, axes if isinstance(axes, tuple) else None)
             if not isinstance(axes, tuple):
                 return whole.get(atom)  # None if it is not needed
-            if atom not in one:
-                one[atom] = _picked(whole[atom], positions, axes)
-            return one[atom]
+            if (atom, axes) not in picked:
+                picked[atom, axes] = _picked(whole[atom], positions, axes)
+            return picked[atom, axes]
 
-        for step in reversed(self._of_one):
-            values = [read(atom, axes) for atom, axes in zip(step.eqn.invars, step.inputs, strict=True)]
-            one.update(zip(step.eqn.outvars, step.run(positions, values), strict=True))
+        for step in reversed(self._narrowed):
+            results = step.run(positions, list(map(read, step.eqn.invars, step.inputs)))
+            found = zip(step.eqn.outvars, results, strict=True)
+            picked.update([((var, self.axes.get(var)), value) for var, value in found])
         return [read(atom, axes) for atom, axes in zip(self.jaxpr.outvars, self.wanted, strict=True)]
 
 
-class _OfOne:
+@dataclasses.dataclass(frozen=True)
+class _Narrowed:
     """An equation that runs for one position of each example.
 
-    Args:
+    Attributes:
         eqn: the equation.
         inputs: for each input, its axes; None if it has no positions.
         params: the parameters for one position.
@@ -148,18 +159,14 @@ class _OfOne:
         consts: the constants of the part, which are its first inputs.
     """
 
-    def __init__(
-        self,
-        eqn: Any,
-        inputs: Sequence[_Axes | None],
-        params: Mapping[str, Any],
-        part: _Part | None = None,
-        consts: Sequence[Any] = (),
-    ) -> None:
-        self.eqn, self.inputs, self._params, self._part, self._consts = eqn, inputs, params, part, consts
+    eqn: Any
+    inputs: Sequence[_Axes | None]
+    params: Mapping[str, Any]
+    part: _Part | None = None
+    consts: Sequence[Any] = ()
 
     @classmethod
-    def of(cls, eqn: Any, outputs: Sequence[_Axes | None]) -> _OfOne | None:
+    def of(cls, eqn: Any, outputs: Sequence[_Axes | None]) -> _Narrowed | None:
         """Return an equation for one position; None if it needs others, or is not known here.
 
         Args:
@@ -181,15 +188,15 @@ class _OfOne:
     @property
     def multiplies(self) -> bool:
         """Whether it is, or contains, a product of matrices."""
-        return self.eqn.primitive.name == "dot_general" if self._part is None else self._part.multiplies
+        return self.eqn.primitive.name == "dot_general" if self.part is None else self.part.multiplies
 
     def run(self, positions: ArrayLike, values: list[Any]) -> list[Any]:
         """Return its results."""
         with in_context_of(self.eqn):
-            if self._part is None:
-                return [self.eqn.primitive.bind(*values, **{**self.eqn.params, **self._params})]
-            consts = map(_picked, self._consts, itertools.repeat(positions), self._part.inputs)
-            return self._part.run(positions, [*consts, *values])
+            if self.part is None:
+                return [self.eqn.primitive.bind(*values, **{**self.eqn.params, **self.params})]
+            consts = map(_picked, self.consts, itertools.repeat(positions), self.part.inputs)
+            return self.part.run(positions, [*consts, *values])
 
 
 def _is_literal(atom: Any) -> bool:
@@ -206,20 +213,20 @@ def _picked(value: Array, positions: ArrayLike, axes: _Axes | None) -> Array:
     """Return one position of each example; its axis stays. Without axes, return the value."""
     if axes is None:
         return value
-    examples, place = axes
-    axis = place - (examples < place)
+    examples, axis = axes
+    axis -= examples < axis
     pick: Callable[..., Array] = jax.vmap(
         lambda row, at: lax.dynamic_index_in_dim(row, at, axis), (examples, 0), examples
     )
-    return pick(value, positions)
+    return pick(value, place(jnp.asarray(positions), [sharding_entries(value)[examples]], value))
 
 
 # --- rules: for the axes of the result, those of each input, and parameters that change -------------------------------
 
 _Found = tuple[list[_Axes | None], dict[str, Any]] | None
-_CALLS = frozenset(
-    {"checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"}
-)
+_CALLS = frozenset({"checkpoint", "closed_call", "core_call", "jit", "pjit", "remat2"})
+"""Equations that run those inside. The derivative of a function with a rule of its own is another one."""
+
 _ELEMENTWISE_NAMES = frozenset(
     {
         "abs", "add", "add_any", "and", "cbrt", "ceil", "clamp", "convert_element_type", "copy", "cos", "div", "eq",

@@ -236,7 +236,7 @@ class Loop(NamedTuple):
                 return now, (late.stacked, ys)
 
             begin = state.with_created(made.carried).begin(body, split.outputs[0])
-            scan = over_slices(self.scan, self.in_place) if self.in_place else self.scan
+            scan = over_slices(self.scan, self.in_place) if self.in_place and self.size else self.scan
             return scan(Iteration(step, see), begin, (leaves, made.stacked))
 
         if body.nested and kinds.late:

@@ -11,7 +11,7 @@ from liftcore.errors import Expected, LiftArgumentError
 from liftcore.owners import is_owner
 
 from ..filterlib import Filter
-from ..objects.markers import NATIVE, items_of, step_of
+from ..objects.markers import NATIVE, children_with_path, items_of, step_of
 from ..objects.pytree import Pytree, attributes_of, check_live
 from ..statelib.state import State
 from ..variablelib.variable import Variable
@@ -85,6 +85,8 @@ def _owner(node: Any, path: Path) -> tuple[Any, Path]:
 
 
 def _part(node: Any, name: Any) -> Any:
+    if isinstance(node, jax.tree_util.Partial):
+        return (node.args, node.keywords)[name]
     return vars(node)[str(name)] if isinstance(node, Pytree) else node[name]
 
 
@@ -183,8 +185,10 @@ class _Removal:
             now = [self.visit(one, (*path, number), owner) for number, one in enumerate(part)]
             if any(one is not before for one, before in zip(now, part, strict=True)):
                 return tuple([one for one in now if one is not _GONE])
-        elif any(id(leaf) in self.gone for leaf in jax.tree.leaves(part, is_leaf=is_object)):
-            raise _unchangeable("pop", part, path_text(path))
+        elif not jax.tree_util.all_leaves((part,)):  # such as a partial function, which may hold objects
+            for keys, child in children_with_path(part)[0]:
+                if self.visit(child, (*path, *map(step_of, keys)), owner) is not child:
+                    raise _unchangeable("pop", part, path_text(path))
         return part
 
     def _visit_all(self, holder: Any, parts: dict[Any, Any], path: Path, owner: Pytree | None) -> None:

@@ -97,9 +97,11 @@ def children_with_path(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
     Args:
         tree: the pytree.
     """
-    # JAX asks about the pytree first, and then about each child, which may be the pytree itself.
+    # JAX asks about the pytree first, and then about each child, which may be the pytree itself. The keywords of a
+    # partial function are no child, since they become another dict whenever JAX rebuilds it.
     asked = itertools.chain([False], itertools.repeat(True))
-    return jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda _: next(asked))
+    opened = tree.keywords if isinstance(tree, jax.tree_util.Partial) else MISSING
+    return jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda one: next(asked) and one is not opened)
 
 
 def step_of(key: Any) -> Any:

@@ -9,11 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 import liftcore
 import linen_like as nn
 from liftcore.generation.positions import at_positions
 from tests.layers.row import array
+from tests.machine import make_mesh
 
 WORDS, WIDTH, LENGTH = 23, 8, 6
 KEY = jax.random.key(0)
@@ -34,7 +37,7 @@ class Head(nn.Module):
     def __call__(self, x: Any) -> Any:
         x = nn.LayerNorm()(nn.gelu(nn.Dense(2 * WIDTH)(x)))
         if self.kind == "tied":
-            return nn.Embed(WORDS, 2 * WIDTH).attend(nn.RMSNorm()(nn.relu(x)))
+            return nn.Embed(WORDS, 2 * WIDTH).attend(nn.RMSNorm()(x))
         if self.kind == "heads":
             return nn.DenseGeneral(WORDS, axis=(-2, -1))(nn.DenseGeneral((2, WIDTH))(x))
         if self.kind == "jit":
@@ -76,6 +79,7 @@ WHOLE: dict[str, Callable[[Any], Any]] = {
     "in a loop": lambda x: jax.lax.map(lambda row: row @ W, x),
     "no product": lambda x: jnp.repeat(x, 2, -1),
     "reversed": lambda x: (x @ W)[:, ::-1],
+    "a function with its own derivative": lambda x: jax.nn.relu(x @ W),
     "of the last position": lambda x: x[:, -1:] @ W,
 }
 
@@ -162,3 +166,95 @@ def test_operations_keep_their_names() -> None:
             return y @ W, y
 
     assert names(lambda x: at_positions(model, POSITIONS, LENGTH, x)) == names(model) == {"layer", "head"}
+
+
+SQUARE = jnp.asarray(array(WIDTH, WIDTH, WIDTH))  # examples, positions and features cannot be told apart by their sizes
+
+BOTH_AXES: dict[str, Callable[[Any], Any]] = {
+    "by two equations": lambda y: y + jnp.swapaxes(y, 0, 1),
+    "by two arguments": lambda y: jax.jit(lambda a, b: a + jnp.swapaxes(b, 0, 1))(y, y),
+    "as two results": lambda y: jax.checkpoint(lambda y: (lambda a, b: a + jnp.swapaxes(b, 0, 1))(*twice(y)))(y),
+    "moved": lambda y: jnp.einsum("lbf,fg->gbl", jnp.moveaxis(y, 2, 1).swapaxes(0, 2).swapaxes(0, 1), W[:, :WIDTH]),
+}
+
+
+@jax.jit
+def twice(y: Any) -> Any:
+    y = jnp.sin(y)
+    return y, y
+
+
+@pytest.mark.parametrize("name", BOTH_AXES)
+def test_a_value_of_which_different_positions_are_needed(name: str) -> None:
+    positions = jnp.array([7, 0, 2, 5, 5, 1, 3, 6])
+
+    def model(x: Any) -> Any:
+        y = mixed(x)
+        return BOTH_AXES[name](y) @ W, y
+
+    found, _ = at_positions(model, positions, len(SQUARE), SQUARE)
+    if found is not None:
+        expected = jnp.take_along_axis(model(SQUARE)[0], positions[:, None, None], 1)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@jax.custom_vjp
+def rounded(x: Any) -> Any:
+    return jnp.round(x)
+
+
+rounded.defvjp(lambda x: (rounded(x), None), lambda _, cotangent: (3 * cotangent,))
+
+
+@jax.custom_jvp
+def rounded_too(x: Any) -> Any:
+    return jnp.round(x)
+
+
+rounded_too.defjvp(lambda primals, tangents: (rounded_too(*primals), 3 * tangents[0]))
+
+
+@jax.custom_vjp
+def product(x: Any, w: Any) -> Any:
+    return x @ w
+
+
+product.defvjp(lambda x, w: (x @ w, w), lambda w, cotangent: (2 * cotangent @ w.T, jnp.zeros_like(w)))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        lambda y: rounded(4 * y) @ W,
+        lambda y: jax.jit(rounded_too)(4 * y) @ W,
+        lambda y: jax.nn.relu(y.at[..., 0].set(0)) @ W,
+        lambda y: product(y, W) @ W.T @ W,
+    ],
+)
+def test_derivatives_are_those_that_functions_define(head: Callable[[Any], Any]) -> None:
+    def model(x: Any) -> Any:
+        y = mixed(x)
+        return head(y), y
+
+    def of_one(x: Any) -> Any:
+        return at_positions(model, POSITIONS, LENGTH, x)[0].sum()
+
+    def of_all(x: Any) -> Any:
+        return jnp.take_along_axis(model(x)[0], POSITIONS[:, None, None], 1).sum()
+
+    for transform in (jax.grad, jax.value_and_grad):
+        ours, theirs = (jax.jit(transform(fn))(X) for fn in (of_one, of_all))
+        jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5), ours, theirs)
+
+
+@pytest.mark.parametrize("of_examples", [None, "data"])
+@pytest.mark.parametrize("of_positions", [None, "data"])
+def test_examples_may_be_divided_among_devices_by_their_type(of_examples: Any, of_positions: Any) -> None:
+    with jax.set_mesh(make_mesh((4, 2), "data", "model", kind=AxisType.Explicit)):
+        x = jax.device_put(SQUARE[:4], P(of_examples))
+        positions = jax.device_put(jnp.array([7, 0, 2, 5]), P(of_positions))
+        found, _ = jax.jit(lambda x, positions: at_positions(lambda x: (jnp.sin(x) @ W, ()), positions, WIDTH, x))(
+            x, positions
+        )
+    expected = jnp.take_along_axis(jnp.sin(SQUARE[:4]) @ W, jnp.array([7, 0, 2, 5])[:, None, None], 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

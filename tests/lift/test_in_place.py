@@ -16,6 +16,7 @@ import linen_like as nn
 import nnx_like as nnx
 from liftcore import InPlace, Scope
 from liftcore._compat import scan_sizes
+from liftcore.errors import LiftArgumentError
 from liftcore.meta import PARTITION_NAME, Partitioned
 
 KEY, LENGTH = jax.random.key(0), 3
@@ -254,3 +255,22 @@ def test_a_loop_over_objects_stacks_nothing() -> None:
         return scan_sizes(loop)[1]
 
     assert carried(InPlace(0)) == carried(0) + len(("seen", "count"))
+
+
+@pytest.mark.parametrize("axis", [None, nnx.Carry, "layers"])
+def test_in_place_takes_an_axis(axis: Any) -> None:
+    model = nnx.vmap(Layer)(nnx.Rngs(0).split(LENGTH))
+    axes = nnx.StateAxes({nnx.Cache: InPlace(axis), ...: 0})
+    for transform, others in ((nnx.scan, nnx.Carry), (nnx.vmap, None)):
+        with pytest.raises(LiftArgumentError, match=r"InPlace\(axis=.*\) in `in_axes` or `out_axes` is not an axis"):
+            transform(lambda model, x: model(x), in_axes=(axes, others), out_axes=others or 0)(model, X)
+
+
+@pytest.mark.parametrize("axis", [0, InPlace(0)])
+def test_a_loop_of_no_iterations(axis: Any) -> None:
+    scanned = liftcore.scan(
+        lambda scope, x: (plain(scope, x), None), length=0, variable_axes={("params", "cache"): axis}
+    )
+    variables = {"params": {"kernel": jnp.zeros((0, 4, 4))}, "cache": {"seen": jnp.zeros((0, 4))}}
+    (carry, _), updates = liftcore.apply(scanned, mutable="cache")(variables, X)
+    assert (carry.tolist(), updates["cache"]["seen"].shape) == (X.tolist(), (0, 4))

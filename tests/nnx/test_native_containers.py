@@ -19,7 +19,7 @@ import optax
 import pytest
 
 import nnx_like as nnx
-from liftcore.errors import NotSharedWarning
+from liftcore.errors import LiftArgumentError, NotSharedWarning
 from nnx_like.errors import AliasError, StructureError, TraceContextError
 from nnx_like.objects.markers import items_of
 from tests.nnx.lifts import ONCE
@@ -463,3 +463,44 @@ def test_what_a_partial_function_holds_belongs_to_the_object(make: Any) -> None:
     updated = nnx.jit(lambda model: model.run.args[0].kernel.set_value(jnp.ones((2, 2))))
     updated(model)
     assert model.run.args[0].kernel.get_value().tolist() == [[1, 1], [1, 1]]
+
+
+class Counted(nnx.Module):
+    def __init__(self) -> None:
+        self.scale = jnp.ones(2)
+
+    def __call__(self, x: Any) -> Any:
+        self.sow(nnx.Intermediate, "seen", x)
+        return x * self.scale
+
+
+class Within(nnx.Module):
+    def __init__(self, **options: Any) -> None:
+        self.run = functools.partial(lambda layer, x, **_: layer(x), Counted(), **options)
+
+
+def test_objects_in_a_partial_function_are_changed_in_place() -> None:
+    model = Within(b=2, a=jnp.ones(2))
+    layer = model.run.args[0]
+    layer(jnp.ones(2))
+    nnx.update(model, {"run": {0: {0: {"scale": 3 * jnp.ones(2)}}, 1: {"a": jnp.zeros(2)}}})
+    assert (layer.scale.tolist(), model.run.keywords["a"].tolist()) == ([3, 3], [0, 0])
+    assert [path for path, _ in nnx.pop(model, nnx.Intermediate).flat_state()] == [("run", 0, 0, "seen")]
+    assert not hasattr(layer, "seen")
+    with pytest.raises(LiftArgumentError, match="a Partial holds run, and cannot be changed in place"):
+        nnx.pop(model, lambda path, _: path[-1] == "a")
+
+
+@pytest.mark.parametrize("options", [{}, {"b": 2, "a": "text"}, {"b": jnp.ones(2)}], ids=str)
+def test_a_loop_carries_objects_with_partial_functions(options: dict[str, Any]) -> None:
+    model = Within(**options)
+
+    def body(_: Any, carried: Any) -> Any:
+        model, x = carried
+        model.run.args[0].scale *= 2
+        return model, x + model.run.args[0].scale
+
+    found, x = nnx.fori_loop(0, 2, body, (model, jnp.zeros(2)))
+    assert found is model
+    assert (model.run.args[0].scale.tolist(), x.tolist()) == ([4, 4], [6, 6])
+    assert model.run.keywords.keys() == options.keys()
