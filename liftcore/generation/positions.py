@@ -95,7 +95,7 @@ class _Part:
         narrow = {(var, axes) for var, axes in reads if axes is not None}
         narrow |= {(var, self.axes[var]) for var, _ in narrow if var in self.axes}
         differ = len(narrow) > len(dict(narrow))  # a variable is needed with different axes
-        if found is None or differ or any(_is_split(var, axes) for var, axes in narrow):
+        if found is None or differ:
             self._kept.append(eqn)
             self.whole.update(variables_of(eqn.invars))
             return

@@ -282,9 +282,8 @@ def check_axes(where: str, specs: Mapping[str, Any], also: Any = None) -> None:
     Raises:
         LiftArgumentError: if a value is not an axis.
     """
-    for spec in specs.values():
-        is_other = spec is None or (also is not None and spec is also)
-        if type(axis_of(spec)) is not int and not is_other:
-            what = f"{spec!r} in `in_axes` or `out_axes` is not an axis."
+    for axis in map(axis_of, specs.values()):
+        if type(axis) is not int and axis is not None and (also is None or axis is not also):
+            what = f"{axis!r} in `in_axes` or `out_axes` is not an axis."
             fix = "Give an int, or None for the same value in all elements."
-            raise LiftArgumentError(where, what, fix, expected="an axis", given=repr(spec))
+            raise LiftArgumentError(where, what, fix, expected="an axis", given=repr(axis))

@@ -189,8 +189,7 @@ def test_a_value_of_which_different_positions_are_needed(name: str) -> None:
     positions = jnp.array([7, 0, 2, 5, 5, 1, 3, 6])
 
     def model(x: Any) -> Any:
-        y = mixed(x)
-        return BOTH_AXES[name](y) @ W, y
+        return BOTH_AXES[name](mixed(x)) @ W, ()
 
     found, _ = at_positions(model, positions, len(SQUARE), SQUARE)
     if found is not None:
@@ -249,12 +248,14 @@ def test_derivatives_are_those_that_functions_define(head: Callable[[Any], Any])
 
 @pytest.mark.parametrize("of_examples", [None, "data"])
 @pytest.mark.parametrize("of_positions", [None, "data"])
-def test_examples_may_be_divided_among_devices_by_their_type(of_examples: Any, of_positions: Any) -> None:
+@pytest.mark.parametrize("of_length", [None, "model"])
+def test_arrays_may_be_divided_among_devices_by_their_type(of_examples: Any, of_positions: Any, of_length: Any) -> None:
     with jax.set_mesh(make_mesh((4, 2), "data", "model", kind=AxisType.Explicit)):
-        x = jax.device_put(SQUARE[:4], P(of_examples))
+        x = jax.device_put(SQUARE[:4], P(of_examples, of_length))
         positions = jax.device_put(jnp.array([7, 0, 2, 5]), P(of_positions))
-        found, _ = jax.jit(lambda x, positions: at_positions(lambda x: (jnp.sin(x) @ W, ()), positions, WIDTH, x))(
-            x, positions
-        )
-    expected = jnp.take_along_axis(jnp.sin(SQUARE[:4]) @ W, jnp.array([7, 0, 2, 5])[:, None, None], 1)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        run = jax.jit(lambda x, positions: at_positions(lambda x: (jnp.sin(x) @ W, ()), positions, WIDTH, x)[0])
+        found = run(x, positions)
+    assert (found is None) is (of_length is not None)
+    if found is not None:
+        expected = jnp.take_along_axis(jnp.sin(SQUARE[:4]) @ W, jnp.array([7, 0, 2, 5])[:, None, None], 1)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -909,4 +909,32 @@ MUTANTS = (
         "a bound method loses its module",
         ("equinox/test_scoped.py",),
     ),
+    Mutant(
+        "generation/positions.py",
+        "logits.shape[:2] == (*np.shape(positions), length)",
+        "logits.shape[:1] == np.shape(positions)",
+        "the logits of the last input alone, which may be padding, are taken for those of a prompt",
+        ("generation/test_positions.py", "generation/test_generate.py"),
+    ),
+    Mutant(
+        "generation/positions.py",
+        "if found is None or differ:",
+        "if found is None:",
+        "a value is taken at one axis where two equations need different ones",
+        ("generation/test_positions.py",),
+    ),
+    Mutant(
+        "generation/positions.py",
+        "if rule is None or axes is None or _is_split(eqn.outvars[0], axes):",
+        "if rule is None or axes is None:",
+        "positions that a type divides among devices are taken one by one",
+        ("generation/test_positions.py",),
+    ),
+    Mutant(
+        "generation/positions.py",
+        "middle = begin + len(free[0])",
+        "middle = begin + len(free[1])",
+        "the axes of a product are counted with those of the wrong operand",
+        ("generation/test_positions.py",),
+    ),
 )
