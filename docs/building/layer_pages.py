@@ -66,7 +66,7 @@ GROUPS = {
     "embedding": Group(
         "Embeddings",
         modules=("Embed",),
-        objects=("Embed",),
+        objects=("Embed", "RoPE"),
         functions=("embedding", "Embedding", "rotary_embedding"),
     ),
     "normalization": Group(
