@@ -12,7 +12,9 @@ import atexit
 import gc
 import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
 
 from tests.quick_xla import QUICK
 
@@ -111,3 +113,12 @@ def pytest_collection_finish() -> None:
     """Looks for garbage seldom, and never in what lives as long as the run."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.fixture
+def usual_depth() -> Iterator[None]:
+    """Python's own limit of recursion, which Hypothesis and others raise for the whole process."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)

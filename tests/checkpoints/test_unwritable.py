@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +80,6 @@ def test_a_tree_that_contains_itself_is_named(tmp_path: Path, write: Write) -> N
     assert "/a/b/1: the tree contains itself: this dict is also 2 levels further up." in message(
         write, tmp_path / "file", tree
     )
-
-
-@pytest.fixture
-def usual_depth() -> Iterator[None]:
-    """Python's own limit of recursion, which Hypothesis and others raise for the whole process."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(1000)
-    yield
-    sys.setrecursionlimit(before)
 
 
 @pytest.mark.usefixtures("usual_depth")

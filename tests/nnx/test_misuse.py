@@ -111,6 +111,7 @@ MISUSES: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.usefixtures("usual_depth")
 @pytest.mark.parametrize("misuse", MISUSES)
 def test_it_says_where_and_what(misuse: str) -> None:
     call, text = MISUSES[misuse]
