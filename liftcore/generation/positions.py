@@ -304,8 +304,8 @@ def _product(eqn: Any, axes: _Axes) -> _Found:
     of_operand = [*batches[side], *free[side]]
     if axes[1] < begin or axes[0] not in of_result:
         return None
-    examples, place = (of_operand[of_result.index(axis)] for axis in axes)
-    return [None, (examples, place)] if side else [(examples, place), None], {}
+    found = of_operand[of_result.index(axes[0])], of_operand[of_result.index(axes[1])]
+    return [None, found] if side else [found, None], {}
 
 
 def _with_one(shape: Sequence[int], axes: _Axes) -> tuple[int, ...]:
