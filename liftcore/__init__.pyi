@@ -69,8 +69,7 @@ from .lift.with_rngs import with_rngs
 from .meta import AxisMetadata, unbox
 from .pipeline.body import Body
 from .pipeline.effects import Changes
-from .pipeline.outlining import outline
-from .pipeline.packing import lifter_of, pack, transformation
+from .pipeline.packing import lifter_of, outline, pack, transformation
 from .pipeline.splitting import Prologue, Split
 from .rest import Rest, flatten_static, join_static, split_static
 from .runners.axes import NO_AXES, In, InOut, InPlace, Out, broadcast

@@ -232,14 +232,12 @@ def zeros(kind: Any) -> Any:
     return vary(jax.numpy.zeros(kind.shape, kind.dtype), varying_axes(kind))
 
 
-def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def _checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Apply `jax.checkpoint`, with the behavior of current JAX releases.
 
     Before JAX 0.10.2, a `cond` around it has no gradient if it takes keys: there, keys cross as their data. In JAX 0.8,
     constants come out of it as a private class: they become arrays of NumPy.
     """
-    if jax.__version_info__ >= (0, 10, 2):
-        return jax.checkpoint(fn, **options)
 
     def call(*operands: Any) -> Any:
         impls = jax.tree.map(lambda leaf: _is_key(leaf) and jax.random.key_impl(leaf), operands)
@@ -248,6 +246,10 @@ def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, _TYPED) else leaf, run(*words))
 
     return call
+
+
+checkpoint: Callable[..., Callable[..., Any]] = jax.checkpoint if jax.__version_info__ >= (0, 10, 2) else _checkpoint
+"""`jax.checkpoint`, with the behavior of current JAX releases."""
 
 
 def auto_axes(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -92,7 +92,8 @@ def jit(
         LiftArgumentError: if a static argument is not hashable, or shardings do not fit their arguments, results or
             variables.
     """
-    placement = Placement.of(in_shardings, out_shardings, variable_shardings)
+    is_placed = in_shardings is not None or out_shardings is not None or variable_shardings != NO_AXES
+    placement = Placement.of(in_shardings, out_shardings, variable_shardings) if is_placed else None
     flags = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
     flags["compiler_options"] = tuple(sorted(compiler_options.items())) if compiler_options else None
     options = tuple((name, value) for name, value in flags.items() if value)

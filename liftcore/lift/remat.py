@@ -9,8 +9,7 @@ from typing import Any
 from .. import _compat
 from ..errors import Expected, LiftArgumentError
 from ..pipeline.body import Body
-from ..pipeline.outlining import outline
-from ..pipeline.packing import transformation
+from ..pipeline.packing import outline, transformation
 from ..pipeline.reuse import once
 from ..runners.arguments import AS_IT_IS, advise, choose, join_arguments, split_arguments
 from ..scopes.lifts import Captured
@@ -63,10 +62,9 @@ def remat(
             "Pass one: `jax.checkpoint_policies.dots_saveable`.",
             option="policy",
         )
-    checkpointed = functools.partial(_compat.checkpoint, prevent_cse=prevent_cse, policy=policy)
 
-    def once_checkpointed(fn: Callable[..., Any]) -> Callable[..., Any]:
-        return functools.partial(once, checkpointed(fn))
+    def checkpointed(fn: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.partial(once, _compat.checkpoint(fn, prevent_cse=prevent_cse, policy=policy))
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         fixed, dynamic = split_arguments(body, body.prepared, args, kwargs)
@@ -76,7 +74,7 @@ def remat(
             return body(variable_groups, rng_groups, *args, **kwargs)
 
         try:
-            return outline(once_checkpointed, body, variable_groups, rng_groups, dynamic, via=run, late=False)
+            return outline(checkpointed, body, variable_groups, rng_groups, dynamic, via=run, late=False)
         except TypeError as error:
             advise(error, body, dynamic)
             raise

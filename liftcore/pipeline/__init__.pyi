@@ -1,8 +1,7 @@
 from .body import Body, Via, call_inside
 from .checks import check_lift
 from .effects import Changes, Record, with_created, without_created
-from .outlining import outline
-from .packing import Lifter, Transform, keeping_lifter, lifter_of, pack, transformation
+from .packing import Lifter, Transform, keeping_lifter, lifter_of, outline, pack, transformation
 from .reuse import once
 from .splitting import Part, Prologue, Split, closure_convert, trace
 from .stages import Layout

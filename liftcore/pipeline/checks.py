@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._compat import needs_python
 from ..calls import note_call
-from ..errors import Expected, LiftArgumentError, LoopInvarianceError, check_function, name_of, shown, words
-from ..filters import asking_further, short_form
-from ..scopes.lifts import Captured, Lift
-from ..scopes.scope import Scope
-from ..typing import Predicate
+from ..errors import LiftArgumentError, LoopInvarianceError, check_function, name_of, shown, words
 
 if TYPE_CHECKING:
     from .body import Body
 
 __all__ = [
     "check_call",
-    "check_filters",
     "check_lift",
-    "check_stream_names",
     "no_groups",
     "not_shared",
     "not_tagged",
@@ -58,76 +52,6 @@ def check_lift(where: str, lift: Any) -> None:
             f"Pass `liftcore.{name}`, or make a lift with `liftcore.transformation`.",
             given=inner,
         )
-
-
-def check_filters(name: str, into: Sequence[Any], out: Sequence[Any], rngs: Sequence[Any]) -> None:
-    """Check that filters are given as lists, and that a `Captured` is the last output filter."""
-    for what, given in ("in_variable_filters", into), ("out_variable_filters", out), ("rng_filters", rngs):
-        where = f"{what} of {name}"
-        if not isinstance(given, tuple | list):
-            raise LiftArgumentError(
-                where, Expected("a list of filters, one for each group", given=given), f"Write `[{given!r}]`."
-            )
-        if any(isinstance(one, Captured) for one in (given[:-1] if what == "out_variable_filters" else given)):
-            what = "`Captured()` must be the last output filter."
-            raise LiftArgumentError(where, what, "Move it to the end.", option="out_variable_filters")
-    for one in rngs:
-        found = asking_further(one)
-        if found is not None:
-            raise _no_stream_filter(name, found)
-
-
-def check_stream_names(lift: Lift, outers: Sequence[Scope]) -> None:
-    """Check that predicates that a user wrote for RNG streams are not predicates over the paths of variables.
-
-    One that looks for more than the name of a stream, and matches no stream that was given, would have no effect.
-    """
-    for matches in lift.own:
-        paths = [_StreamPath((name,)) for outer in outers for name in outer.tree.rngs]
-        try:
-            taken = [path for path in paths if matches(path, None)]
-        except Exception as error:  # such as for the attribute of a value
-            raise _no_stream_filter(lift.name, matches) from error
-        if not taken and any(path.looked_further for path in paths):
-            raise _no_stream_filter(lift.name, matches)
-
-
-def _no_stream_filter(name: str, filter: Predicate) -> LiftArgumentError:
-    scope = words().scope
-    return LiftArgumentError(
-        f"the RNG streams of {name}",
-        f'{short_form(filter)} asks about paths or values, but a stream has only a name, such as "params".',
-        "Filter streams by name. To split keys for a part of the variables, draw these from a stream of their own: "
-        f'`{scope}.param("w", lambda key: init({scope}.make_rng("head"), shape))`, with '
-        '`split_rngs={"head": True, "params": False}`.',
-        option="split_rngs",
-    )
-
-
-class _StreamPath(tuple[str, ...]):
-    """The path of an RNG stream, `(name,)`. It notes whether a predicate looks for anything else.
-
-    Attributes:
-        looked_further: whether it did.
-    """
-
-    looked_further = False
-
-    def __contains__(self, item: object) -> bool:
-        self.looked_further = True
-        return super().__contains__(item)
-
-    def __iter__(self) -> Iterator[str]:
-        self.looked_further = True
-        return super().__iter__()
-
-    def __len__(self) -> int:
-        self.looked_further = True
-        return super().__len__()
-
-    def __getitem__(self, place: Any) -> Any:
-        self.looked_further |= place != 0
-        return super().__getitem__(place)
 
 
 def check_call(

@@ -1,4 +1,4 @@
-"""The entry points of the pipeline: `transformation`, used by every lift, and `pack`, which gives access to scopes."""
+"""What lifts are written with: `transformation` and `outline`, and `pack`, which gives access to scopes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from ..calls import hide_frames, raise_interrupt
 from ..cycles import check_finite
 from ..errors import check_function, name_of
+from ..leaves import split_leaves
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
-from .body import Body
-from .checks import check_call, check_filters, check_stream_names
+from ..values import as_array
+from .body import Body, Via
+from .checks import check_call
 from .effects import checked_output, commit
+from .splitting import closure_convert
 from .stages import Layout, dedupe, filter_
 
-__all__ = ["Lifter", "Transform", "keeping_lifter", "lifter_of", "pack", "transformation"]
+__all__ = ["Lifter", "Transform", "keeping_lifter", "lifter_of", "outline", "pack", "transformation"]
 
 Transform = Callable[..., tuple[Any, Sequence[PyTree]]]
 """Called as `transform(body, variable_groups, rng_groups, *args, **kwargs)`; returns the result and output groups."""
@@ -74,9 +79,7 @@ def transformation(
     """
     check_function("transformation", transform)
     name = name or name_of(transform)
-    check_filters(name, in_variable_filters, out_variable_filters, rng_filters)
     lift = Lift.of(name, in_variable_filters, out_variable_filters, rng_filters, advice, shown)
-
     return Lifter(transform, lift, prepare)
 
 
@@ -122,9 +125,7 @@ def pack(
         LiftArgumentError: if `fn` is not callable.
     """
     check_function("pack", fn)
-
     name = name or name_of(fn)
-    check_filters(name, in_variable_filters, out_variable_filters, rng_filters)
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         given = body.scope_fn, body.repack_fn, variable_groups, rng_groups
@@ -136,6 +137,56 @@ def pack(
         return checked_output(body, output, _REPACKED)
 
     return _lifted(None, transform, Lift.of(name, in_variable_filters, out_variable_filters, rng_filters, _ADVICE))
+
+
+def outline(
+    transformation: Callable[[Callable[..., Any]], Callable[..., Any]],
+    body: Body,
+    *operands: Any,
+    via: Via | None = None,
+    late: bool = True,
+) -> tuple[Any, tuple[Any, ...]]:
+    """Apply a transformation to a body without the computation of initial values, which then runs outside.
+
+    Args:
+        transformation: a transformation such as `jax.checkpoint`, from a pure function to one with the same arguments.
+        body: the body.
+        *operands: the arguments of the body: groups of variables, groups of streams, and others; pytrees of arrays.
+        via: if given, called as `via(body, *operands)` in place of the body, when the operands are others; returns the
+            result and the output groups.
+        late: whether the transformation may keep its function and run it after the call, as JAX does with the rule of a
+            derivative. False saves a trace if nothing can be created.
+
+    Returns:
+        The result and the output groups.
+    """
+    run = body if via is None else functools.partial(via, body)
+    if body.creates:
+        split = body.split(*operands, via=via)
+        created = split.prologue(*operands)
+        # A function that is kept must hold no values of a trace, and no scopes.
+        held, others = split_leaves(split.consts, lambda const: isinstance(const, jax.core.Tracer))
+        bare = split.closed_over(())
+
+        def remainder(held: Sequence[Any], created: Any, *operands: Any) -> Any:
+            return bare.closed_over(others.join(held)).remainder(created, *operands)
+
+        outputs = transformation(remainder)(held, created, *operands)
+        return split.join(created, *jax.tree.map(as_array, outputs))
+
+    def reads(*operands: Any) -> Any:  # groups without changes would only add outputs to the equation
+        return run(*operands)[0], ()
+
+    pure = run if body.writes else reads
+    if late:
+        converted, consts, _ = closure_convert(pure, *operands)
+        outputs = transformation(converted)(consts, *operands)
+    else:
+        outputs = transformation(pure)(*operands)
+    if not body.writes:
+        return outputs[0], body.unchanged
+    result, groups = jax.tree.map(as_array, outputs)
+    return result, groups
 
 
 def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | None:
@@ -254,7 +305,7 @@ def _lifted(
         # The stages dedupe and filter: everything that happens before the transformation.
         outers, given, routes, structure = dedupe(scopes)
         if lift.own:
-            check_stream_names(lift, outers)
+            lift.check_streams([name for outer in outers for name in outer.tree.rngs])
         variable_groups, rng_groups, unlifted = filter_(outers, lift.into, lift.rngs)
         surroundings = tuple([outer.tree.surroundings(type(outer), outer.path) for outer in outers])
         names = tuple([scope.names() for scope in given])

@@ -79,7 +79,8 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
     if isinstance(scopes, Scope):  # the most common case
         scopes.check_valid()
         return [scopes], [scopes], ((0, ()),), _ONE_SCOPE
-    check_finite(scopes)
+    if type(scopes) is not list or not all(map(is_scope, scopes)):
+        check_finite(scopes)
     given, structure = jax.tree.flatten(scopes, is_leaf=is_scope)
     if not all(map(is_scope, given)):
         given, structure = jax.tree.flatten(jax.tree.map(_opened, scopes, is_leaf=is_scoped), is_leaf=is_scope)

@@ -86,8 +86,8 @@ class Placement:
     rules: tuple[tuple[Any, Any], ...]
 
     @classmethod
-    def of(cls, in_shardings: PyTree, out_shardings: PyTree, variables: Mapping[Any, Any]) -> Placement | None:
-        """Return the placement, or None if no shardings are given.
+    def of(cls, in_shardings: PyTree, out_shardings: PyTree, variables: Mapping[Any, Any]) -> Placement:
+        """Return the placement.
 
         Raises:
             LiftArgumentError: if `variables` is not a mapping.
@@ -99,8 +99,6 @@ class Placement:
                 'Write `variable_shardings={"params": sharding}`.',
                 option="variable_shardings",
             )
-        if in_shardings is None and out_shardings is None and not variables:
-            return None
         in_shardings = tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
         rules = tuple((to_predicate(one), sharding) for one, sharding in variables.items())
         return cls(Frozen.of(in_shardings), Frozen.of(out_shardings), rules)

@@ -6,11 +6,11 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import words
-from ..filters import Nothing, names_collections, names_in, to_predicate, union
+from ..errors import Expected, LiftArgumentError, words
+from ..filters import Nothing, asking_further, names_collections, names_in, short_form, to_predicate, union
 from ..texts import closest
 from ..typing import Filter, Predicate
 
@@ -63,7 +63,12 @@ class Lift(NamedTuple):
         advice: Advice,
         shown: bool = True,
     ) -> Lift:
-        """Return a lift from filters in any form; the last output filter may be a `Captured`."""
+        """Return a lift from filters in any form; the last output filter may be a `Captured`.
+
+        Raises:
+            LiftArgumentError: if filters are not given as lists, or one is not allowed there.
+        """
+        _check_filters(name, in_variable_filters, out_variable_filters, rng_filters)
         last = out_variable_filters[-1] if out_variable_filters else None
         captures = last if isinstance(last, Captured) else None
         outs: Sequence[Any] = out_variable_filters[:-1] if captures else out_variable_filters
@@ -71,6 +76,23 @@ class Lift(NamedTuple):
         nothing: Predicate = Nothing()
         own = tuple(one for one in rngs if not names_collections(one))
         return cls(name, into, out, rngs, own, functools.reduce(union, out, nothing), captures, advice, shown)
+
+    def check_streams(self, names: Sequence[str]) -> None:
+        """Check that predicates that a user wrote for RNG streams are not predicates over the paths of variables.
+
+        One that looks for more than the name of a stream, and matches no stream that was given, would have no effect.
+
+        Args:
+            names: the names of the streams that were given.
+        """
+        for matches in self.own:
+            paths = [_StreamPath((name,)) for name in names]
+            try:
+                taken = [path for path in paths if matches(path, None)]
+            except Exception as error:  # such as for the attribute of a value
+                raise _no_stream_filter(self.name, matches) from error
+            if not taken and any(path.looked_further for path in paths):
+                raise _no_stream_filter(self.name, matches)
 
     def to_take(self, collection: str, known: Container[str] = ()) -> str:
         """Return the code that makes the lift take a collection, in place of a misspelled name of it.
@@ -172,3 +194,58 @@ def _quoted(filter: Filter) -> str | None:
         return None
     names = [_quoted(name) for name in filter]
     return None if None in names else f"({', '.join(map(str, names))}{',' * (len(names) == 1)})"
+
+
+def _check_filters(name: str, into: Sequence[Any], out: Sequence[Any], rngs: Sequence[Any]) -> None:
+    """Check that filters are given as lists, and that a `Captured` is the last output filter."""
+    for what, given in ("in_variable_filters", into), ("out_variable_filters", out), ("rng_filters", rngs):
+        where = f"{what} of {name}"
+        if not isinstance(given, tuple | list):
+            raise LiftArgumentError(
+                where, Expected("a list of filters, one for each group", given=given), f"Write `[{given!r}]`."
+            )
+        if any(isinstance(one, Captured) for one in (given[:-1] if what == "out_variable_filters" else given)):
+            what = "`Captured()` must be the last output filter."
+            raise LiftArgumentError(where, what, "Move it to the end.", option="out_variable_filters")
+    for one in rngs:
+        found = asking_further(one)
+        if found is not None:
+            raise _no_stream_filter(name, found)
+
+
+def _no_stream_filter(name: str, filter: Predicate) -> LiftArgumentError:
+    scope = words().scope
+    return LiftArgumentError(
+        f"the RNG streams of {name}",
+        f'{short_form(filter)} asks about paths or values, but a stream has only a name, such as "params".',
+        "Filter streams by name. To split keys for a part of the variables, draw these from a stream of their own: "
+        f'`{scope}.param("w", lambda key: init({scope}.make_rng("head"), shape))`, with '
+        '`split_rngs={"head": True, "params": False}`.',
+        option="split_rngs",
+    )
+
+
+class _StreamPath(tuple[str, ...]):
+    """The path of an RNG stream, `(name,)`. It notes whether a predicate looks for anything else.
+
+    Attributes:
+        looked_further: whether it did.
+    """
+
+    looked_further = False
+
+    def __contains__(self, item: object) -> bool:
+        self.looked_further = True
+        return super().__contains__(item)
+
+    def __iter__(self) -> Iterator[str]:
+        self.looked_further = True
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self.looked_further = True
+        return super().__len__()
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looked_further |= place != 0
+        return super().__getitem__(place)

@@ -27,6 +27,7 @@ ANYBODY = 0
 _LOCK = threading.Lock()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
     """The variables that all scopes at one path of a tree share.
 
@@ -36,12 +37,9 @@ class Node:
         owned: the collections whose dict is a copy that may be written.
     """
 
-    __slots__ = ("children", "dicts", "owned")
-
-    def __init__(self) -> None:
-        self.children: dict[str, Node] = {}
-        self.dicts: dict[str, Mapping[str, Any]] = {}
-        self.owned: tuple[str, ...] = ()
+    children: dict[str, Node] = field(default_factory=dict)
+    dicts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    owned: tuple[str, ...] = ()
 
     def child(self, name: str) -> Node:
         """Return a child node; create it if there is none."""

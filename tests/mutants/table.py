@@ -78,7 +78,7 @@ MUTANTS = (
         ("core/test_own_lifts.py",),
     ),
     Mutant(
-        "pipeline/checks.py",
+        "scopes/lifts.py",
         "if not taken and any(path.looked_further for path in paths):",
         "if not taken and not paths:",
         "a predicate over the paths of variables splits no stream, and nothing says so",
@@ -190,7 +190,7 @@ MUTANTS = (
         ("core/test_own_lifts.py",),
     ),
     Mutant(
-        "pipeline/outlining.py",
+        "pipeline/packing.py",
         "lambda const: isinstance(const, jax.core.Tracer)",
         "lambda const: False",
         "a rule of a derivative holds values of a trace that has ended",
@@ -456,7 +456,7 @@ MUTANTS = (
         ("lift/test_scan.py",),
     ),
     Mutant(
-        "pipeline/outlining.py",
+        "pipeline/packing.py",
         "outputs = transformation(remainder)(held, created, *operands)",
         "outputs = remainder(held, created, *operands)",
         "a transformation is left out where the body writes",
