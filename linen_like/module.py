@@ -222,7 +222,7 @@ class Module(fields.Base):
             rngs: a key, for the stream `params`, or a mapping such as `{"dropout": key}`.
             mutable: a filter of the collections that may be written; written values are in `variables` of the clone.
         """
-        _check_instance(self, "bind")
+        binding.check_instance(self, "bind")
         return self.clone(parent=liftcore.bind(variables, rngs, mutable), _deep_clone=True)
 
     def unbind(self) -> tuple[Self, Variables]:
@@ -231,7 +231,7 @@ class Module(fields.Base):
         Raises:
             CallUnbindOnUnboundModuleError: if the module is unbound.
         """
-        _check_instance(self, "unbind")
+        binding.check_instance(self, "unbind")
         if self.scope is None:
             raise CallUnbindOnUnboundModuleError(
                 f"unbind of {binding.place(self)}",
@@ -266,7 +266,7 @@ class Module(fields.Base):
         Returns:
             `{collection: {module: {name: value}}}`.
         """
-        _check_instance(self, "init")
+        binding.check_instance(self, "init")
         fn = entry.resolve_method(self, method)
         return liftcore.init(*entry.on_scope(fn, self, mutable, capture_intermediates))(rngs, *args, **kwargs)[1]
 
@@ -281,7 +281,7 @@ class Module(fields.Base):
         **kwargs: Any,
     ) -> tuple[Any, dict[str, Any]]:
         """Return the output of the method and the variables; see `init`."""
-        _check_instance(self, "init_with_output")
+        binding.check_instance(self, "init_with_output")
         fn = entry.resolve_method(self, method)
         return liftcore.init(*entry.on_scope(fn, self, mutable, capture_intermediates))(rngs, *args, **kwargs)
 
@@ -306,7 +306,7 @@ class Module(fields.Base):
         Raises:
             LazyInitError: if an initial value depends on an argument that is only a shape.
         """
-        _check_instance(self, "lazy_init")
+        binding.check_instance(self, "lazy_init")
         fn = entry.resolve_method(self, method)
         return liftcore.lazy_init(*entry.on_scope(fn, self, mutable))(rngs, *args, **kwargs)
 
@@ -336,7 +336,7 @@ class Module(fields.Base):
         Returns:
             The output; if `mutable` is given, a pair of the output and the variables of the mutable collections.
         """
-        _check_instance(self, "apply")
+        binding.check_instance(self, "apply")
         fn = entry.resolve_method(self, method)
         applied = liftcore.apply(*entry.on_scope(fn, self, mutable, capture_intermediates))
         return applied(variables, *args, rngs=rngs, **kwargs)
@@ -359,7 +359,7 @@ class Module(fields.Base):
         **kwargs: Any,
     ) -> str:
         """Return the table that `nn.tabulate` makes. Pass the method's arguments after `rngs`."""
-        _check_instance(self, "tabulate")
+        binding.check_instance(self, "tabulate")
         options = (depth, show_repeated, mutable, console_kwargs, table_kwargs, column_kwargs)
         return summary.tabulate(self, rngs, *options, compute_flops, compute_vjp_flops)(*args, **kwargs)
 
@@ -368,7 +368,7 @@ class Module(fields.Base):
         self, rngs: RNGs, *args: Any, show_repeated: bool = False, mutable: Filter = NO_INTERMEDIATES, **kwargs: Any
     ) -> dict[str, Module]:
         """Return unbound copies of the modules that `init` calls, by their paths; see `nn.module_paths`."""
-        _check_instance(self, "module_paths")
+        binding.check_instance(self, "module_paths")
         return summary.module_paths(self, rngs, *args, show_repeated=show_repeated, mutable=mutable, **kwargs)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
@@ -558,11 +558,6 @@ def merge_param(name: str, a: T | None, b: T | None) -> T:
         fix = f"Give it in one place: `{name}=…` to the constructor, or at the call."
         raise LiftArgumentError(where, what, fix, option=name)
     return a if a is not None else b  # type: ignore[return-value]
-
-
-def _check_instance(module: Module, called: str) -> None:
-    binding.check_instance(f"Module.{called}", module, f"Make the instance first: `MyModule(…).{called}(…)`.")
-    binding.check_constructed(module)
 
 
 def _no_attribute(module: Module, name: str) -> ModuleAttributeError:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.extend import core as jex
 
 from .._compat import jaxpr_as_fun
@@ -15,7 +14,6 @@ from ..values import INITIAL_VALUE, as_array
 
 __all__ = [
     "Step",
-    "batches",
     "cut",
     "evaluate",
     "flat_jaxpr_of",
@@ -138,19 +136,3 @@ def opened(closed: jex.ClosedJaxpr) -> jex.Jaxpr:
 def evaluate(jaxpr: jex.Jaxpr, *inputs: Any) -> list[Any]:
     """Return the outputs of a jaxpr without constants, as arrays."""
     return [as_array(value) for value in jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, []))(*inputs)]
-
-
-def batches(jaxpr: jex.Jaxpr) -> bool:
-    """Whether `jax.vmap` of these equations gives the same values as running them for one element after another.
-
-    It does not keep the order of effects. Of all key types, only threefry keys give each element its own draw.
-    """
-    kinds = {var.aval.dtype for eqn in jaxpr.eqns for var in (*variables_of(eqn.invars), *eqn.outvars)}
-    keys = {kind for kind in kinds if jnp.issubdtype(kind, jax.dtypes.prng_key)}
-    return not jaxpr.effects and keys <= {_threefry()}
-
-
-@functools.cache
-def _threefry() -> Any:
-    """Return the dtype of JAX's default keys."""
-    return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype

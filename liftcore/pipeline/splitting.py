@@ -31,7 +31,7 @@ from ..typing import PyTree
 from ..values import INITIAL_VALUE, previews_in
 from .checks import not_shared, not_tagged
 from .effects import with_created
-from .equations import Step, batches, cut, evaluate, flat_jaxpr_of, needed, opened, steps_of, variables_of
+from .equations import Step, cut, evaluate, flat_jaxpr_of, needed, opened, steps_of, variables_of
 from .narrowing import narrowed
 from .reuse import LOOPS, run_loops
 
@@ -515,8 +515,19 @@ class Part:
 
     @property
     def can_be_batched(self) -> bool:
-        """Whether `jax.vmap` of it gives the same values as running it for one element after another."""
-        return batches(self.jaxpr)
+        """Whether `jax.vmap` of it gives the same values as running it for one element after another.
+
+        It does not keep the order of effects. Of all key types, only threefry keys give each element its own draw.
+        """
+        kinds = {var.aval.dtype for step in steps_of(self.jaxpr) for var in (*step.reads, *step.eqn.outvars)}
+        keys = {kind for kind in kinds if jax.numpy.issubdtype(kind, jax.dtypes.prng_key)}
+        return not self.jaxpr.effects and keys <= {_threefry()}
+
+
+@functools.cache
+def _threefry() -> Any:
+    """Return the dtype of JAX's default keys."""
+    return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
 
 
 def trace(

@@ -198,7 +198,8 @@ class Declaring:
 
     def free_all(self, numbers: bool = True) -> None:
         """Release all names; if `numbers` is True, `number` begins from 0 again too."""
-        self._unpack()
+        if self._adopted:
+            self._unpack()
         self._reserved, self._outside = {}, set()
         self._first_free = None
         if numbers:

@@ -133,15 +133,22 @@ def bound_scope(module: Base, act: str) -> Scope:
     return module.scope
 
 
-def check_instance(where: str, module: Any, fix: str) -> None:
-    """Check that the first argument is a module.
+def check_instance(module: Any, called: str, code: str = "MyModule(…).{}(…)") -> None:
+    """Check that the first argument is a module whose constructor has run.
+
+    Args:
+        module: the argument.
+        called: the method that was called.
+        code: the call to write; `{}` stands for the method.
 
     Raises:
         InvalidInstanceModuleError: if it is a class or another value.
+        IncorrectPostInitOverrideError: see `check_constructed`.
     """
     if not isinstance(module, Base):
         what = Expected("an instance of a Module class as the first argument", given=module)
-        raise InvalidInstanceModuleError(where, what, fix)
+        raise InvalidInstanceModuleError(f"Module.{called}", what, f"Make the instance first: `{code.format(called)}`.")
+    check_constructed(module)
 
 
 def check_constructed(module: Base) -> None:
