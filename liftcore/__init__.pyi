@@ -68,9 +68,9 @@ from .lift.while_loop import while_loop
 from .lift.with_rngs import with_rngs
 from .meta import AxisMetadata, unbox
 from .pipeline.body import Body
-from .pipeline.effects import Changes
 from .pipeline.packing import lifter_of, outline, pack, transformation
 from .pipeline.splitting import Prologue, Split
+from .pipeline.stages import Changes
 from .rest import Rest, flatten_static, join_static, split_static
 from .runners.axes import NO_AXES, In, InOut, InPlace, Out, broadcast
 from .runners.jitted import CompiledJit, Jitted, LoweredJit

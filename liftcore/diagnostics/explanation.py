@@ -22,8 +22,8 @@ from .. import filters
 from ..errors import name_of
 from ..filters.trees import by_place, flat, under
 from ..pipeline.body import Body
-from ..pipeline.effects import Changes
 from ..pipeline.packing import transformation
+from ..pipeline.stages import Changes
 from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
 from ..texts import type_text

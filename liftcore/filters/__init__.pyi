@@ -1,4 +1,3 @@
-from .algebra import intersect, names_collections, subtract, union
 from .parameters import Parameters, check_names
 from .predicates import (
     All,
@@ -13,11 +12,15 @@ from .predicates import (
     WithTag,
     asking_further,
     decide,
+    intersect,
     matches_collection,
     matches_stream,
+    names_collections,
     names_in,
     short_form,
+    subtract,
     to_predicate,
+    union,
 )
 from .trees import leaves_of, merge, partition, split
 

@@ -10,8 +10,8 @@ import jax
 from ..errors import LiftArgumentError, words
 from ..filters.trees import names_of
 from ..pipeline.body import Body
-from ..pipeline.effects import Changes
 from ..pipeline.packing import transformation
+from ..pipeline.stages import Changes
 from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, PyTree
 

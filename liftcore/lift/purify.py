@@ -15,8 +15,8 @@ from ..errors import LazyInitError, LiftArgumentError, name_of, words
 from ..filters.trees import merge, rooted
 from ..leaves import split_leaves
 from ..pipeline.body import Body
-from ..pipeline.effects import Changes
 from ..pipeline.packing import transformation
+from ..pipeline.stages import Changes
 from ..runners.axes import split_arrays
 from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope

@@ -1,10 +1,9 @@
 from .body import Body, Via, call_inside
 from .checks import check_lift
-from .effects import Changes, Record, with_created, without_created
 from .packing import Lifter, Transform, keeping_lifter, lifter_of, outline, pack, transformation
 from .reuse import once
 from .splitting import Part, Prologue, Split, closure_convert, trace
-from .stages import Layout
+from .stages import Changes, Layout, Record, with_created, without_created
 
 Use = Body  # its former name
 

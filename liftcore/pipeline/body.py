@@ -26,9 +26,8 @@ from ..scopes.tree import Counter, Sown
 from ..typing import Filter, Path, Predicate, PyTree
 from ..values import tag, tag_previews
 from .checks import no_groups
-from .effects import Changes, Record, checked_output, record_of, without_created
 from .splitting import Split, trace
-from .stages import Layout, is_scope, reconstruct, repack
+from .stages import Changes, Layout, Record, checked_output, is_scope, reconstruct, record_of, repack, without_created
 
 __all__ = ["Body", "Via", "call_inside"]
 

@@ -19,9 +19,8 @@ from ..typing import Filter, PyTree
 from ..values import as_array
 from .body import Body, Via
 from .checks import check_call
-from .effects import checked_output, commit
 from .splitting import closure_convert
-from .stages import Layout, dedupe, filter_
+from .stages import Layout, checked_output, commit, dedupe, filter_
 
 __all__ = ["Lifter", "Transform", "keeping_lifter", "lifter_of", "outline", "pack", "transformation"]
 

@@ -30,10 +30,10 @@ from ..texts import path_text
 from ..typing import PyTree
 from ..values import INITIAL_VALUE, previews_in
 from .checks import not_shared, not_tagged
-from .effects import with_created
 from .equations import Step, cut, evaluate, flat_jaxpr_of, needed, opened, steps_of, variables_of
 from .narrowing import narrowed
 from .reuse import LOOPS, run_loops
+from .stages import with_created
 
 if TYPE_CHECKING:
     from .body import Body

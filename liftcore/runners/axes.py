@@ -22,7 +22,7 @@ from ..errors import AxisSizeError, Expected, LiftArgumentError, LiftError, comm
 from ..leaves import Others, is_numpy, split_leaves
 from ..meta import add_axis, has_boxes, is_box, remove_axis
 from ..pipeline.body import Body
-from ..pipeline.effects import Changes
+from ..pipeline.stages import Changes
 from ..problems import no_new_axis
 from ..scopes.scope import PERTURBATIONS
 from ..texts import path_text

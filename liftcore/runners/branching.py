@@ -19,8 +19,8 @@ from ..errors import Expected, LiftArgumentError, words
 from ..filters.trees import by_place, merged, overlay, select
 from ..leaves import is_number
 from ..pipeline.body import Body
-from ..pipeline.effects import Changes, without_created
 from ..pipeline.splitting import Prologue, Split, trace
+from ..pipeline.stages import Changes, without_created
 from ..scopes.tree import Sown
 from ..texts import path_text, types_text
 from ..typing import PyTree

@@ -22,8 +22,8 @@ from ..errors import Expected, LiftArgumentError, name_of, words
 from ..filters.trees import by_place, merged, select
 from ..leaves import Others, is_array_like, split_leaves
 from ..pipeline.body import Body
-from ..pipeline.effects import without_created
 from ..pipeline.splitting import Split, trace
+from ..pipeline.stages import without_created
 from ..texts import path_text, types_text
 from ..typing import Filter, PyTree
 from .arguments import parameter_names

@@ -19,9 +19,8 @@ from .._compat import zeros
 from ..errors import LiftArgumentError, words
 from ..filters.trees import by_place, leaves_of, merged, names_of, nested, rewrapped, select, subtree, under
 from ..pipeline.body import Body
-from ..pipeline.effects import without_created
 from ..pipeline.packing import Lifter, Transform, transformation
-from ..pipeline.stages import Layout
+from ..pipeline.stages import Layout, without_created
 from ..problems import checked_aux
 from ..scopes.lifts import Advice, Captured
 from ..texts import path_text, type_text

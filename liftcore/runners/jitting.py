@@ -29,9 +29,8 @@ from ..caches import bounded
 from ..calls import raise_interrupt
 from ..errors import ThreadError, name_of
 from ..pipeline.body import Body
-from ..pipeline.effects import Record, with_created, without_created
 from ..pipeline.splitting import Split
-from ..pipeline.stages import Layout
+from ..pipeline.stages import Layout, Record, with_created, without_created
 from ..scopes.observers import OBSERVERS
 from ..statics import snapshot
 from ..typing import Path, PyTree

@@ -29,9 +29,9 @@ import numpy as np
 from ..errors import AxisSizeError, Expected, LiftArgumentError, name_of, shown
 from ..filters.trees import apart, by_place, merged, overlay
 from ..pipeline.body import Body
-from ..pipeline.effects import Changes
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Part, Prologue, Split, trace
+from ..pipeline.stages import Changes
 from ..typing import Axis, InOutAxes, Path, PyTree
 from ..values import overlaid, tag
 from .axes import check_group_axes, check_out_axes, slice_type, to_axis, to_front

@@ -22,8 +22,8 @@ from .._compat import varying_axes
 from ..caches import bounded
 from ..errors import LiftArgumentError, LoopInvarianceError, name_of, words
 from ..pipeline.body import Body, call_inside
-from ..pipeline.effects import without_created
 from ..pipeline.splitting import Split, trace
+from ..pipeline.stages import without_created
 from ..scopes.scope import Scope
 from ..texts import path_text
 from ..typing import Path, Predicate, PyTree

@@ -21,9 +21,9 @@ import numpy as np
 from ..errors import LiftArgumentError, LoopInvarianceError, words
 from ..filters.trees import merged, names_of, select
 from ..pipeline.body import Body
-from ..pipeline.effects import without_created
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Split, trace
+from ..pipeline.stages import without_created
 from ..scopes.lifts import Advice
 from ..typing import PyTree
 from .carry import LoopAdvice

@@ -58,6 +58,16 @@ class Declaring:
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
+    @property
+    def is_valid(self) -> bool:
+        """Whether the scope may still be used."""
+        return self.tree.alive and not self._ended
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether this thread owns the tree, as while its `init`, `apply` or `claim` lasts."""
+        return self.tree.thread == get_ident()
+
     def check_valid(self) -> None:
         """Check that the scope has not ended."""
         if self._ended or not self.tree.alive:

@@ -7,7 +7,7 @@ variable copies the dicts on the path to it, and the other dicts stay shared wit
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import FunctionType, MappingProxyType
 from typing import Any, Self
 
@@ -118,9 +118,17 @@ class Scope(Declaring, Sharing):
         return self.path[len(self.tree.base) :]
 
     @property
-    def is_valid(self) -> bool:
-        """Whether the scope may still be used."""
-        return self.tree.alive and not self._ended
+    def place(self) -> Hashable:
+        """An object that stands for the place of the scope: scopes at one place of one tree have the same."""
+        return self.node
+
+    def holds(self, other: Scope) -> bool:
+        """Whether another scope is at the place of this one or below it, in the same tree.
+
+        Args:
+            other: the other scope.
+        """
+        return self.tree is other.tree and self.path == other.path[: len(self.path)]
 
     def invalidate(self) -> None:
         """End the scope; at the root, end all scopes below it too."""

@@ -19,9 +19,10 @@ from .. import meta
 from ..calls import hide_frames
 
 if TYPE_CHECKING:
+    from ..rest import Rest
     from .scope import Scope
 
-__all__ = ["Child", "Scoped", "Variable", "is_scoped", "split_scoped"]
+__all__ = ["Child", "Scoped", "Variable", "as_node", "is_scoped", "split_scoped", "without_nodes"]
 
 
 class Scoped(Protocol):
@@ -105,6 +106,51 @@ class _Method:
 
     def __call__(self, scopes: Sequence[Scope]) -> Any:
         return types.MethodType(self.function, self.make(scopes))
+
+
+class _Held:
+    """The scopes of a value that holds some, as a pytree node that is unflattened to the value on other scopes."""
+
+    def __init__(self, scopes: Sequence[Scope], make: Rest | _Unshared) -> None:
+        self.scopes, self.make = scopes, make
+
+
+class _Unshared:
+    """A function that cannot be compared with others, so a trace that depends on it is not used again."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+jax.tree_util.register_pytree_node(
+    _Held, lambda held: (held.scopes, held.make), lambda make, scopes: make.value(tuple(scopes))
+)
+
+
+def as_node(value: Any) -> Any:
+    """Return a value that holds scopes, such as a child of a scope, as a node of these; other values unchanged."""
+    if not is_scoped(value):
+        return value
+    scopes, make = split_scoped(value)
+    if not scopes:
+        return value
+    from ..rest import Rest  # imported here: a model of plain layers needs neither
+    from ..statics import Undescribed
+
+    try:
+        return _Held(scopes, Rest(make))
+    except Undescribed:
+        return _Held(scopes, _Unshared(make))
+
+
+def without_nodes(structure: Any) -> Any:
+    """Return a pytree structure with the children of each `_Held` in its place."""
+    data, children = structure.node_data(), list(map(without_nodes, structure.children()))
+    if data is None:
+        return structure
+    if data[0] is _Held:
+        return children[0] if len(children) == 1 else jax.tree_util.treedef_tuple(children)
+    return type(structure).from_node_data_and_children(jax.tree_util.default_registry, data, children)
 
 
 class Variable:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from threading import get_ident
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from .. import meta
@@ -58,25 +57,12 @@ class Sharing:
     # -- places --------------------------------------------------------------------------------------------------------
 
     @property
-    def place(self) -> Hashable:
-        """An object that stands for the place of the scope: scopes at one place of one tree have the same."""
-        return self.node
-
-    @property
     def entry(self) -> Scope:
         """The scope at the entry of the innermost lift, or at the root."""
         scope = cast("Scope", self)
         while scope.parent is not None:
             scope = scope.parent
         return scope
-
-    def holds(self, other: Scope) -> bool:
-        """Whether another scope is at the place of this one or below it, in the same tree.
-
-        Args:
-            other: the other scope.
-        """
-        return self.tree is other.tree and self.path == other.path[: len(self.path)]
 
     @property
     def collections(self) -> tuple[str, ...]:
@@ -132,11 +118,6 @@ class Sharing:
         return self.tree.stream(name) is not None
 
     # -- threads -------------------------------------------------------------------------------------------------------
-
-    @property
-    def is_claimed(self) -> bool:
-        """Whether this thread owns the tree, as while its `init`, `apply` or `claim` lasts."""
-        return self.tree.thread == get_ident()
 
     def claim(self) -> bool:
         """Give the tree to this thread, until `release` is called. Return False if a thread already owns it."""

@@ -23,8 +23,7 @@ from liftcore.errors import (
 )
 from liftcore.filters import All, PathContains, to_predicate
 from liftcore.pipeline.body import Body
-from liftcore.pipeline.effects import commit
-from liftcore.pipeline.stages import dedupe, filter_, reconstruct, repack
+from liftcore.pipeline.stages import commit, dedupe, filter_, reconstruct, repack
 
 KEY, OTHER = jax.random.key(0), jax.random.key(1)
 

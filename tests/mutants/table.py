@@ -29,7 +29,7 @@ PACK = ("core/test_pack.py", "core/test_splitting.py", "core/test_scope.py")
 
 MUTANTS = (
     Mutant(
-        "pipeline/effects.py",
+        "pipeline/stages.py",
         "draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}",
         "draws |= {place: count for place, count in record.draws}",
         "after branches the draws of the last one are counted, not those of the longest",
@@ -155,7 +155,7 @@ MUTANTS = (
         PACK,
     ),
     Mutant(
-        "pipeline/effects.py",
+        "pipeline/stages.py",
         "    values: PyTree\n    created: PyTree",
         "    created: PyTree\n    values: PyTree",
         "first and last values are mistaken for each other",
@@ -183,7 +183,7 @@ MUTANTS = (
         (*PACK, "lift/test_with_rngs.py"),
     ),
     Mutant(
-        "pipeline/effects.py",
+        "pipeline/stages.py",
         "        body.counters[:] = [outer.counter.copy() for outer in body.outers]",
         "        pass",
         "a body that runs after its call counts on from the draws of the call",
@@ -197,7 +197,7 @@ MUTANTS = (
         ("core/test_own_lifts.py",),
     ),
     Mutant(
-        "scopes/sharing.py",
+        "scopes/scope.py",
         "return self.tree is other.tree and self.path",
         "return self.path",
         "scopes of different trees hold each other",
@@ -302,8 +302,15 @@ MUTANTS = (
         (*PACK, "lift/test_vmap.py"),
     ),
     Mutant(
-        "pipeline/equations.py",
-        "return not jaxpr.effects and keys <= {_threefry()}",
+        "pipeline/checks.py",
+        """.partition(".")[0] == "jax":""",
+        """.partition(".")[0] == "JAX":""",
+        "a transformation of JAX is taken for a lift",
+        ("core/test_own_lifts.py",),
+    ),
+    Mutant(
+        "pipeline/splitting.py",
+        "return not self.jaxpr.effects and keys <= {_threefry()}",
         "return True",
         "what draws with other keys is batched",
         (*PACK, "lift/test_scan.py"),
@@ -661,7 +668,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "pipeline/effects.py",
+        "pipeline/stages.py",
         "collections.setdefault((index, path[:-1]), {})",
         "collections.setdefault((index, path[:1]), {})",
         "what is written in a scope below a lift is put where the lift is",
