@@ -79,9 +79,7 @@ def remat(
             advise(error, body, dynamic)
             raise
 
-    def prepare(fn: Callable[..., Any]) -> set[str]:
-        return choose(fn, "static", static_argnums, static_argnames)
-
+    prepare = functools.partial(choose, what="static", argnums=static_argnums, argnames=static_argnames)
     out = (variables, Captured(all=True))
     return transformation(transform, [variables], out, [rngs], "remat", advice=AS_IT_IS, prepare=prepare)(fn)
 

@@ -208,12 +208,11 @@ class Declaring:
 
     def free_all(self, numbers: bool = True) -> None:
         """Release all names; if `numbers` is True, `number` begins from 0 again too."""
-        if self._adopted:
-            self._unpack()
-        self._reserved, self._outside = {}, set()
-        self._first_free = None
         if numbers:
-            self._numbers = {}
+            self._adopted, self._numbers = (), {}
+        else:
+            self._unpack()
+        self._reserved, self._outside, self._first_free = {}, set(), None
 
     def rewound(self, rewind_rngs: bool = False) -> Scope:
         """Return a scope at the same place with all names free, for code that runs again on the same variables.

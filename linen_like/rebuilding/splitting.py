@@ -270,6 +270,8 @@ _KINDS = (*BOUND, *_HOLDERS)
 
 def closed_over(fn: Any) -> list[Any]:
     """Return the modules and variables that a function closes over, each once."""
+    if type(fn) is types.FunctionType and getattr(fn, "is_module_method", False):  # most often, and it has no parts
+        return []
     found: dict[int, Any] = {}
     seen: set[int] = set()
 
