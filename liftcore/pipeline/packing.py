@@ -221,7 +221,7 @@ def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> C
     """
     origin = lifted.__dict__.get("__lifter__")
     if isinstance(origin, _Origin):
-        outside.__dict__["__lifter__"] = _Origin(outside, origin.fn, origin.lifter, origin.name)
+        outside.__dict__["__lifter__"] = dataclasses.replace(origin, lifted=weakref.ref(outside))
     return outside
 
 
@@ -266,22 +266,22 @@ class Lifter:
         lifted = _lifted(fn, self.transform, self.lift._replace(name=f"{name}({shown})"), prepared)
         if hasattr(fn, "__name__"):
             functools.update_wrapper(lifted, fn)
-        lifted.__dict__["__lifter__"] = _Origin(lifted, fn, self, f"{name}({inner})")
+        lifted.__dict__["__lifter__"] = _Origin(weakref.ref(lifted), fn, self, f"{name}({inner})")
         return lifted
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class _Origin:
     """Records the lifter and the function that a lifted function was made of. Pickles leave it out."""
 
-    __slots__ = ("_lifted", "fn", "lifter", "name")
-
-    def __init__(self, lifted: Any = None, fn: Any = None, lifter: Lifter | None = None, name: str = "") -> None:
-        self._lifted = None if lifted is None else weakref.ref(lifted)
-        self.fn, self.lifter, self.name = fn, lifter, name
+    lifted: weakref.ref[Any] | None = None
+    fn: Any = None
+    lifter: Lifter | None = None
+    name: str = ""
 
     def is_of(self, lifted: Any) -> bool:
         """Whether this record is of this lifted function; `functools.wraps` copies attributes to other functions."""
-        return self._lifted is not None and self._lifted() is lifted
+        return self.lifted is not None and self.lifted() is lifted
 
     def __reduce__(self) -> Any:
         return _Origin, ()
