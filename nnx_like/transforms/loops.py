@@ -446,10 +446,19 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
         StructureError: if the next value does not hold the objects that came in, or their structure changed.
         CarryTypeError: if the type of a value changed.
     """
-    where = checked("while_loop", body_fun)
-    checked("while_loop", cond_fun)
-    groups = _groups(where)
-    return _run(_while_loop(cond_fun, body_fun), Outside(groups, init_val, _CARRIED, name="value"))
+    groups = _groups(checked("while_loop", body_fun))
+    where = checked("while_loop", cond_fun)
+
+    @named(cond_fun)
+    def cond(scope: liftcore.Scope, value: Any) -> Any:
+        inside = Inside(scope, groups)
+        result = call_user(groups.where, cond_fun, inside.decode(value))
+        _, _, change = inside.encode((), _CARRIED)
+        _check_same_structure(where, inside, change, value)
+        return result
+
+    lifted = liftcore.while_loop(cond, _step(groups, body_fun), variable_carry=True)
+    return _run(lifted, groups, init_val)
 
 
 @boundary
@@ -484,7 +493,8 @@ def fori_loop(
         CarryTypeError: if the type of a value changed.
     """
     groups = _groups(checked("fori_loop", body_fun))
-    return _run(_fori_loop(body_fun, unroll), Outside(groups, init_val, _CARRIED, name="value"), lower, upper)
+    lifted = liftcore.fori_loop(_step(groups, body_fun), unroll=unroll, variable_carry=True)
+    return _run(lifted, groups, init_val, lower, upper)
 
 
 _CARRIED = Group("carried", None, "carried")
@@ -494,35 +504,10 @@ def _groups(where: str) -> Groups:
     return Groups(where, "group", groups=[_CARRIED])
 
 
-def _run(lifted: Callable[..., Any], outside: Outside, *bounds: Any) -> Any:
-    with outside.scope(True) as scope:
-        return outside.finish(scope, lifted(scope, *bounds, outside.args))
-
-
-def _while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any]) -> Callable[..., Any]:
-    where = checked("while_loop", body_fun)
-    groups = _groups(where)
-
-    @named(cond_fun)
-    def cond(scope: liftcore.Scope, value: Any) -> Any:
-        inside = Inside(scope, groups)
-        result = call_user(groups.where, cond_fun, inside.decode(value))
-        _, _, change = inside.encode((), _CARRIED)
-        _check_same_structure(checked("while_loop", cond_fun), inside, change, value)
-        return result
-
-    return liftcore.while_loop(cond, _step(where, groups, body_fun), variable_carry=True)
-
-
-def _fori_loop(body_fun: Callable[[Any, Any], Any], unroll: int | bool | None) -> Callable[..., Any]:
-    where = checked("fori_loop", body_fun)
-    return liftcore.fori_loop(_step(where, _groups(where), body_fun), unroll=unroll, variable_carry=True)
-
-
-def _step(where: str, groups: Groups, body_fun: Callable[..., Any]) -> Callable[..., Any]:
+def _step(groups: Groups, body_fun: Callable[..., Any]) -> Callable[..., Any]:
     @named(body_fun)
     def body(scope: liftcore.Scope, *args: Any) -> Any:
-        inside = Inside(scope, groups)
+        inside, where = Inside(scope, groups), groups.where
         *numbers, encoded = args
         value = inside.decode(encoded)
         following = _carried(where, value, encoded, call_user(where, body_fun, *numbers, value))
@@ -531,3 +516,9 @@ def _step(where: str, groups: Groups, body_fun: Callable[..., Any]) -> Callable[
         return following
 
     return body
+
+
+def _run(lifted: Callable[..., Any], groups: Groups, init_val: Any, *bounds: Any) -> Any:
+    outside = Outside(groups, init_val, _CARRIED, name="value")
+    with outside.scope(True) as scope:
+        return outside.finish(scope, lifted(scope, *bounds, outside.args))

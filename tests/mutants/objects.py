@@ -194,7 +194,7 @@ OF_OBJECTS = (
     ),
     _of(
         "transforms/branches.py",
-        "        _check_agrees(groups.where, name, _types(result, _definitions(inside, change)), inside, change)\n",
+        "        _check_agrees(groups.where, traced)\n",
         "",
         "branches that change an object in different ways are not refused in our terms",
         ("nnx/test_misuse.py", *CROSSING),
