@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -97,13 +97,13 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     """
     where = f"lift({name_of(transformation)})"
     liftcore.pipeline.check_lift(where, transformation)
-    each = list(_each(where, fns))
+    if not fns:
+        raise no_functions(where, "Write `lift(transformation, fn)`.")
+    each = jax.tree.leaves(fns, is_leaf=_is_function)
     for fn in each:
         check_brings_none("lift(…, ", checked("lift", fn), fn)
     groups = Groups(where, "collection", "in collection {}".format)
-    bodies = [
-        [_body(groups, fn) for fn in one] if isinstance(one, (list, tuple)) else _body(groups, one) for one in fns
-    ]
+    bodies = jax.tree.map(functools.partial(_body, groups), fns, is_leaf=_is_function)
     lifted = transformation(*bodies, **with_states(transformation, options))
 
     @functools.wraps(each[0])
@@ -122,12 +122,9 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     return call
 
 
-def _each(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
-    """Yield the functions, including those in lists."""
-    if not fns:
-        raise no_functions(where, "Write `lift(transformation, fn)`.")
-    for one in fns:
-        yield from one if isinstance(one, (list, tuple)) else [one]
+def _is_function(part: Any) -> bool:
+    """Return whether a part of the arguments is a function, not a list of functions."""
+    return not isinstance(part, list | tuple)
 
 
 def _body(groups: Groups, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -346,6 +346,7 @@ def differentiated(
     arguments: ChosenArguments,
     has_aux: bool,
     lift: Callable[..., Any],
+    parted: Callable[[Any, Any], tuple[Any, Any, Any]],
     finish: Callable[..., Any],
 ) -> Callable[..., Any]:
     """Return the derivative of a function with respect to some of its arguments, with objects in any argument.
@@ -355,9 +356,9 @@ def differentiated(
         f: the function.
         arguments: which arguments are differentiated.
         has_aux: whether the function returns a pair, of which only the first is differentiated.
-        lift: called as `lift(body, argnums)`, where the body returns a result and the rest; returns a function that
-            returns a result or None, the derivatives for `argnums`, and the rest.
-        finish: called as `finish(args, like, result, derivatives)`; returns the final result. `args` are the
+        lift: the derivative of the core.
+        parted: called with the two parts that this returns; returns the result or None, the derivatives, and the rest.
+        finish: called as `finish(args, like, result, derivatives, aux)`; returns the final result. `args` are the
             differentiated arguments with refs, and `like` is a pytree with the structure of the result. The first of
             the derivatives is with respect to variables, unless none is differentiated.
     """
@@ -370,15 +371,15 @@ def differentiated(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         def run(scope: liftcore.Scope, args: Any, kwargs: Any, groups: Collection[str]) -> Any:
             if (of_variables := DIFFERENTIATED.name in groups) not in lifted:
-                lifted[of_variables] = lift(derivative.body, (0, *numbers) if of_variables else numbers)
-            return lifted[of_variables](scope, *args, **kwargs)
+                chosen = (0, *numbers) if of_variables else numbers
+                lifted[of_variables] = lift(derivative.body, argnums=chosen, has_aux=True, wrt=DIFFERENTIATED.name)
+            return parted(*lifted[of_variables](scope, *args, **kwargs))
 
         args, kwargs = bound(f, args, kwargs)
         prefix = arguments.prefix(len(args))
         check_diff_states(derivative.groups.where, arguments.by_filter, args)
-        given, *results, aux = derivative.run(args, kwargs, prefix, "argnums", run)
-        found = finish([given[number] for number in arguments.numbers], *results)
-        return (found, aux) if has_aux else found
+        given, *results = derivative.run(args, kwargs, prefix, "argnums", run)
+        return finish([given[number] for number in arguments.numbers], *results)
 
     return wrapped
 
