@@ -312,7 +312,8 @@ class Rngs(Draws, Pytree):
         streams = dict(self.items())
         found = streams.get(name, streams.get("default"))
         if found is None:
-            what = f"there is no stream of that name, and no stream 'default'; available streams: {_listed(streams)}."
+            known = ", ".join(map(repr, streams)) or "none"
+            what = f"there is no stream of that name, and no stream 'default'; available streams: {known}."
             fix = f"Add it, as in `Rngs({name}=0)`, or add a default, as in `Rngs(0)`."
             raise UnknownStreamError(f"the stream {name!r} of Rngs", what, fix, stream=name, available=tuple(streams))
         return found
@@ -418,13 +419,6 @@ def drawn_key(stream: RngStream, split: Shape | None = None) -> jax.Array:
     return key if split is None else jax.random.split(key, shape_of(split))
 
 
-def _same_stream(stream: RngStream) -> RngStream:
-    """Return another stream with the same variables: draws from either one count for both."""
-    made = RngStream.__new__(RngStream)
-    made.tag, made.key, made.count = stream.tag, stream.key, stream.count
-    return made
-
-
 def shape_of(k: Shape) -> tuple[int, ...]:
     """Return a number of keys, or one for each axis, as a shape."""
     return tuple(k) if isinstance(k, (tuple, list)) else (k,)
@@ -474,8 +468,10 @@ def check_takes(
 def _stream(value: Any, name: str) -> RngStream:
     if not isinstance(value, RngStream):
         return RngStream(value, tag=name)
-    if value.tag == name:
-        return _same_stream(value)
+    if value.tag == name:  # another stream with the same variables: draws from either one count for both
+        made = RngStream.__new__(RngStream)
+        made.tag, made.key, made.count = value.tag, value.key, value.count
+        return made
     made = RngStream(value.key.get_value(), tag=name)
     made.count.set_value(value.count.get_value())
     return made
@@ -493,7 +489,3 @@ def _keys(value: Any, tag: str) -> jax.Array:
     where = f"the stream {tag!r}"
     fix = f"Write `Rngs({tag}=0)` or `Rngs({tag}=jax.random.key(0))`."
     raise LiftArgumentError(where, Expected("an int, or a key made by `jax.random.key`", value), fix, stream=tag)
-
-
-def _listed(streams: Mapping[str, Any]) -> str:
-    return ", ".join(map(repr, streams)) or "none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import operator
+import textwrap
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -270,12 +271,8 @@ def _as_int(key: Any) -> Any:
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n  ")
-
-
 def _block(left: str, lines: Iterable[str], right: str) -> str:
-    body = ",\n".join(f"  {_indented(line)}" for line in lines)
+    body = ",\n".join(textwrap.indent(line, "  ") for line in lines)
     return f"{left}\n{body}\n{right}" if body else left + right
 
 

@@ -44,7 +44,6 @@ __all__ = [
     "ChosenArguments",
     "Derivative",
     "DiffState",
-    "bound",
     "check_diff_states",
     "differentiated",
     "group_by_filter",
@@ -82,33 +81,28 @@ class DiffState:
     filter: Filter
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class _Differentiated:
     """A predicate for the variables that are differentiated: the floating ones among those that were selected.
 
-    Args:
+    Attributes:
         wanted: a predicate for the variables that were selected.
         alone: whether a variable that is not an attribute always matches.
         allow_int: whether integers are differentiated too.
     """
 
-    def __init__(self, wanted: Callable[..., bool], alone: bool, allow_int: bool) -> None:
-        self._key = wanted, alone, allow_int
+    wanted: Callable[..., bool]
+    alone: bool
+    allow_int: bool
 
     def __call__(self, path: tuple[Any, ...], value: Any) -> bool:
-        wanted, alone, allow_int = self._key
-        if not (alone and not path) and not wanted(path, value):
+        if not (self.alone and not path) and not self.wanted(path, value):
             return False
         raw = value.get_raw_value() if isinstance(value, Variable) else value
-        return _moves(raw, allow_int)
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Differentiated and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
+        return _moves(raw, self.allow_int)
 
     def __repr__(self) -> str:
-        return f"floating values of {self._key[0]!r}"
+        return f"floating values of {self.wanted!r}"
 
 
 def _moves(raw: Any, allow_int: bool = False) -> bool:
@@ -189,17 +183,12 @@ class ChosenArguments:
         self._where = f"{where}, argnums={argnums!r}"
         self.single = not isinstance(argnums, Sequence)
         given = (argnums,) if self.single else tuple(argnums)
-        self._groups: list[Choose] = []
         self.by_filter = [one for one in given if isinstance(one, DiffState)]
-        numbers: list[int] = []
-        for one in given:
-            if isinstance(one, DiffState):
-                self._groups.append(group_by_filter(one.filter, False, allow_int))
-                numbers.append(one.argnum)
-            else:
-                self._groups.append(group_by_filter(OfType(Param), True, allow_int))
-                numbers.append(self._number(one))
-        self.numbers = tuple(numbers)
+        self.numbers = tuple([one.argnum if isinstance(one, DiffState) else self._number(one) for one in given])
+        params = group_by_filter(OfType(Param), True, allow_int)
+        self._groups = [
+            group_by_filter(one.filter, False, allow_int) if isinstance(one, DiffState) else params for one in given
+        ]
         if not given:
             raise self._error("no argument is selected.", "Select one: `argnums=0`.")
 
@@ -239,7 +228,7 @@ class ChosenArguments:
         return LiftArgumentError(self._where, what, fix, option="argnums", given=given)
 
 
-def bound(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+def _bound(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the arguments: positional ones if the signature has a position for them, all others by name."""
     if not kwargs:
         return args, {}
@@ -375,7 +364,7 @@ def differentiated(
                 lifted[of_variables] = lift(derivative.body, argnums=chosen, has_aux=True, wrt=DIFFERENTIATED.name)
             return parted(*lifted[of_variables](scope, *args, **kwargs))
 
-        args, kwargs = bound(f, args, kwargs)
+        args, kwargs = _bound(f, args, kwargs)
         prefix = arguments.prefix(len(args))
         check_diff_states(derivative.groups.where, arguments.by_filter, args)
         given, *results = derivative.run(args, kwargs, prefix, "argnums", run)

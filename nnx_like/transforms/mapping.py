@@ -143,8 +143,7 @@ def mapped(
     @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args = positional(name, f, args, kwargs)
-        if static:
-            args = tuple([still(arg, groups.where) if number in static else arg for number, arg in enumerate(args)])
+        args = tuple([still(arg, groups.where) if number in static else arg for number, arg in enumerate(args)])
         outside = Outside(groups, args, in_prefix, cached=False)
         try:
             return outside.call(lifted, *outside.args, mutable=True)
@@ -376,7 +375,7 @@ def _everywhere(specs: Any) -> Any:
 
 def _check_specs(where: str, what: str, specs: Any) -> None:
     for spec in jax.tree.leaves(specs, is_leaf=is_spec):
-        for one in spec.specs if isinstance(spec, ByFilter) else (spec,):
+        for one in _each(spec):
             if one is not None and not isinstance(one, jax.sharding.PartitionSpec):  # None is `P()`
                 raise LiftArgumentError(
                     where,

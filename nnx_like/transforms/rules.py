@@ -20,7 +20,7 @@ from liftcore.errors import Expected, LiftArgumentError, check_function, name_of
 from liftcore.leaves import is_array, is_array_like
 from liftcore.problems import no_rule
 
-from ..crossing.groups import Groups, Ref, Still, is_ref, refs_in
+from ..crossing.groups import Ref, Still, is_ref, refs_in
 from ..crossing.inside import Inside, encode
 from ..crossing.outside import Outside, decoded
 from ..graph.walk import Builder, Walk
@@ -181,7 +181,8 @@ def _positional(
             raise
         return tuple(args)
     given = len(found.args) + (len(found.arguments) if found.kwargs else 0)
-    only = [name for name in found.kwargs if _is_by_name(fun, name)]
+    by_name = [one.name for one in found.signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
+    only = [name for name in found.kwargs if name in by_name or name not in found.signature.parameters]
     if only:
         what = f"{', '.join(only)} is keyword-only, but a rule gets all arguments by position."
         raise LiftArgumentError(where, what, "Make it positional in the signature of the function.", option=only[0])
@@ -191,11 +192,6 @@ def _positional(
         if place not in held and not all(map(is_array_like, jax.tree.leaves(full[place]))):
             return full[:place]
     return full
-
-
-def _is_by_name(fun: Callable[..., Any], name: str) -> bool:
-    parameter = inspect.signature(fun).parameters.get(name)
-    return parameter is None or parameter.kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str) -> tuple[Any, Any]:
@@ -217,25 +213,6 @@ def _check_no_symbolic_zeros(where: str, symbolic_zeros: bool) -> None:
     if symbolic_zeros:
         what = "`symbolic_zeros=True` is not supported."
         raise LiftArgumentError(where, what, "Remove it.", option="symbolic_zeros")
-
-
-def _by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
-    """Replace the objects in a pytree by their arrays and static parts, to rebuild them later.
-
-    Args:
-        groups: says where in errors.
-        tree: the pytree.
-
-    Returns:
-        The pytree with refs, and the values of the objects.
-    """
-    walk = Walk()
-    return encode(walk, groups, veiled(tree), REST, "residuals", "residuals"), walk.values
-
-
-def _from_values(tree: Any, values: Any) -> Any:
-    """Return the inverse of `_by_value`."""
-    return decoded(Builder(lambda group, key: values[group][key]), tree)
 
 
 def _zero(kind: Any) -> Any:
@@ -481,11 +458,14 @@ class CustomVjp(RuledFunction):
             home = inside.encode(result, REST, stays=True)
             self.check_alike(fwd, expected, home)
             kept = tuple([veiled(given[number], is_array) for number in self.held_numbers(len(args))]), residuals
-            return home, _Residuals(*_by_value(self._groups, kept), outline(args), _kinds(inside.values))
+            walk = Walk()
+            crossed = encode(walk, self._groups, veiled(kept), REST, "residuals", "residuals")
+            return home, _Residuals(crossed, walk.values, outline(args), _kinds(inside.values))
 
         @named(bwd)
         def backward(residuals: _Residuals, cotangents: Any) -> Any:
-            nondiff, kept = _from_values(residuals.given, residuals.values)
+            values = residuals.values
+            nondiff, kept = decoded(Builder(lambda group, key: values[group][key]), residuals.given)
             numbers = self.held_numbers(len(residuals.args))
             updates, cotangent = _cotangents(residuals, *cotangents)
             updates = tuple([one for number, one in enumerate(updates) if number not in numbers])
@@ -512,15 +492,13 @@ class CustomVjp(RuledFunction):
             if one is not None:
                 values, full[number] = tangents_in(where, residuals.args[number], one, "cotangents")
                 variables.update(values.get(DIFFERENTIATED.name, {}))
-                self._check_chosen(where, values.get(REST.name, {}))
+                others = ", ".join(values.get(REST.name, {}))
+                if others:
+                    what = f"there are cotangents for {others}, which no `DiffState` in `nondiff_argnums` selects."
+                    fix = "Leave them out: `del model_cotangent['name']`."
+                    raise LiftArgumentError(where, what, fix, option="nondiff_argnums")
         _check_shapes(where, variables, dict(residuals.kinds.definition))
         return {DIFFERENTIATED.name: variables} if variables else None, full
-
-    def _check_chosen(self, where: str, others: Mapping[Any, Any]) -> None:
-        if others:
-            what = f"there are cotangents for {', '.join(others)}, which no `DiffState` in `nondiff_argnums` selects."
-            fix = "Leave them out: `del model_cotangent['name']`."
-            raise LiftArgumentError(where, what, fix, option="nondiff_argnums")
 
 
 def _check_shapes(where: str, variables: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> None:

@@ -50,10 +50,8 @@ class Uniform:
     def outside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outside:
         """Cross the arguments of a call, a pair of `args` and `kwargs`."""
         numbers, names = self.static
-        if numbers:
-            args = tuple([still(arg, self.groups.where) if i in numbers else arg for i, arg in enumerate(args)])
-        if names:
-            kwargs = {name: still(arg, name) if name in names else arg for name, arg in kwargs.items()}
+        args = tuple([still(arg, self.groups.where) if i in numbers else arg for i, arg in enumerate(args)])
+        kwargs = {name: still(arg, name) if name in names else arg for name, arg in kwargs.items()}
         return Outside(self.groups, (args, kwargs), _ALL, cached=False, name=in_call)
 
     def lifted(self, lifted: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:

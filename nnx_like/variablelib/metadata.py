@@ -13,10 +13,8 @@ from liftcore.errors import LiftArgumentError
 from liftcore.statics import Alike, Undescribed
 
 __all__ = [
-    "AXIS_HOOKS",
     "HOOKS",
     "A",
-    "Alike",
     "M",
     "StaticMetadata",
     "VarDefaults",
@@ -32,8 +30,7 @@ __all__ = [
 ]
 
 
-AXIS_HOOKS = ("on_add_axis", "on_remove_axis")
-HOOKS = ("on_get_value", "on_set_value", "on_create_value", *AXIS_HOOKS)
+HOOKS = ("on_get_value", "on_set_value", "on_create_value", "on_add_axis", "on_remove_axis")
 
 _SHARDINGS = ("sharding", "sharding_names")
 
@@ -179,17 +176,11 @@ def with_metadata(
     Returns:
         A function with the arguments of the initializer that returns a `VariableMetadata`.
     """
-    hooks = {
-        "on_set_value": _several(on_set_value),
-        "on_get_value": _several(on_get_value),
-        "on_create_value": _several(on_create_value),
-        "on_add_axis": _several(on_add_axis),
-        "on_remove_axis": _several(on_remove_axis),
-    }
+    hooks = [_several(each) for each in (on_set_value, on_get_value, on_create_value, on_add_axis, on_remove_axis)]
 
     @functools.wraps(initializer)
     def wrapped(*args: Any, **kwargs: Any) -> VariableMetadata:
-        return VariableMetadata(initializer(*args, **kwargs), metadata=dict(metadata), **hooks)
+        return VariableMetadata(initializer(*args, **kwargs), *hooks, metadata=dict(metadata))
 
     return wrapped
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 __all__ = ["MISSING", "Operators", "block"]
@@ -136,7 +136,7 @@ class Operators:
 # --- size and text ----------------------------------------------------------------------------------------------------
 
 
-def block(name: str, comment: str, parts: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
+def block(name: str, comment: str, parts: Mapping[str, Any]) -> str:
     """Format named parts, one a line.
 
     Example:
@@ -151,6 +151,5 @@ def block(name: str, comment: str, parts: Mapping[str, Any] | Iterable[tuple[str
         comment: the comment after the name, or an empty string.
         parts: the names and values of the parts.
     """
-    items = parts.items() if isinstance(parts, Mapping) else parts
-    lines = ",\n".join(textwrap.indent(f"{key}={value!r}", "  ") for key, value in items)
+    lines = ",\n".join(textwrap.indent(f"{key}={value!r}", "  ") for key, value in parts.items())
     return f"{name}({f' # {comment}' if comment else ''}\n{lines}\n)"

@@ -57,21 +57,6 @@ def _with_item(value: Any, index: Any, item: Any) -> Any:
     return value
 
 
-def _without_item(value: Any, index: Any) -> Any:
-    """Return a copy of a value without an item.
-
-    Args:
-        value: the value: a list, a dict.
-        index: the index of the item.
-
-    Returns:
-        A new value.
-    """
-    value = copy.copy(value)
-    del value[index]
-    return value
-
-
 # --- the variable ----------------------------------------------------------------------------------------------------
 
 A = TypeVar("A")
@@ -267,7 +252,9 @@ class Variable(Operators, ByReference, Generic[A]):
 
     def __delitem__(self, key: Any) -> None:
         self.check_live()
-        _put_value(self, _without_item(self._value, key))
+        value = copy.copy(self._value)
+        del value[key]
+        _put_value(self, value)
 
     # --- metadata
 

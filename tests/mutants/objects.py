@@ -201,8 +201,8 @@ OF_OBJECTS = (
     ),
     _of(
         "transforms/differentiation.py",
-        "        if not (alone and not path) and not wanted(path, value):\n",
-        "        if not wanted(path, value):\n",
+        "        if not (self.alone and not path) and not self.wanted(path, value):\n",
+        "        if not self.wanted(path, value):\n",
         "a variable that is an argument itself is not differentiated unless it is a Param",
         ("nnx/test_derivatives.py",),
     ),
@@ -253,8 +253,8 @@ OF_OBJECTS = (
     ),
     _of(
         "rnglib/splitting.py",
-        '    if policy == "scalars_only":\n        for path',
-        "    if False:\n        for path",
+        '        if policy == "scalars_only" and shape:\n',
+        "        if False:\n",
         "streams of several keys are given one key",
         RNGS,
     ),
