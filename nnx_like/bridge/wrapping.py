@@ -236,7 +236,7 @@ class Wrapped(Module):
         self, steps: Callable[[Any], Any], args: Any, kwargs: Any, keys: Mapping[str, Any], mutable: Any
     ) -> Any:
         variables = nnx_attrs_to_linen_vars(self)
-        with liftcore.bind(variables, keys, mutable, initializing=is_initializing()).temporary() as scope:
+        with liftcore.bind(variables, keys, mutable, initializing=bool(is_initializing())).temporary() as scope:
             result = self._called(scope, steps, args, kwargs)
             changed = scope.mutable_variables()
         known = dict(leaves_of(variables))

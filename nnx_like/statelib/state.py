@@ -10,6 +10,7 @@ import jax
 from jax.tree_util import DictKey
 
 from ..filterlib import Filter, PathParts, group
+from ..variablelib.variable import Variable
 from .nested import (
     flat_text,
     joined,
@@ -17,7 +18,6 @@ from .nested import (
     nested_text,
     nested_view,
     pairs_of,
-    pure_dict_of,
     put_pure_values,
     sorted_keys,
     sorted_pairs,
@@ -257,7 +257,12 @@ class State(MutableMapping[Any, Any]):
         Returns:
             New dicts, sorted by key.
         """
-        return pure_dict_of(self.raw_mapping, extract_fn)
+
+        def value(leaf: Any) -> Any:
+            return leaf.get_value() if isinstance(leaf, Variable) else leaf
+
+        extract = value if extract_fn is None else extract_fn
+        return nest((path, extract(leaf)) for path, leaf in pairs_of(self.raw_mapping))
 
     def replace_by_pure_dict(
         self, pure_dict: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None

@@ -13,16 +13,15 @@ from liftcore.errors import LiftArgumentError
 from liftcore.leaves import is_array_like
 from liftcore.problems import no_functions
 
-from ..crossing.groups import Change, Group, Groups, Plain, Ref
+from ..crossing.groups import Change, Groups, Plain, Ref
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
 from ..errors import StructureError
 from ..graph.definition import AgainDef, Definition, difference, path_of, path_text
 from .base import checked, named
+from .uniform import ALL
 
 __all__ = ["cond", "switch"]
-
-_OPERANDS = Group("operands", None, "an operand")
 
 
 @boundary
@@ -100,9 +99,9 @@ def _run(
 ) -> Any:
     """Run one of several branches, which have the names that errors use."""
     where, *_ = [checked(name, fun) for fun in branches.values()]
-    groups, traced = Groups(where, "group", groups=[_OPERANDS]), list[_Traced]()
+    groups, traced = Groups(where, "group", groups=[ALL]), list[_Traced]()
     lifted = lift([_branch(groups, traced, fun, branch) for branch, fun in branches.items()])
-    outside = Outside(groups, operands, _OPERANDS, "operands")
+    outside = Outside(groups, operands, ALL, "operands")
     return outside.call(lifted, choice, *outside.args, mutable=True)
 
 
@@ -110,7 +109,7 @@ def _branch(groups: Groups, traced: list[_Traced], fun: Callable[..., Any], name
     @named(fun)
     def body(scope: liftcore.Scope, *operands: Any) -> Any:
         inside = Inside(scope, groups)
-        result, home, change = inside.encode(call_user(groups.where, fun, *inside.decode(operands)), _OPERANDS)
+        result, home, change = inside.encode(call_user(groups.where, fun, *inside.decode(operands)), ALL)
         traced.append((name, _types(result, _definitions(inside, change)), inside, change))
         _check_agrees(groups.where, traced)
         return result, home, change

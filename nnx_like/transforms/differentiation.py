@@ -353,16 +353,16 @@ def differentiated(
     """
     derivative = Derivative(name, f, has_aux)
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
-    lifted: dict[bool, Callable[..., Any]] = {}
+    variants = [  # without variables, and with them
+        lift(derivative.body, argnums=chosen, has_aux=True, wrt=DIFFERENTIATED.name)
+        for chosen in (numbers, (0, *numbers))
+    ]
 
     @functools.wraps(f)
     @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         def run(scope: liftcore.Scope, args: Any, kwargs: Any, groups: Collection[str]) -> Any:
-            if (of_variables := DIFFERENTIATED.name in groups) not in lifted:
-                chosen = (0, *numbers) if of_variables else numbers
-                lifted[of_variables] = lift(derivative.body, argnums=chosen, has_aux=True, wrt=DIFFERENTIATED.name)
-            return parted(*lifted[of_variables](scope, *args, **kwargs))
+            return parted(*variants[DIFFERENTIATED.name in groups](scope, *args, **kwargs))
 
         args, kwargs = _bound(f, args, kwargs)
         prefix = arguments.prefix(len(args))

@@ -36,6 +36,7 @@ from ..variablelib.kinds import RngState
 from .base import MISSING, also_decorator, check_axes, checked, named, positional
 from .mapping import differing
 from .rematerializing import remat
+from .uniform import ALL
 
 __all__ = ["Carry", "fori_loop", "remat_scan", "scan", "while_loop"]
 
@@ -67,10 +68,8 @@ def _carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
         what = f"the body got the carry {expected}, and returned {returned}."
         fix = "Return a carry with the structure of the carry that the body got."
         raise CarryTypeError(where, what, fix, expected=expected, given=returned)
-    objects = [(old, ref) for old, ref in zip(before, refs, strict=True)]
     leaves = []
-    for number, (path, leaf) in enumerate(pairs):
-        old, ref = objects[number] if number < len(objects) else (None, None)
+    for (path, leaf), old, ref in zip(pairs, before, refs, strict=True):
         if is_object(leaf) or is_object(old):
             if leaf is not old:
                 place = jax.tree_util.keystr(path) or "the value"
@@ -446,15 +445,14 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
         StructureError: if the next value does not hold the objects that came in, or their structure changed.
         CarryTypeError: if the type of a value changed.
     """
-    groups = _groups(checked("while_loop", body_fun))
+    groups = Groups(checked("while_loop", body_fun), "group", groups=[ALL])
     where = checked("while_loop", cond_fun)
 
     @named(cond_fun)
     def cond(scope: liftcore.Scope, value: Any) -> Any:
         inside = Inside(scope, groups)
         result = call_user(groups.where, cond_fun, inside.decode(value))
-        _, _, change = inside.encode((), _CARRIED)
-        _check_same_structure(where, inside, change, value)
+        _check_same_structure(where, inside, inside.encode((), ALL)[2], value)
         return result
 
     lifted = liftcore.while_loop(cond, _step(groups, body_fun), variable_carry=True)
@@ -492,16 +490,9 @@ def fori_loop(
         StructureError: if the next value does not hold the objects that came in, or their structure changed.
         CarryTypeError: if the type of a value changed.
     """
-    groups = _groups(checked("fori_loop", body_fun))
+    groups = Groups(checked("fori_loop", body_fun), "group", groups=[ALL])
     lifted = liftcore.fori_loop(_step(groups, body_fun), unroll=unroll, variable_carry=True)
     return _run(lifted, groups, init_val, lower, upper)
-
-
-_CARRIED = Group("carried", None, "carried")
-
-
-def _groups(where: str) -> Groups:
-    return Groups(where, "group", groups=[_CARRIED])
 
 
 def _step(groups: Groups, body_fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -511,14 +502,13 @@ def _step(groups: Groups, body_fun: Callable[..., Any]) -> Callable[..., Any]:
         *numbers, encoded = args
         value = inside.decode(encoded)
         following = _carried(where, value, encoded, call_user(where, body_fun, *numbers, value))
-        _, _, change = inside.encode((), _CARRIED)
-        _check_same_structure(where, inside, change, encoded)
+        _check_same_structure(where, inside, inside.encode((), ALL)[2], encoded)
         return following
 
     return body
 
 
 def _run(lifted: Callable[..., Any], groups: Groups, init_val: Any, *bounds: Any) -> Any:
-    outside = Outside(groups, init_val, _CARRIED, name="value")
+    outside = Outside(groups, init_val, ALL, name="value")
     with outside.scope(True) as scope:
         return outside.finish(scope, lifted(scope, *bounds, outside.args))

@@ -23,6 +23,7 @@ __all__ = [
     "key_of",
     "merged",
     "named",
+    "several",
     "var_defaults",
     "with_metadata",
     "with_partitioning",
@@ -88,9 +89,7 @@ def called(hooks: Any, variable: Any, value: Any) -> Any:
         variable: the variable.
         value: the value that is read or written.
     """
-    if callable(hooks):
-        return hooks(variable, value)
-    for hook in hooks:
+    for hook in several(hooks):
         value = hook(variable, value)
     return value
 
@@ -176,16 +175,18 @@ def with_metadata(
     Returns:
         A function with the arguments of the initializer that returns a `VariableMetadata`.
     """
-    hooks = [_several(each) for each in (on_set_value, on_get_value, on_create_value, on_add_axis, on_remove_axis)]
+    given = (on_get_value, on_set_value, on_create_value, on_add_axis, on_remove_axis)
+    hooks = dict(zip(HOOKS, map(several, given), strict=True))
 
     @functools.wraps(initializer)
     def wrapped(*args: Any, **kwargs: Any) -> VariableMetadata:
-        return VariableMetadata(initializer(*args, **kwargs), *hooks, metadata=dict(metadata))
+        return VariableMetadata(initializer(*args, **kwargs), metadata=dict(metadata), **hooks)
 
     return wrapped
 
 
-def _several(hooks: _Hooks) -> tuple[Callable[..., Any], ...]:
+def several(hooks: _Hooks) -> tuple[Callable[..., Any], ...]:
+    """Return one hook, or several, as a tuple."""
     return (hooks,) if callable(hooks) else tuple(hooks)
 
 
@@ -294,14 +295,8 @@ class VarDefaults(Mapping[str, bool]):
         return len(dataclasses.fields(self))
 
 
-class _Defaults(contextlib.ContextDecorator):
+class _Defaults(contextlib.nullcontext[None], contextlib.ContextDecorator):
     """A `with` block, and a decorator, that changes nothing."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: Any) -> None:
-        pass
 
 
 def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> Any:
