@@ -200,19 +200,13 @@ def _write(scope: Scope, plan: Plan, place: Names, holder: Any, value: Any) -> N
     if owner.has_variable(collection, name):
         if mutable or (plan.strict and collection != _INTERMEDIATES):
             owner.put_unboxed(collection, name, value)
-    elif collection == _INTERMEDIATES:
-        _sow(owner, name, value)
-    elif mutable or (plan.strict and not isinstance(holder, Perturbation)):
-        owner.create_variable(collection, name, kept_value(holder, plan.boxing))
-
-
-def _sow(owner: Scope, name: str, value: Any) -> None:
-    """Sow intermediate values for the caller of `apply`; they pass through lifts without an option."""
-    if type(value) is tuple:
+    elif collection == _INTERMEDIATES and type(value) is tuple:  # sown, so that it passes through lifts
         for item in value:
             owner.sow(_INTERMEDIATES, name, item)
-    else:
+    elif collection == _INTERMEDIATES:
         owner.sow(_INTERMEDIATES, name, value, init_fn=lambda: None, reduce_fn=lambda _, new: new)
+    elif mutable or (plan.strict and not isinstance(holder, Perturbation)):
+        owner.create_variable(collection, name, kept_value(holder, plan.boxing))
 
 
 # --- adopted objects --------------------------------------------------------------------------------------------------

@@ -140,7 +140,12 @@ def _body(groups: Groups, fn: Callable[..., Any]) -> Callable[..., Any]:
         keyed.restore(inside)
         change = inside.encode((), _ByCollection())[2]
         if change.definitions is not None:
-            raise _restructured(groups.where, inside, change.definitions)
+            pairs = zip(inside.given, change.definitions, strict=True)
+            found = [difference(ref.definition, after) for (ref, _), after in pairs]
+            said = next(filter(None, found), "an object in it was replaced")
+            what = f"under `lift`, the structure of objects must not change: {said}."
+            fix = "Create or delete attributes before or after the call; inside, only change values of variables."
+            raise StructureError(groups.where, what, fix, given=said)
         return result
 
     return body
@@ -337,14 +342,3 @@ def _result(where: str, inside: Inside, result: Any) -> Any:
         return refs[id(leaf)]
 
     return jax.tree.map(one, result, is_leaf=is_object)
-
-
-def _restructured(where: str, inside: Inside, now: Sequence[Any]) -> StructureError:
-    found = [difference(ref.definition, after) for (ref, _), after in zip(inside.given, now, strict=True)]
-    said = next(filter(None, found), "an object in it was replaced")
-    return StructureError(
-        where,
-        f"under `lift`, the structure of objects must not change: {said}.",
-        "Create or delete attributes before or after the call; inside, only change values of variables.",
-        given=said,
-    )
