@@ -190,7 +190,24 @@ def _names(path: PathParts) -> tuple[str, ...]:
     return tuple(map(str, path))
 
 
-class Any(core.Any):
+class _Several:
+    """What `Any` and `All` add to those of the core: all the filters of this file, and their text."""
+
+    filters: tuple[Predicate, ...]
+
+    def __init__(self, *filters: Filter) -> None:
+        super().__init__(*map(to_predicate, filters))
+
+    @property
+    def predicates(self) -> tuple[Predicate, ...]:
+        """The predicates that it combines."""
+        return self.filters
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.filters))})"
+
+
+class Any(_Several, core.Any):
     """Matches values that at least one of the filters matches; without filters, no value.
 
     Example:
@@ -201,19 +218,8 @@ class Any(core.Any):
         *filters: filters, or short forms of them.
     """
 
-    def __init__(self, *filters: Filter) -> None:
-        super().__init__(*map(to_predicate, filters))
 
-    @property
-    def predicates(self) -> tuple[Predicate, ...]:
-        """The predicates that it combines."""
-        return self.filters
-
-    def __repr__(self) -> str:
-        return f"Any({', '.join(map(repr, self.filters))})"
-
-
-class All(core.All):
+class All(_Several, core.All):
     """Matches values that all of the filters match; without filters, every value.
 
     Example:
@@ -223,17 +229,6 @@ class All(core.All):
     Args:
         *filters: filters, or short forms of them.
     """
-
-    def __init__(self, *filters: Filter) -> None:
-        super().__init__(*map(to_predicate, filters))
-
-    @property
-    def predicates(self) -> tuple[Predicate, ...]:
-        """The predicates that it combines."""
-        return self.filters
-
-    def __repr__(self) -> str:
-        return f"All({', '.join(map(repr, self.filters))})"
 
 
 class Not(core.Not):

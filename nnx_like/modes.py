@@ -111,15 +111,13 @@ def _with_modes(fn: Any, modes: tuple[str, ...]) -> Any:
         for name in modes
     ]
     params = list(signature.parameters.values())
-    place = len(params) - (bool(params) and params[-1].kind is inspect.Parameter.VAR_KEYWORD)
 
     @functools.wraps(fn)
     @boundary
     def moded(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             return fn(*args)
-        given = {name: kwargs.pop(name) for name in modes if name in kwargs}
-        forbidden = {name: mode for name, mode in given.items() if mode is not None and not mode}
+        forbidden = {name: mode for name in modes if (mode := kwargs.pop(name, None)) is not None and not mode}
         if not forbidden:
             return fn(*args, **kwargs)
         bound = signature.bind_partial(*args, **kwargs)
@@ -130,12 +128,15 @@ def _with_modes(fn: Any, modes: tuple[str, ...]) -> Any:
         if tree:
             check_unshared(fn.__name__, {key: value for key, value in bound.arguments.items() if key not in _BODIES})
         if "graph_updates" in modes:
-            _guard(fn.__name__, bound.arguments, tree)
+            guard = functools.partial(_guarded, fn.__name__, tree)
+            for key in bound.arguments.keys() & set(_BODIES):
+                bodies = bound.arguments[key]
+                bound.arguments[key] = list(map(guard, bodies)) if isinstance(bodies, list | tuple) else guard(bodies)
         return fn(*bound.args, **bound.kwargs)
 
     moded.__module__ = __name__
     moded.__doc__ = _documented(inspect.getdoc(fn) or "", modes)
-    moded.__signature__ = signature.replace(parameters=[*params[:place], *added, *params[place:]])  # type: ignore[attr-defined]
+    moded.__signature__ = signature.replace(parameters=sorted([*params, *added], key=lambda one: one.kind))  # type: ignore[attr-defined]
     return moded
 
 
@@ -147,15 +148,7 @@ def _documented(doc: str, modes: tuple[str, ...]) -> str:
     return "\n\n".join(parts)
 
 
-def _guard(name: str, arguments: dict[str, Any], tree: bool) -> None:
-    """Replace the functions among the arguments of a transformation by functions that check their objects."""
-    for key in arguments.keys() & set(_BODIES):
-        bodies = arguments[key]
-        several = isinstance(bodies, list | tuple)
-        arguments[key] = [_guarded(name, body, tree) for body in bodies] if several else _guarded(name, bodies, tree)
-
-
-def _guarded(name: str, body: Any, tree: bool) -> Any:
+def _guarded(name: str, tree: bool, body: Any) -> Any:
     """Return a function that may not restructure or return its arguments; in a tree, they may not share variables."""
     if not callable(body) or inspect.ismethod(body) or isinstance(body, Pytree):
         return body  # a wrong call, which the transformation reports

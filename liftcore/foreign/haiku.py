@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from ..scopes.declaring import check_creatable
 from ..scopes.scope import Scope
 from ..typing import Path
 from .keeping import begins, check_model, create, named, stored, write
-from .parts import noting, running
+from .parts import noted, running
 
 __all__ = ["from_haiku"]
 
@@ -58,14 +57,11 @@ def from_haiku(transformed: Any, *, stream: str = "dropout") -> Callable[..., An
     stateful = isinstance(transformed, hk.TransformedWithState)
     draws = list(inspect.signature(transformed.apply).parameters)[1 + stateful :][:1] == ["rng"]
 
-    def make(scope: Scope, *args: Any, **kwargs: Any) -> dict[Path, Any]:
-        made = transformed.init(scope.make_rng("params"), *args, **kwargs)
-        params, state = made if stateful else (made, {})
-        return _checked({**_by_path("params", params), **_by_path("state", state)})
-
     def fn(scope: Scope, *args: Any, **kwargs: Any) -> Any:
         if begins(scope):
-            made = make(scope, *args, **kwargs)
+            theirs = transformed.init(scope.make_rng("params"), *args, **kwargs)
+            params, state = theirs if stateful else (theirs, {})
+            made = _checked({**_by_path("params", params), **_by_path("state", state)})
             create(scope, made, lambda: made, transformed)
         held = stored(scope)
         given: list[Any] = [_by_module("params", held)]
@@ -90,7 +86,7 @@ def from_haiku(transformed: Any, *, stream: str = "dropout") -> Callable[..., An
     return named(fn, "haiku")
 
 
-def _noted(scope: Scope) -> contextlib.AbstractContextManager[None]:
+def _noted(scope: Scope) -> Any:
     """A context in which Haiku tells the calls of modules, if they are noted."""
     import haiku as hk
 
@@ -100,8 +96,7 @@ def _noted(scope: Scope) -> contextlib.AbstractContextManager[None]:
         place = scope.below(tuple(context.module.module_name.split("/")))
         return running(place, context.module, context.method_name, run, args, kwargs)
 
-    found: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    return hk.intercept_methods(intercept) if noting() else found
+    return noted(hk.intercept_methods, intercept)
 
 
 _MISSING = re.compile(r"(Unable to retrieve parameter|No value for) '(.+?)' (?:for module|in) '(.+?)'")

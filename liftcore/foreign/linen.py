@@ -8,7 +8,6 @@ variable and each write is subject to our lifts.
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import operator
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from ..scopes.declaring import check_creatable, check_shape, initial_value
 from ..scopes.scope import Scope
 from ..struct import PyTreeNode
 from .keeping import INTERMEDIATES, called, check_model, named
-from .parts import noting, running
+from .parts import noted, running
 
 __all__ = ["from_linen"]
 
@@ -69,7 +68,7 @@ def from_linen(module: Any, *, method: str | Callable[..., Any] | None = None) -
     return named(fn, type(module).__name__)
 
 
-def _noted() -> contextlib.AbstractContextManager[None]:
+def _noted() -> Any:
     """A context in which flax tells the calls of modules, if they are noted."""
     import flax.linen
 
@@ -80,8 +79,7 @@ def _noted() -> contextlib.AbstractContextManager[None]:
         unbound = context.module.clone(parent=None)  # what is noted must hold no values
         return running(scope.ours, unbound, context.method_name, run, args, kwargs)
 
-    found: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    return flax.linen.intercept_methods(intercept) if noting() else found
+    return noted(flax.linen.intercept_methods, intercept)
 
 
 @functools.cache

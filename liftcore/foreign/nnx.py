@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -185,9 +185,16 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | float | int | str | None)
 
 
-def _differ(old: Any, new: Any) -> bool:
-    """Whether a plain value was replaced by another. A nan is not equal to itself, but is the same object."""
-    return new is not old and _is_plain(new) and bool(new != old)
+def _changed(parts: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the place and both values of each plain value that another one replaced, given what parts had and have.
+
+    A nan is not equal to itself, but is the same object.
+    """
+    for path, before, now in parts:
+        for name, old in before.items():
+            new = now.get(name, old)
+            if new is not old and _is_plain(new) and new != old:
+                yield f"{path}{name}", old, new
 
 
 def _is_object(value: Any) -> bool:
@@ -199,27 +206,20 @@ def _is_object(value: Any) -> bool:
 def _check_settings(before: Any, after: Any) -> None:
     """Raise an error if a call changed an attribute that is not a variable: the next call makes the object anew."""
     now = {path: plain for path, _, plain in _settings(after)}
-    for path, _, plain in _settings(before):
-        for name, old in plain.items():
-            new = now.get(path, plain).get(name, old)
-            if _differ(old, new):
-                raise lost_setting(f"from_nnx, {path}{name}", new)
+    for place, _, new in _changed((path, plain, now.get(path, plain)) for path, _, plain in _settings(before)):
+        raise lost_setting(f"from_nnx, {place}", new)
 
 
 def _check_copy(copied: Sequence[tuple[str, Any, Mapping[str, Any]]]) -> None:
     """Raise an error if an attribute of the object is not as it was copied."""
-    for path, part, plain in copied:
-        now = vars(part)
-        for name, old in plain.items():
-            if _differ(old, new := now.get(name, old)):
-                raise LiftArgumentError(
-                    f"from_nnx, {path}{name}",
-                    f"it was {shown(old)} when `from_nnx` copied the object, and is {shown(new)} now.",
-                    "Call `from_nnx(model)` again. For a function of each mode, pass copies: "
-                    "`from_nnx(nnx.clone(model))`.",
-                    expected=old,
-                    given=new,
-                )
+    for place, old, new in _changed((path, plain, vars(part)) for path, part, plain in copied):
+        raise LiftArgumentError(
+            f"from_nnx, {place}",
+            f"it was {shown(old)} when `from_nnx` copied the object, and is {shown(new)} now.",
+            "Call `from_nnx(model)` again. For a function of each mode, pass copies: `from_nnx(nnx.clone(model))`.",
+            expected=old,
+            given=new,
+        )
 
 
 def _keep(scope: Scope, held: Mapping[Path, Any], after: Mapping[Path, Any]) -> None:

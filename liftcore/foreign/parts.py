@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from ..scopes.scope import Scope
 
-__all__ = ["Note", "noting", "running", "watching"]
+__all__ = ["Note", "noted", "running", "watching"]
 
 Note: TypeAlias = Callable[[Scope, Any, str, tuple[Any, ...], dict[str, Any]], Callable[[Any], None]]
 """Called as `note(scope, part, method, args, kwargs)` before a part runs; returns what is called with its result."""
@@ -40,14 +40,14 @@ def watching(note: Note | None) -> Iterator[None]:
         _notes.reset(token)
 
 
-def noting() -> bool:
-    """Return whether calls are noted; a bridge then uses the hooks of its library.
+def noted(intercept_methods: Callable[..., Any], intercept: Callable[..., Any]) -> Any:
+    """Return a context in which a library tells the calls of its modules, if they are noted.
 
-    Example:
-        >>> noting()
-        False
+    Args:
+        intercept_methods: the function of the library that returns such a context for an interceptor.
+        intercept: the interceptor, which calls `running`.
     """
-    return _notes.get() is not None
+    return contextlib.nullcontext() if _notes.get() is None else intercept_methods(intercept)
 
 
 def running(

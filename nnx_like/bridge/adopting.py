@@ -25,53 +25,15 @@ from ..transforms.uniform import eval_shape
 from ..variablelib.kinds import Perturbation
 from ..variablelib.variable import Variable
 from .reaching import Reach, Steps, initializing
-from .streams import drawn, made_with
+from .streams import drawn, made_with, of_abstract_key
 from .variables import Names, Placed, Random, hold, kept_value, to_linen_var, to_nnx_var
 
-__all__ = ["Adopted", "InScope", "Making", "Plan", "adopt", "object_in_scope", "plan_in", "run"]
+__all__ = ["Adopted", "InScope", "Plan", "adopt", "object_in_scope", "plan_in", "run"]
 
 # --- one call of an object in a scope ---------------------------------------------------------------------------------
 
 
 _INTERMEDIATES = "intermediates"
-
-
-@dataclasses.dataclass(frozen=True)
-class Making:
-    """How an object in a scope is made, and how its variables are stored.
-
-    Attributes:
-        make: called with `Rngs`; makes the object.
-        streams: the names of the streams that it gets; empty for all streams of the scope.
-        boxing: turns a variable into the value in a collection; with None, values are not boxed.
-        strict: whether a change of a variable in an immutable collection is an error.
-    """
-
-    make: Callable[..., Any]
-    streams: tuple[str, ...]
-    boxing: Callable[[Variable[Any]], Any] | None
-    strict: bool
-
-    def made(self, scope: Scope) -> Placed:
-        """Return a new object, made with keys of the scope."""
-        with initializing(scope.is_initializing()), nn.no_parent():
-            return self._placed(scope)
-
-    def abstract(self, scope: Scope) -> Placed:
-        """Return the structure of the object; nothing is computed."""
-        found = []
-
-        def trace(key: Any) -> None:
-            found.append(self._placed(scope, key))
-
-        with nn.no_parent():
-            jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
-        return found[0]
-
-    def _placed(self, scope: Scope, key: Any = None) -> Placed:
-        made = made_with(self.make, scope, self.streams, key)
-        check_made("adopt", made, "")
-        return Placed(made)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +44,8 @@ class Plan:
         definition: its definition; the keys in it are names in collections.
         places: the places of its variables.
         random: the state of its RNG streams, by place.
-        boxing: see `Making`.
-        strict: see `Making`.
+        boxing: turns a variable into the value in a collection; with None, values are not boxed.
+        strict: whether a change of a variable in an immutable collection is an error.
         make: makes the intermediates that a new object has, or None; no collection stores them.
     """
 
@@ -102,17 +64,33 @@ class Plan:
         return hasattr(kind, name) or hasattr(kind, "__getattr__") or name in self.definition.names
 
 
-def plan_in(scope: Scope, making: Making) -> Plan:
+def plan_in(
+    scope: Scope,
+    make: Callable[..., Any],
+    streams: tuple[str, ...],
+    boxing: Callable[[Variable[Any]], Any] | None,
+    strict: bool,
+) -> Plan:
     """Return the plan of an object. Creates the variables that the scope lacks.
 
     Args:
         scope: the scope.
-        making: makes the object. If all its variables exist, it runs only to find the structure.
+        make: called with `Rngs`; makes the object. If all its variables exist, it runs only to find the structure.
+        streams: the names of the streams that it gets; empty for all streams of the scope.
+        boxing: see `Plan`.
+        strict: see `Plan`.
     """
+
+    def placed(key: Any = None) -> Placed:
+        with initializing(scope.is_initializing()), nn.no_parent():
+            made = made_with(make, scope, streams, key)
+            check_made("adopt", made, "")
+            return Placed(made)
+
     walk = None
     if scope.is_initializing() and not any(scope.collections_below().values()):
-        walk = making.made(scope)
-    planned = walk or making.abstract(scope)
+        walk = placed()
+    planned = walk or of_abstract_key(placed)
     kept = {place: kept_value(held, None) for place, held in planned.found.items() if place[0] != _INTERMEDIATES}
     scope.own(tuple(kept), kept)
     missing = [place for place in planned.found if _owner(scope, place).must_create(place[0], place[-1])]
@@ -121,13 +99,12 @@ def plan_in(scope: Scope, making: Making) -> Plan:
         for collection, *names, name in missing:  # look for all of them before creating any
             if not scope.is_mutable_collection(collection):
                 scope.below(tuple(names)).variable(collection, name)  # raises the error that says why it is missing
-        found = (walk or making.made(scope)).found
+        found = (walk or placed()).found
         for place in missing:
-            _owner(scope, place).create_variable(place[0], place[-1], kept_value(found[place], making.boxing))
+            _owner(scope, place).create_variable(place[0], place[-1], kept_value(found[place], boxing))
     begins = any(place[0] == _INTERMEDIATES for place in planned.found)
     random = tuple(planned.random.items())
-    make = making.make if begins else None
-    return Plan(planned.definition, tuple(planned.found), random, making.boxing, making.strict, make)
+    return Plan(planned.definition, tuple(planned.found), random, boxing, strict, make if begins else None)
 
 
 def _owner(scope: Scope, place: Names) -> Scope:
@@ -223,19 +200,13 @@ def _write(scope: Scope, plan: Plan, place: Names, holder: Any, value: Any) -> N
     if owner.has_variable(collection, name):
         if mutable or (plan.strict and collection != _INTERMEDIATES):
             owner.put_unboxed(collection, name, value)
-    elif collection == _INTERMEDIATES:
-        _sow(owner, name, value)
-    elif mutable or (plan.strict and not isinstance(holder, Perturbation)):
-        owner.create_variable(collection, name, kept_value(holder, plan.boxing))
-
-
-def _sow(owner: Scope, name: str, value: Any) -> None:
-    """Sow intermediate values for the caller of `apply`; they pass through lifts without an option."""
-    if type(value) is tuple:
+    elif collection == _INTERMEDIATES and type(value) is tuple:  # sown, so that it passes through lifts
         for item in value:
             owner.sow(_INTERMEDIATES, name, item)
-    else:
+    elif collection == _INTERMEDIATES:
         owner.sow(_INTERMEDIATES, name, value, init_fn=lambda: None, reduce_fn=lambda _, new: new)
+    elif mutable or (plan.strict and not isinstance(holder, Perturbation)):
+        owner.create_variable(collection, name, kept_value(holder, plan.boxing))
 
 
 # --- adopted objects --------------------------------------------------------------------------------------------------
@@ -301,17 +272,12 @@ class Adopted:
         return run(self.scope, self.plan, _called, (steps, *args), kwargs)
 
     def __scopes__(self) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]]:
-        return [self.scope], _OnOther(self.plan)
+        return [self.scope], functools.partial(_adopted, self.plan)
 
 
-@dataclasses.dataclass(frozen=True)
-class _OnOther:
-    """Rebuilds an adopted object on another scope."""
-
-    plan: Plan
-
-    def __call__(self, scopes: Sequence[Scope]) -> Adopted:
-        return Adopted(scopes[0], self.plan)
+def _adopted(plan: Plan, scopes: Sequence[Scope]) -> Adopted:
+    """Return an adopted object on other scopes."""
+    return Adopted(scopes[0], plan)
 
 
 def _called(made: Any, steps: Steps, *args: Any, **kwargs: Any) -> Any:
@@ -362,7 +328,7 @@ def adopt(
         ScopeVariableNotFoundError: if a variable is missing and cannot be created. The scope may raise a related error.
     """
     check_maker("adopt", make, "rngs")
-    return Adopted(scope, plan_in(scope, Making(make, streams, metadata_fn, strict=True)))
+    return Adopted(scope, plan_in(scope, make, streams, metadata_fn, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)

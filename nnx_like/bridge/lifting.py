@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -97,13 +97,13 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     """
     where = f"lift({name_of(transformation)})"
     liftcore.pipeline.check_lift(where, transformation)
-    each = list(_each(where, fns))
+    if not fns:
+        raise no_functions(where, "Write `lift(transformation, fn)`.")
+    each = jax.tree.leaves(fns, is_leaf=_is_function)
     for fn in each:
         check_brings_none("lift(…, ", checked("lift", fn), fn)
     groups = Groups(where, "collection", "in collection {}".format)
-    bodies = [
-        [_body(groups, fn) for fn in one] if isinstance(one, (list, tuple)) else _body(groups, one) for one in fns
-    ]
+    bodies = jax.tree.map(functools.partial(_body, groups), fns, is_leaf=_is_function)
     lifted = transformation(*bodies, **with_states(transformation, options))
 
     @functools.wraps(each[0])
@@ -122,12 +122,9 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     return call
 
 
-def _each(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
-    """Yield the functions, including those in lists."""
-    if not fns:
-        raise no_functions(where, "Write `lift(transformation, fn)`.")
-    for one in fns:
-        yield from one if isinstance(one, (list, tuple)) else [one]
+def _is_function(part: Any) -> bool:
+    """Return whether a part of the arguments is a function, not a list of functions."""
+    return not isinstance(part, list | tuple)
 
 
 def _body(groups: Groups, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,7 +140,12 @@ def _body(groups: Groups, fn: Callable[..., Any]) -> Callable[..., Any]:
         keyed.restore(inside)
         change = inside.encode((), _ByCollection())[2]
         if change.definitions is not None:
-            raise _restructured(groups.where, inside, change.definitions)
+            pairs = zip(inside.given, change.definitions, strict=True)
+            found = [difference(ref.definition, after) for (ref, _), after in pairs]
+            said = next(filter(None, found), "an object in it was replaced")
+            what = f"under `lift`, the structure of objects must not change: {said}."
+            fix = "Create or delete attributes before or after the call; inside, only change values of variables."
+            raise StructureError(groups.where, what, fix, given=said)
         return result
 
     return body
@@ -340,14 +342,3 @@ def _result(where: str, inside: Inside, result: Any) -> Any:
         return refs[id(leaf)]
 
     return jax.tree.map(one, result, is_leaf=is_object)
-
-
-def _restructured(where: str, inside: Inside, now: Sequence[Any]) -> StructureError:
-    found = [difference(ref.definition, after) for (ref, _), after in zip(inside.given, now, strict=True)]
-    said = next(filter(None, found), "an object in it was replaced")
-    return StructureError(
-        where,
-        f"under `lift`, the structure of objects must not change: {said}.",
-        "Create or delete attributes before or after the call; inside, only change values of variables.",
-        given=said,
-    )

@@ -15,7 +15,7 @@ from liftcore.owners import call_maker, check_maker
 
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
-from .adopting import Adopted, Making, plan_in
+from .adopting import Adopted, plan_in
 from .reaching import Reach, Steps
 from .variables import to_linen_var
 
@@ -98,7 +98,7 @@ class ToLinen(nn.Module):
     def _adopted(self) -> Adopted:
         self._check_arguments()
         make = _Maker(self.nnx_class, tuple(self.args), freeze(dict(self.kwargs)), self.skip_rng)
-        return Adopted(self.scope, plan_in(self.scope, Making(make, (), self.metadata_fn, strict=False)))
+        return Adopted(self.scope, plan_in(self.scope, make, (), self.metadata_fn, strict=False))
 
     def _check_arguments(self) -> None:
         check_maker("ToLinen", self.nnx_class, "rngs", "nnx.bridge.to_linen(lambda rngs: module)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -78,29 +79,19 @@ class Reach:
 
     def __scopes__(self) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]]:
         """See `liftcore.Scoped`; without an owner that holds scopes, it holds none."""
-        scopes, make = split_scoped(self.__self__) if is_scoped(self.__self__) else ((), _Itself(self.__self__))
-        return scopes, _OnOther(make, self._steps)
+        owner = self.__self__
+        scopes, make = split_scoped(owner) if is_scoped(owner) else ((), functools.partial(_itself, owner))
+        return scopes, functools.partial(_reached, self._steps, make)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Itself:
-    """Returns an owner that holds no scopes."""
-
-    owner: Any
-
-    def __call__(self, scopes: Sequence[Scope]) -> Any:
-        return self.owner
+def _itself(owner: Any, scopes: Sequence[Scope]) -> Any:
+    """Return an owner that holds no scopes."""
+    return owner
 
 
-@dataclasses.dataclass(frozen=True)
-class _OnOther:
-    """Reaches the same part of an owner on other scopes."""
-
-    make: Callable[[Sequence[Scope]], Any]
-    steps: Steps
-
-    def __call__(self, scopes: Sequence[Scope]) -> Any:
-        return self.steps(self.make(scopes))
+def _reached(steps: Steps, make: Callable[[Sequence[Scope]], Any], scopes: Sequence[Scope]) -> Any:
+    """Return the same part of an owner on other scopes."""
+    return steps(make(scopes))
 
 
 # --- whether variables are created ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from liftcore.owners import call_maker
 from ..rnglib.streams import Rngs, RngStream
 from .variables import Names, Random
 
-__all__ = ["NoKey", "drawn", "forked", "keys_of", "made_with", "with_states"]
+__all__ = ["NoKey", "drawn", "forked", "keys_of", "made_with", "of_abstract_key", "with_states"]
 
 _PARAMS = "params"
 _DEFAULT = "default"
@@ -82,6 +82,17 @@ def made_with(make: Callable[..., Any], scope: Scope, names: Sequence[str], key:
     for name in dict.fromkeys((*(names or (_PARAMS, *scope.given_rngs)), _DEFAULT)):
         setattr(rngs, name, _stream(_key(scope, name) if key is None else key, name))
     return call_maker("adopt", make, "`Rngs`", rngs)
+
+
+def of_abstract_key(fn: Callable[[Any], Any]) -> Any:
+    """Return the result of a function for a key that has only a type: nothing is computed.
+
+    Args:
+        fn: called with the key, once.
+    """
+    found = list[Any]()
+    jax.eval_shape(lambda key: found.append(fn(key)), jax.eval_shape(jax.random.key, 0))
+    return found[0]
 
 
 def _stream(key: Any, name: str) -> RngStream:

@@ -13,6 +13,7 @@ from liftcore import AxisMetadata, is_array, unbox
 from liftcore.errors import LiftArgumentError
 from liftcore.filters import leaves_of
 from liftcore.meta import constrain
+from liftcore.traverse_util import unflatten_dict
 
 from ..crossing.inside import AxisNames
 from ..graph.definition import Definition, path_text
@@ -315,13 +316,8 @@ def nnx_attrs_to_linen_vars(
         nnx_attrs: an object, or nested dicts of variables.
         metadata_fn: turns a variable into the value in the dicts; with None, values are not boxed.
     """
-    found: dict[str, Any] = {}
-    for place, holder in Placed(nnx_attrs).found.items():
-        below = found
-        for name in place[:-1]:
-            below = below.setdefault(name, {})
-        below[place[-1]] = kept_value(holder, metadata_fn)
-    return found
+    found = Placed(nnx_attrs).found
+    return unflatten_dict({place: kept_value(holder, metadata_fn) for place, holder in found.items()})
 
 
 def kept_value(holder: Any, metadata_fn: Callable[[Variable[Any]], Any] | None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import jax
@@ -28,7 +28,7 @@ from ..objects.pytree import Pytree
 from ..rnglib.streams import Rngs
 from ..variablelib.variable import Variable
 from .reaching import Reach, Steps, initializing, is_initializing
-from .streams import forked, keys_of
+from .streams import forked, keys_of, of_abstract_key
 from .variables import hold, nnx_attrs_to_linen_vars, to_nnx_var
 
 __all__ = ["FromLinen", "LinenPart", "ToNNX", "Wrapped", "is_linen", "kind_of", "lazy_init", "part_of"]
@@ -59,15 +59,15 @@ def kind_of(module: nn.Module, name: str) -> str | None:
         return "method"
     if name in type(module).__dataclass_fields__:
         return "method" if _holds_module(getattr(module, name)) else "field"
-    missing = object()
-    found: Any = _during_setup(module, lambda bound: _kind(getattr(bound, name, missing), missing))
+
+    def kind(bound: Any) -> str | None:
+        if not hasattr(bound, name):
+            return None
+        value = getattr(bound, name)
+        return "method" if _holds_module(value) or callable(value) else "value"
+
+    found: str | None = _during_setup(module, kind)
     return found
-
-
-def _kind(value: Any, missing: Any) -> str | None:
-    if value is missing:
-        return None
-    return "method" if _holds_module(value) or callable(value) else "value"
 
 
 def _holds_module(value: Any) -> bool:
@@ -103,16 +103,14 @@ def _submodule(bound: nn.Module, path: Sequence[str]) -> nn.Module:
     return bound
 
 
-def _during_setup(module: nn.Module, ask: Callable[[nn.Module], Any]) -> Any:
+def _during_setup(module: nn.Module, ask: Callable[[Any], Any]) -> Any:
     """Return the result of a function that inspects a module bound to abstract variables (shapes only)."""
-    answers = []
 
-    def bound(key: Any) -> None:
+    def bound(key: Any) -> Any:
         scope = liftcore.bind({}, {"params": key}, mutable=True, initializing=True)
-        answers.append(ask(module.clone(parent=scope, _deep_clone=True)))
+        return ask(module.clone(parent=scope, _deep_clone=True))
 
-    jax.eval_shape(bound, jax.eval_shape(jax.random.key, 0))
-    return answers[0]
+    return of_abstract_key(bound)
 
 
 # --- wrapped modules --------------------------------------------------------------------------------------------------
@@ -193,7 +191,7 @@ class Wrapped(Module):
         if kind == "field" and not self.to_nnx__path:
             return getattr(module, name)
         if kind == "value":
-            return self._run(_Value(name), (), {})
+            return self._run(lambda bound: functools.partial(getattr, bound, name), (), {})
         raise AttributeError(f"{type(module).__name__} has no method, submodule or variable {name!r}.")
 
     def __getitem__(self, name: str) -> Any:
@@ -214,28 +212,32 @@ class Wrapped(Module):
         self, steps: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Any, rngs: Any = None, mutable: Any = None
     ) -> Any:
         """Call the part at `steps` with the variables. Creates those that are missing."""
-        keys = self._keys(rngs)
+        keys, call = self._keys(rngs), functools.partial(self._applied, steps, args, kwargs)
+        initial, state = (_INITIAL, _STATE) if mutable is None else (mutable, mutable)
         if is_initializing():
-            return self._applied(steps, args, kwargs, keys, _INITIAL if mutable is None else mutable, True)
+            return call(keys, initial)
         if "params" not in keys:
-            with _asking_for_streams():
-                return self._applied(steps, args, kwargs, keys, _STATE if mutable is None else mutable, False)
+            try:
+                return call(keys, state)
+            except _MISSING as error:
+                fix = "Give the object streams, `ToNNX(module, rngs=nnx.Rngs(0))`, or pass the call `rngs=nnx.Rngs(0)`."
+                error.reword(fix=fix)
+                raise
         has_some = bool(nnx_attrs_to_linen_vars(self))
         # A call that may create variables does so as it runs. If the caller restricts what may change, new variables
         # must not change beyond that either, so they are created first.
         for filter in [*[_STATE] * has_some, _INITIAL] if mutable is None else [mutable] * has_some:
             with contextlib.suppress(*_MISSING):
-                return self._applied(steps, args, kwargs, keys, filter, False)
+                return call(keys, filter)
         self._initialize(steps, args, kwargs, keys)
-        return self._applied(steps, args, kwargs, self._keys(rngs), _STATE if mutable is None else mutable, False)
+        return call(self._keys(rngs), state)
 
     def _applied(
-        self, steps: Callable[[Any], Any], args: Any, kwargs: Any, keys: Mapping[str, Any], mutable: Any, initial: bool
+        self, steps: Callable[[Any], Any], args: Any, kwargs: Any, keys: Mapping[str, Any], mutable: Any
     ) -> Any:
         variables = nnx_attrs_to_linen_vars(self)
-        with liftcore.bind(variables, keys, mutable, initializing=initial).temporary() as scope:
-            with initializing(initial), nn.no_parent():
-                result = self._called(scope, steps, args, kwargs)
+        with liftcore.bind(variables, keys, mutable, initializing=bool(is_initializing())).temporary() as scope:
+            result = self._called(scope, steps, args, kwargs)
             changed = scope.mutable_variables()
         known = dict(leaves_of(variables))
         self._take([(place, value) for place, value in leaves_of(changed) if known.get(place, _NONE) is not value])
@@ -247,8 +249,7 @@ class Wrapped(Module):
         """Create the missing variables; compute nothing else."""
 
         def call(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
-            with initializing(True), nn.no_parent():
-                return self._called(scope, steps, args, kwargs)
+            return self._called(scope, steps, args, kwargs)
 
         made = liftcore.lazy_init(call, _INITIAL)(keys, *args, **kwargs)
         known = dict(leaves_of(nnx_attrs_to_linen_vars(self)))
@@ -256,13 +257,19 @@ class Wrapped(Module):
 
     def _called(self, scope: liftcore.Scope, steps: Callable[[Any], Any], args: Any, kwargs: Any) -> Any:
         module: Any = self.to_nnx__module
-        if not is_linen(module):
+        with initializing(scope.is_initializing()), nn.no_parent():
+            if is_linen(module):
+                fields = {} if self.to_nnx__path else self._fields()
+                bound = part_of(module, self.to_nnx__path).clone(parent=scope, _deep_clone=True, **fields)
+                return steps(bound)(*args, **kwargs)
             if self.to_nnx__path:
-                raise _only_variables(self.to_nnx__path)
+                raise LiftArgumentError(
+                    ".".join(self.to_nnx__path),
+                    "the wrapped value is a function of a scope, so this name leads to variables and cannot be called.",
+                    "Call the object itself, or wrap a Linen-style module, which has submodules.",
+                    given=".".join(self.to_nnx__path),
+                )
             return steps(functools.partial(module, scope))(*args, **kwargs)
-        fields = {} if self.to_nnx__path else self._fields()
-        bound = part_of(module, self.to_nnx__path).clone(parent=scope, _deep_clone=True, **fields)
-        return steps(bound)(*args, **kwargs)
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields of the module that were set on the object, such as `deterministic`."""
@@ -387,49 +394,10 @@ def lazy_init(fn: Any, *args: Any, **kwargs: Any) -> Any:
     return getattr(fn, "__self__", fn)
 
 
-class _Method:
-    """A method that was given as a function of the module."""
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn = fn
-
-    def __call__(self, bound: Any) -> Callable[..., Any]:
-        """Return the method of a bound module."""
-        return functools.partial(self.fn, bound)
-
-
-class _Value:
-    """An attribute that `setup` makes and that is not a method."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, bound: Any) -> Callable[[], Any]:
-        """Return a function that reads the attribute of a bound module."""
-        return lambda: getattr(bound, self.name)
-
-
 def _steps(method: Callable[..., Any] | str | None) -> Callable[[Any], Any]:
+    """Return how to get from a bound module to a method; one that was given as a function takes the module first."""
     if method is None:
         return Steps()
-    return Steps().attribute(method) if isinstance(method, str) else _Method(getattr(method, "__func__", method))
-
-
-@contextlib.contextmanager
-def _asking_for_streams() -> Iterator[None]:
-    """Make errors about missing variables explain how to give the object keys, within a `with` block."""
-    try:
-        yield
-    except _MISSING as error:
-        fix = "Give the object streams, `ToNNX(module, rngs=nnx.Rngs(0))`, or pass the call `rngs=nnx.Rngs(0)`."
-        error.reword(fix=fix)
-        raise
-
-
-def _only_variables(path: tuple[str, ...]) -> LiftArgumentError:
-    return LiftArgumentError(
-        ".".join(path),
-        "the wrapped value is a function of a scope, so this name leads to variables and cannot be called.",
-        "Call the object itself, or wrap a Linen-style module, which has submodules.",
-        given=".".join(path),
-    )
+    if isinstance(method, str):
+        return Steps().attribute(method)
+    return functools.partial(functools.partial, getattr(method, "__func__", method))

@@ -25,7 +25,7 @@ from ..graph.definition import Held
 from ..graph.walk import SINGLE, Leaf, Walk, is_object
 from ..objects.markers import DICTS, NATIVE
 from ..objects.pytree import Pytree, marks_made, walks_of
-from ..statelib.state import StateTree
+from ..statelib.state import State
 from ..variablelib.variable import Variable
 from .groups import Ref, Still, Values
 
@@ -272,7 +272,7 @@ def _is_seen(value: Any) -> bool:
 
 def _inside(value: Any) -> Iterable[Any] | None:
     """Return the items of a list, dict, state or tuple; None for anything else."""
-    value = value.raw_mapping if isinstance(value, StateTree) else value
+    value = value.raw_mapping if isinstance(value, State) else value
     if type(value) in DICTS:
         return value.values()
     return value if type(value) is list or _is_plain_tuple(value) else None
@@ -283,7 +283,7 @@ def _containers(values: Iterable[Iterable[Any]]) -> Iterator[Any]:
     left, met = [part for some in values for part in some if type(part) not in _FIXED and not is_object(part)], set()
     while left:
         value = left.pop()
-        value = value.raw_mapping if isinstance(value, StateTree) else value
+        value = value.raw_mapping if isinstance(value, State) else value
         if type(value) in NATIVE:
             if id(value) in met:
                 continue

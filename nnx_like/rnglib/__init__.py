@@ -1,8 +1,5 @@
 """RNG streams: named streams of keys, which can be split for a transformation and restored."""
 
-from __future__ import annotations
+from liftcore.lazy import from_stub
 
-from .splitting import fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
-from .streams import Rngs, RngStream
-
-__all__ = ["RngStream", "Rngs", "fork_rngs", "reseed", "restore_rngs", "split_rngs", "with_rngs"]
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__)

@@ -26,7 +26,6 @@ __all__ = [
     "ReseedPolicy",
     "SplitBackups",
     "StreamBackup",
-    "check_shape",
     "fork_rngs",
     "reseed",
     "restore_rngs",
@@ -96,17 +95,17 @@ def split_rngs(
         LiftArgumentError: if a stream is split already, or `splits` is not a shape.
         TraceContextError: if a stream belongs to another trace.
     """
-    shape = check_shape("split_rngs", splits)
+    shape = _check_shape("split_rngs", splits)
     if squeeze and shape != (1,):
         what = f"squeeze=True is only supported for splits=1, given splits={splits}."
         fix = "Use `fork_rngs` for new streams of one key."
         raise LiftArgumentError("split_rngs", what, fix, option="splits", expected=1, given=splits)
-    rules = [(to_predicate(only), () if squeeze else shape)]
 
-    def change(value: Any) -> SplitBackups:
-        return _change("split_rngs", value, rules, functools.partial(_split_key, splits=shape))
+    def new_key(stream: RngStream, shape: tuple[int, ...]) -> jax.Array:
+        return drawn_key(stream, shape).reshape(() if squeeze else shape)
 
-    return _decorates(node, change)
+    rules = [(to_predicate(only), shape)]
+    return _decorates(node, lambda value: _change("split_rngs", value, rules, new_key), _while_changed)
 
 
 def fork_rngs(
@@ -143,8 +142,8 @@ def fork_rngs(
     rules = rules_of(split)
     for _, shape in rules:
         if shape is not None:
-            check_shape("fork_rngs", shape)
-    return _decorates(node, lambda value: _change("fork_rngs", value, rules, drawn_key))
+            _check_shape("fork_rngs", shape)
+    return _decorates(node, lambda value: _change("fork_rngs", value, rules, drawn_key), _while_changed)
 
 
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
@@ -175,19 +174,15 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
             stream.count.set_value(count)
 
 
-def _decorates(node: Any, change: Callable[[Any], SplitBackups]) -> Any:
+def _decorates(node: Any, change: Callable[[Any], Any], decorate: Callable[..., Any]) -> Any:
     """Change the streams of a node; for a function, or without a node, decorates to change those in the arguments."""
     if node is MISSING:
-        return functools.partial(_decorated, change=change)
-    return _decorated(node, change) if _is_function(node) else change(node)
+        return functools.partial(decorate, change=change)
+    is_function = callable(node) and not isinstance(node, Pytree | Variable)  # and no object that can be called
+    return decorate(node, change) if is_function else change(node)
 
 
-def _is_function(node: Any) -> bool:
-    """Return whether a value is a function to decorate, and not an object that can be called."""
-    return callable(node) and not isinstance(node, Pytree | Variable)
-
-
-def _decorated(f: Callable[..., Any], change: Callable[[Any], SplitBackups]) -> Callable[..., Any]:
+def _while_changed(f: Callable[..., Any], change: Callable[[Any], SplitBackups]) -> Callable[..., Any]:
     @functools.wraps(f)
     @boundary
     def changing(*args: Any, **kwargs: Any) -> Any:
@@ -219,10 +214,6 @@ def _change(
         backups.append((stream, whole, stream.count.get_value()))  # the count after the draw
         _set_keys(stream, key)
     return SplitBackups(backups)
-
-
-def _split_key(stream: RngStream, shape: tuple[int, ...], splits: tuple[int, ...]) -> jax.Array:
-    return drawn_key(stream, splits).reshape(shape)
 
 
 def _matches(predicate: Predicate, path: tuple[Any, ...], stream: RngStream) -> bool:
@@ -270,7 +261,7 @@ def _check_whole(path: tuple[Any, ...], stream: RngStream) -> None:
         raise LiftArgumentError(where, what, fix, stream=stream.tag, given=f"keys of shape {shape}")
 
 
-def check_shape(where: str, given: Any) -> tuple[int, ...]:
+def _check_shape(where: str, given: Any) -> tuple[int, ...]:
     """Check that a value is a number of keys, or one for each axis; return the shape.
 
     Raises:
@@ -334,15 +325,14 @@ def with_rngs(
             for all streams, may overlap with another filter: `split` takes precedence, then `broadcast`.
         TraceContextError: if a stream belongs to another trace.
     """
+    forks = [] if fork is None else fork if isinstance(fork, list | tuple) else [fork]
     rules = [
         *_shaped("split", split, RngStream.split),
         *_shaped("broadcast", broadcast, RngStream.broadcast),
-        *[("fork", one, to_predicate(one), RngStream.fork) for one in _filters(fork)],
+        *[("fork", one, to_predicate(one), RngStream.fork) for one in forks],
     ]
     change = functools.partial(_changed, rules=rules, only=to_predicate(only))
-    if node is MISSING:
-        return functools.partial(_of_changed_arguments, change=change)
-    return _of_changed_arguments(node, change) if _is_function(node) else change(node)
+    return _decorates(node, change, _of_changed_arguments)
 
 
 def _of_changed_arguments(f: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -355,20 +345,11 @@ def _of_changed_arguments(f: Callable[..., Any], change: Callable[[Any], Any]) -
     return changing
 
 
-def _shaped(name: str, given: Any, change: Callable[[RngStream, Any], RngStream]) -> list[_Rule]:
-    if given is None:
-        return []
-    rules: list[_Rule] = []
-    for one, shape in (given if isinstance(given, Mapping) else {...: given}).items():
-        check_shape(f"with_rngs({name}=)", shape)
-        rules.append((name, one, to_predicate(one), lambda stream, shape=shape: change(stream, shape)))  # type: ignore[misc]
-    return rules
-
-
-def _filters(fork: Any) -> list[Any]:
-    if fork is None:
-        return []
-    return list(fork) if isinstance(fork, list | tuple) else [fork]
+def _shaped(name: str, given: Any, change: Callable[..., RngStream]) -> list[_Rule]:
+    shapes = {} if given is None else given if isinstance(given, Mapping) else {...: given}
+    for shape in shapes.values():
+        _check_shape(f"with_rngs({name}=)", shape)
+    return [(name, one, to_predicate(one), functools.partial(change, k=shape)) for one, shape in shapes.items()]
 
 
 def _changed(node: Any, rules: list[_Rule], only: Predicate) -> Any:
@@ -449,20 +430,22 @@ def reseed(
         TraceContextError: if a stream belongs to another trace.
     """
     new_keys = _policy(policy)
-    sources = {name: _source(value, name) for name, value in stream_keys.items()}
+    sources = {
+        name: value if isinstance(value, RngStream) else RngStream(value, tag=name)
+        for name, value in stream_keys.items()
+    }
     chosen = [(path, stream) for path, stream in _streams_of(node) if stream.tag in sources]
-    for _, stream in chosen:
+    for path, stream in chosen:
         _check_changeable(stream)
-    if policy == "scalars_only":
-        for path, stream in chosen:
-            _check_scalar(path, stream)
+        shape = stream.key.get_value().shape
+        if policy == "scalars_only" and shape:
+            where = f"reseed of the stream at {path_text(path)}"
+            what = f"the stream has a non-scalar key, of shape {shape}."
+            fix = 'Write `policy="match_shape"` if its keys should all differ, or give a function as the policy.'
+            raise LiftArgumentError(where, what, fix, option="policy", given=shape)
     made = [(stream, new_keys(path, sources[stream.tag](), stream.key.get_value().shape)) for path, stream in chosen]
     for stream, keys in made:
         _set_keys(stream, keys)
-
-
-def _source(value: Any, name: str) -> RngStream:
-    return value if isinstance(value, RngStream) else RngStream(value, tag=name)
 
 
 def _policy(policy: Any) -> ReseedPolicy:
@@ -480,11 +463,3 @@ def _policy(policy: Any) -> ReseedPolicy:
 
 def _matching(path: tuple[Any, ...], key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return jax.random.split(key, shape) if shape else key
-
-
-def _check_scalar(path: tuple[Any, ...], stream: RngStream) -> None:
-    shape = stream.key.get_value().shape
-    if shape:
-        what = f"the stream has a non-scalar key, of shape {shape}."
-        fix = 'Write `policy="match_shape"` if its keys should all differ, or give a function as the policy.'
-        raise LiftArgumentError(f"reseed of the stream at {path_text(path)}", what, fix, option="policy", given=shape)

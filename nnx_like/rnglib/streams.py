@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -122,7 +121,6 @@ class Draws:
 def _sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
     """Turn a function of `jax.random` into a method."""
 
-    @functools.wraps(sample)
     def method(self: Draws, *args: Any, **kwargs: Any) -> Any:
         return sample(self(), *args, **kwargs)
 
@@ -132,7 +130,6 @@ def _sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
 def _initializing(make: Callable[..., Any]) -> Callable[..., Any]:
     """Turn an initializer factory into a method; the initializers that it returns need no key."""
 
-    @functools.wraps(make)
     def method(self: Draws, *args: Any, **kwargs: Any) -> KeylessInitializer:
         initializer = make(*args, **kwargs)
         return lambda *shape, **options: initializer(self(), *shape, **options)
@@ -148,8 +145,7 @@ def _described(method: Any, wrapped: Callable[..., Any], skipped: str | None) ->
     method.__signature__ = signature.replace(parameters=[of_self, *kept])
     text = inspect.getdoc(wrapped) or ""
     method.__doc__ = "\n".join(line for line in text.splitlines() if not line.startswith("  key:"))
-    method.__module__, method.__qualname__ = __name__, f"{Draws.__name__}.{wrapped.__name__}"
-    del method.__wrapped__  # otherwise `inspect` would read the signature of the original
+    method.__name__, method.__qualname__ = wrapped.__name__, f"{Draws.__name__}.{wrapped.__name__}"
     return method
 
 
@@ -221,7 +217,17 @@ class RngStream(Draws, Pytree):
             TraceContextError: inside a transformation to which the stream was not passed.
             LiftArgumentError: if the stream holds an array of keys.
         """
-        return _draw(self)
+        key = self.key.get_value()
+        if key.shape:
+            where = f"the stream {self.tag!r}"
+            what = f"a key was drawn from a stream that holds keys of shape {key.shape}; a draw needs a single key."
+            fix = (
+                "Draw inside a transformation that maps over these axes, such as `nnx.vmap` with the stream on axis 0."
+            )
+            raise LiftArgumentError(where, what, fix, stream=self.tag, given=f"keys of shape {key.shape}")
+        drawn = self.count.get_value()
+        self.count.set_value(drawn + 1)  # first, since it raises an error if the stream belongs to another trace
+        return jax.random.fold_in(key, drawn)
 
     def fork(self, *, split: Shape | None = None) -> RngStream:
         """Return a new stream, seeded with a key drawn from this one.
@@ -312,7 +318,8 @@ class Rngs(Draws, Pytree):
         streams = dict(self.items())
         found = streams.get(name, streams.get("default"))
         if found is None:
-            what = f"there is no stream of that name, and no stream 'default'; available streams: {_listed(streams)}."
+            known = ", ".join(map(repr, streams)) or "none"
+            what = f"there is no stream of that name, and no stream 'default'; available streams: {known}."
             fix = f"Add it, as in `Rngs({name}=0)`, or add a default, as in `Rngs(0)`."
             raise UnknownStreamError(f"the stream {name!r} of Rngs", what, fix, stream=name, available=tuple(streams))
         return found
@@ -352,8 +359,7 @@ class Rngs(Draws, Pytree):
         Returns:
             Streams with the same names and counts of zero.
         """
-        rules = rules_of(split)
-        shapes = _chosen("Rngs.fork", rules, self)
+        shapes = _chosen("Rngs.fork", split, self)
         return Rngs({name: stream.fork(split=shapes[name]) for name, stream in self.items()})
 
     def split(self, k: Mapping[Filter, Shape | None] | Shape) -> Rngs:
@@ -394,35 +400,15 @@ class Rngs(Draws, Pytree):
         return self._each(k, RngStream.broadcast)
 
     def _each(self, k: Any, change: Callable[[RngStream, Any], RngStream]) -> Rngs:
-        shapes = _chosen(f"Rngs.{change.__name__}", rules_of(k), self)
+        shapes = _chosen(f"Rngs.{change.__name__}", k, self)
         changed = {name: change(stream, shapes[name]) for name, stream in self.items() if shapes[name] is not None}
         return Rngs({**dict(self.items()), **changed})
-
-
-def _draw(stream: RngStream) -> jax.Array:
-    """Draw a key from a stream, and count it."""
-    key, count = stream.key.get_value(), stream.count
-    if key.shape:
-        where = f"the stream {stream.tag!r}"
-        what = f"a key was drawn from a stream that holds keys of shape {key.shape}; a draw needs a single key."
-        fix = "Draw inside a transformation that maps over these axes, such as `nnx.vmap` with the stream on axis 0."
-        raise LiftArgumentError(where, what, fix, stream=stream.tag, given=f"keys of shape {key.shape}")
-    drawn = count.get_value()
-    count.set_value(drawn + 1)  # first, since it raises an error if the stream belongs to another trace
-    return jax.random.fold_in(key, drawn)
 
 
 def drawn_key(stream: RngStream, split: Shape | None = None) -> jax.Array:
     """Draw a key from a stream; split it into a shape, unless that is None."""
     key = stream()
     return key if split is None else jax.random.split(key, shape_of(split))
-
-
-def _same_stream(stream: RngStream) -> RngStream:
-    """Return another stream with the same variables: draws from either one count for both."""
-    made = RngStream.__new__(RngStream)
-    made.tag, made.key, made.count = stream.tag, stream.key, stream.count
-    return made
 
 
 def shape_of(k: Shape) -> tuple[int, ...]:
@@ -435,9 +421,9 @@ def rules_of(k: Mapping[Filter, Shape | None] | Shape | None) -> list[tuple[Pred
     return [(to_predicate(one), shape) for one, shape in (k if isinstance(k, Mapping) else {...: k}).items()]
 
 
-def _chosen(where: str, rules: list[tuple[Predicate, Shape | None]], rngs: Rngs) -> dict[str, Shape | None]:
+def _chosen(where: str, k: Any, rngs: Rngs) -> dict[str, Shape | None]:
     """Return for each stream, by name, the shape of the first rule that matches it."""
-    streams = [((name,), stream) for name, stream in rngs.items()]
+    rules, streams = rules_of(k), [((name,), stream) for name, stream in rngs.items()]
     for matches, _ in rules:
         check_takes(where, matches, streams)
     return {
@@ -474,8 +460,10 @@ def check_takes(
 def _stream(value: Any, name: str) -> RngStream:
     if not isinstance(value, RngStream):
         return RngStream(value, tag=name)
-    if value.tag == name:
-        return _same_stream(value)
+    if value.tag == name:  # another stream with the same variables: draws from either one count for both
+        made = RngStream.__new__(RngStream)
+        made.tag, made.key, made.count = value.tag, value.key, value.count
+        return made
     made = RngStream(value.key.get_value(), tag=name)
     made.count.set_value(value.count.get_value())
     return made
@@ -493,7 +481,3 @@ def _keys(value: Any, tag: str) -> jax.Array:
     where = f"the stream {tag!r}"
     fix = f"Write `Rngs({tag}=0)` or `Rngs({tag}=jax.random.key(0))`."
     raise LiftArgumentError(where, Expected("an int, or a key made by `jax.random.key`", value), fix, stream=tag)
-
-
-def _listed(streams: Mapping[str, Any]) -> str:
-    return ", ".join(map(repr, streams)) or "none"

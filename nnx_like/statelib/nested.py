@@ -14,9 +14,11 @@ from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
 
 from ..filterlib import PathParts
+from ..variablelib.values import block
 from ..variablelib.variable import Variable
 
 __all__ = [
+    "as_int",
     "as_pure",
     "flat_text",
     "joined",
@@ -25,7 +27,6 @@ __all__ = [
     "nested_view",
     "pairs_of",
     "pure",
-    "pure_dict_of",
     "put_pure_values",
     "sorted_keys",
     "sorted_pairs",
@@ -202,23 +203,8 @@ pure = as_pure
 """Another name of `as_pure`."""
 
 
-def _value_of(leaf: Any) -> Any:
-    return leaf.get_value() if isinstance(leaf, Variable) else leaf
-
-
 def _with_value(leaf: Any, value: Any) -> Any:
     return leaf.replace(value) if isinstance(leaf, Variable) else value
-
-
-def pure_dict_of(mapping: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-    """Return nested dicts of the results of `extract_fn` for each leaf; by default, values instead of variables.
-
-    Example:
-        >>> pure_dict_of({"b": 1, "a": {"c": 2}}, lambda leaf: -leaf)
-        {'a': {'c': -2}, 'b': -1}
-    """
-    extract = _value_of if extract_fn is None else extract_fn
-    return nest((path, extract(leaf)) for path, leaf in pairs_of(mapping))
 
 
 def put_pure_values(
@@ -243,7 +229,7 @@ def put_pure_values(
 def _places(mapping: Any, values: Mapping[Any, Any], path: PathParts) -> Iterator[tuple[Any, Any, Any]]:
     """Yield the dict, the key and the new value of each leaf for which `values` has one."""
     for given, value in values.items():
-        key = given if given in mapping else _as_int(given)
+        key = given if given in mapping else as_int(given)
         here = (*path, given)
         if key not in mapping:
             raise _no_leaf(here, f"the state has no such key; the keys there are {list(mapping)}")
@@ -263,20 +249,15 @@ def _no_leaf(path: PathParts, why: str) -> LiftArgumentError:
     return LiftArgumentError("replace_by_pure_dict", what, "Use the paths of leaves that the state has.", given=path)
 
 
-def _as_int(key: Any) -> Any:
-    return int(key) if isinstance(key, str) and key.isdecimal() else key
+def as_int(key: Any) -> Any:
+    """Return a key that is a decimal string as the integer, and any other key as it is."""
+    try:
+        return int(key) if isinstance(key, str) else key
+    except ValueError:
+        return key
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
-
-
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n  ")
-
-
-def _block(left: str, lines: Iterable[str], right: str) -> str:
-    body = ",\n".join(f"  {_indented(line)}" for line in lines)
-    return f"{left}\n{body}\n{right}" if body else left + right
 
 
 def nested_text(mapping: Mapping[Any, Any]) -> str:
@@ -292,7 +273,7 @@ def nested_text(mapping: Mapping[Any, Any]) -> str:
         }
     """
     shown = ((key, nested_text(x) if isinstance(x, dict) else repr(x)) for key, x in mapping.items())
-    return _block("{", (f"{key!r}: {text}" for key, text in shown), "}")
+    return block("{", (f"{key!r}: {text}" for key, text in shown), "}")
 
 
 def flat_text(name: str, pairs: Iterable[tuple[Any, Any]]) -> str:
@@ -304,7 +285,7 @@ def flat_text(name: str, pairs: Iterable[tuple[Any, Any]]) -> str:
           (('a',), 1)
         ])
     """
-    return _block(f"{name}([", (f"({path!r}, {leaf!r})" for path, leaf in pairs), "])")
+    return block(f"{name}([", (f"({path!r}, {leaf!r})" for path, leaf in pairs), "])")
 
 
 def nested_view(kind: type, mapping: Mapping[Any, Any], path: str | None, subtree_renderer: Any) -> Any:

@@ -10,6 +10,7 @@ import jax
 from jax.tree_util import DictKey
 
 from ..filterlib import Filter, PathParts, group
+from ..variablelib.variable import Variable
 from .nested import (
     flat_text,
     joined,
@@ -17,145 +18,18 @@ from .nested import (
     nested_text,
     nested_view,
     pairs_of,
-    pure_dict_of,
     put_pure_values,
     sorted_keys,
     sorted_pairs,
 )
 
-__all__ = ["FlatState", "State", "StateTree", "state_over", "tree_over"]
+__all__ = ["FlatState", "State", "state_over", "tree_over"]
 
 
-T = TypeVar("T", bound="StateTree")
+S = TypeVar("S", bound="State")
 
 
-class StateTree(MutableMapping[Any, Any]):
-    """Nested dicts. The value of a key that is not a leaf is a tree, a view of a part of this one.
-
-    As a pytree, its children are sorted by key. Iteration follows the order of insertion.
-
-    Example:
-        >>> tree = StateTree({"encoder": {"kernel": 1.0}})
-        >>> tree.encoder.bias = 2.0
-        >>> jax.tree_util.tree_leaves_with_path(tree)
-        [((DictKey(key='encoder'), DictKey(key='bias')), 2.0), ((DictKey(key='encoder'), DictKey(key='kernel')), 1.0)]
-
-    Args:
-        mapping: nested mappings, or pairs of key and value. The outermost mapping is copied, the inner ones are not.
-    """
-
-    __slots__ = ("__weakref__", "_mapping")
-    _mapping: dict[Any, Any]
-
-    def __init__(self, mapping: Mapping[Any, Any] | Iterable[tuple[Any, Any]], /, *, _copy: bool = True) -> None:
-        own: Any = mapping
-        if _copy:
-            own = dict(mapping._mapping if isinstance(mapping, StateTree) else mapping)
-            for key, value in own.items():
-                if isinstance(value, StateTree):  # equal states must have the same structure as pytrees
-                    own[key] = value._mapping
-        object.__setattr__(self, "_mapping", own)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        _register(cls)
-
-    @property
-    def raw_mapping(self) -> dict[Any, Any]:
-        """The nested dicts themselves, not a copy."""
-        return self._mapping
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._mapping
-
-    def __getitem__(self, key: Any) -> Any:
-        value = self._mapping[key]
-        return tree_over(type(self), value) if type(value) in (dict, OrderedDict) else value
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._mapping[key] = value._mapping if isinstance(value, StateTree) else value
-
-    def __delitem__(self, key: Any) -> None:
-        del self._mapping[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._mapping)
-
-    def __len__(self) -> int:
-        return len(self._mapping)
-
-    def __getattr__(self, name: str) -> Any:
-        mapping = object.__getattribute__(self, "_mapping")  # raises an error, without recursion, if it is not set yet
-        if name not in mapping:
-            raise AttributeError(
-                f"{type(self).__name__} has no key {name!r}. It has {list(mapping)}.", name=name, obj=self
-            )
-        return self[name]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-    def __delattr__(self, name: str) -> None:
-        if name not in self._mapping:
-            raise AttributeError(
-                f"{type(self).__name__} has no key {name!r}. It has {list(self)}.", name=name, obj=self
-            )
-        del self[name]
-
-    def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *(key for key in self._mapping if isinstance(key, str))]
-
-    def __copy__(self) -> Self:
-        return type(self)(self)
-
-    def __reduce__(self) -> Any:
-        return tree_over, (type(self), self._mapping)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({nested_text(self._mapping)})"
-
-    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        return nested_view(type(self), self._mapping, path, subtree_renderer)
-
-
-def tree_over(cls: type[T], mapping: dict[Any, Any]) -> T:
-    """Return a tree that uses nested dicts directly, without a copy: for dicts that were made for it.
-
-    Example:
-        >>> raw = {"a": {"b": 1}}
-        >>> tree_over(StateTree, raw).raw_mapping is raw
-        True
-    """
-    tree = object.__new__(cls)
-    object.__setattr__(tree, "_mapping", mapping)
-    return tree
-
-
-def _no_key(tree: StateTree, name: str) -> AttributeError:
-    return AttributeError(f"{type(tree).__name__} has no key {name!r}. It has {list(tree)}.", name=name, obj=tree)
-
-
-def _flatten(tree: StateTree) -> tuple[list[Any], tuple[Any, ...]]:
-    mapping = tree.raw_mapping
-    keys = tuple(sorted_keys(mapping))
-    return [mapping[key] for key in keys], keys
-
-
-def _flatten_with_keys(tree: StateTree) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-    children, keys = _flatten(tree)
-    return list(zip(map(DictKey, keys), children, strict=True)), keys
-
-
-def _register(cls: type[StateTree]) -> None:
-    jax.tree_util.register_pytree_with_keys(
-        cls, _flatten_with_keys, lambda keys, children: tree_over(cls, dict(zip(keys, children, strict=True))), _flatten
-    )
-
-
-_register(StateTree)
-
-
-class State(StateTree):
+class State(MutableMapping[Any, Any]):
     """The variables of an object, without the object: nested mappings with access by key and by attribute.
 
     A leaf is anything that is not a mapping, most often a `Variable` or an array. The value of a key that is not a leaf
@@ -182,7 +56,74 @@ class State(StateTree):
         mapping: nested mappings, or pairs of key and value. The outermost mapping is copied, the inner ones are not.
     """
 
-    __slots__ = ()
+    __slots__ = ("__weakref__", "_mapping")
+    _mapping: dict[Any, Any]
+
+    def __init__(self, mapping: Mapping[Any, Any] | Iterable[tuple[Any, Any]], /, *, _copy: bool = True) -> None:
+        own: Any = mapping
+        if _copy:
+            own = dict(mapping._mapping if isinstance(mapping, State) else mapping)
+            for key, value in own.items():
+                if isinstance(value, State):  # equal states must have the same structure as pytrees
+                    own[key] = value._mapping
+        object.__setattr__(self, "_mapping", own)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _register(cls)
+
+    @property
+    def raw_mapping(self) -> dict[Any, Any]:
+        """The nested dicts themselves, not a copy."""
+        return self._mapping
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._mapping
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self._mapping[key]
+        return tree_over(type(self), value) if type(value) in (dict, OrderedDict) else value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._mapping[key] = value._mapping if isinstance(value, State) else value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._mapping[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._mapping)
+
+    def __len__(self) -> int:
+        return len(self._mapping)
+
+    def __getattr__(self, name: str) -> Any:
+        mapping = object.__getattribute__(self, "_mapping")  # raises an error, without recursion, if it is not set yet
+        if name not in mapping:
+            raise _no_key(self, name)
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        if name not in self._mapping:
+            raise _no_key(self, name)
+        del self[name]
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *(key for key in self._mapping if isinstance(key, str))]
+
+    def __copy__(self) -> Self:
+        return type(self)(self)
+
+    def __reduce__(self) -> Any:
+        return tree_over, (type(self), self._mapping)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({nested_text(self._mapping)})"
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        return nested_view(type(self), self._mapping, path, subtree_renderer)
 
     def __or__(self, other: Any) -> State:
         return State.merge(self, other) if isinstance(other, Mapping) else NotImplemented
@@ -261,7 +202,7 @@ class State(StateTree):
             UnmatchedFilterError: if no filter matches a leaf.
             LiftArgumentError: if a filter asks for a name, and matches nothing.
         """
-        return _one_or_all([state_over(nest(part)) for part in group(pairs_of(self.raw_mapping), (first, *filters))])
+        return _parts(State.from_flat_path, pairs_of(self.raw_mapping), (first, *filters))
 
     def filter(self, first: Filter, /, *filters: Filter) -> Any:
         """Select parts of a state: like `split`, but leaves that no filter matches are dropped.
@@ -280,8 +221,8 @@ class State(StateTree):
         Raises:
             LiftArgumentError: if a filter asks for a name, and matches nothing.
         """
-        parts = group(pairs_of(self.raw_mapping), (first, *filters), complete=False, where="filter")
-        return _one_or_all([state_over(nest(part)) for part in parts])
+        pairs = pairs_of(self.raw_mapping)
+        return _parts(State.from_flat_path, pairs, (first, *filters), complete=False, where="filter")
 
     @classmethod
     def merge(cls, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> State:
@@ -316,7 +257,12 @@ class State(StateTree):
         Returns:
             New dicts, sorted by key.
         """
-        return pure_dict_of(self.raw_mapping, extract_fn)
+
+        def value(leaf: Any) -> Any:
+            return leaf.get_value() if isinstance(leaf, Variable) else leaf
+
+        extract = value if extract_fn is None else extract_fn
+        return nest((path, extract(leaf)) for path, leaf in pairs_of(self.raw_mapping))
 
     def replace_by_pure_dict(
         self, pure_dict: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
@@ -341,6 +287,43 @@ class State(StateTree):
             LiftArgumentError: if `pure_dict` has a path that the state lacks; then nothing changes.
         """
         put_pure_values(self.raw_mapping, pure_dict, replace_fn)
+
+
+def tree_over(cls: type[S], mapping: dict[Any, Any]) -> S:
+    """Return a tree that uses nested dicts directly, without a copy: for dicts that were made for it.
+
+    Example:
+        >>> raw = {"a": {"b": 1}}
+        >>> tree_over(State, raw).raw_mapping is raw
+        True
+    """
+    tree = object.__new__(cls)
+    object.__setattr__(tree, "_mapping", mapping)
+    return tree
+
+
+def _no_key(tree: State, name: str) -> AttributeError:
+    return AttributeError(f"{type(tree).__name__} has no key {name!r}. It has {list(tree)}.", name=name, obj=tree)
+
+
+def _flatten(tree: State) -> tuple[list[Any], tuple[Any, ...]]:
+    mapping = tree.raw_mapping
+    keys = tuple(sorted_keys(mapping))
+    return [mapping[key] for key in keys], keys
+
+
+def _flatten_with_keys(tree: State) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    children, keys = _flatten(tree)
+    return list(zip(map(DictKey, keys), children, strict=True)), keys
+
+
+def _register(cls: type[State]) -> None:
+    jax.tree_util.register_pytree_with_keys(
+        cls, _flatten_with_keys, lambda keys, children: tree_over(cls, dict(zip(keys, children, strict=True))), _flatten
+    )
+
+
+_register(State)
 
 
 class FlatState(Sequence[tuple[PathParts, Any]]):
@@ -440,7 +423,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
             UnmatchedFilterError: if no filter matches a leaf.
             LiftArgumentError: if a filter asks for a name, and matches nothing.
         """
-        return _one_or_all([FlatState(part, sort=False) for part in group(self, (first, *filters))])
+        return _parts(FlatState, self, (first, *filters))
 
     def filter(self, first: Filter, /, *filters: Filter) -> Any:
         """Select parts like `State.filter`, and return flat states.
@@ -455,8 +438,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
         Raises:
             LiftArgumentError: if a filter asks for a name, and matches nothing.
         """
-        parts = group(self, (first, *filters), complete=False, where="filter")
-        return _one_or_all([FlatState(part, sort=False) for part in parts])
+        return _parts(FlatState, self, (first, *filters), complete=False, where="filter")
 
     @staticmethod
     def merge(
@@ -492,7 +474,9 @@ def state_over(mapping: dict[Any, Any]) -> State:
     return tree_over(State, mapping)
 
 
-def _one_or_all(parts: list[Any]) -> Any:
+def _parts(make: Callable[[Any], Any], pairs: Any, filters: Sequence[Filter], **options: Any) -> Any:
+    """Return one part of the pairs for each filter; without a tuple, if there is one filter."""
+    parts = [make(part) for part in group(pairs, filters, **options)]
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 

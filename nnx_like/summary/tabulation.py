@@ -133,19 +133,13 @@ def _row(number: int, node: Any, call: RecordedCall, wanted: list[str]) -> tuple
         fn = functools.partial(_called, call.method)
         counts = costs(lambda values: apart.run(values, fn), apart.types, wanted)
     path = call.path if call.method == "__call__" else (*call.path, call.method)
-    return CallInfo(number, id(node), type(node), path, "\n".join(_inputs(call)), call.outputs, **counts), call.path
+    inputs = call.args if len(call.args) == 1 and not call.kwargs else (call.args, call.kwargs)
+    text = "\n".join(line for part in inputs for line in lines_of(part, Pytree))
+    return CallInfo(number, id(node), type(node), path, text, call.outputs, **counts), call.path
 
 
 def _called(method: str, node: Any, *args: Any, **kwargs: Any) -> Any:
     return getattr(node, method)(*args, **kwargs)
-
-
-def _inputs(call: RecordedCall) -> Iterator[str]:
-    if len(call.args) == 1 and not call.kwargs:
-        yield from lines_of(call.args[0], Pytree)
-    else:
-        yield from lines_of(call.args, Pytree)
-        yield from lines_of(call.kwargs, Pytree)
 
 
 def _table(obj: Any, rows: list[tuple[CallInfo, Any]], wanted: list[str]) -> Table:

@@ -72,7 +72,7 @@ class EMA(Pytree):
         self.decay = decay
         self.filter = only
         chosen = _chosen(params, only)
-        self.params = chosen.map(_copied)
+        self.params = chosen.map(lambda path, one: one.copy(jax.tree.map(jnp.copy, one.get_value())))
         self.wide = State.from_flat_path({path: _widened(one) for path, one in chosen.flat_state() if _is_narrow(one)})
 
     def update(self, updates: Any) -> None:
@@ -88,12 +88,10 @@ class EMA(Pytree):
         averages, new = dict(self.params.flat_state()), dict(_chosen(updates, self.filter).flat_state())
         differing = {path for path in averages.keys() | new.keys() if _shapes(averages, path) != _shapes(new, path)}
         if differing:
-            what = (
-                f"the variables do not match the averages; they differ in "
-                f"{', '.join(sorted(map(path_text, differing)))}."
-            )
+            names = sorted(map(path_text, differing))
+            what = f"the variables do not match the averages; they differ in {', '.join(names)}."
             fix = "Pass a model with the variables that the averages were made of."
-            raise LiftArgumentError("EMA.update", what, fix, variable=min(map(path_text, differing)))
+            raise LiftArgumentError("EMA.update", what, fix, variable=names[0])
         wide = dict(self.wide.flat_state())
         for variable in (*averages.values(), *wide.values()):
             variable.check_live()
@@ -148,10 +146,6 @@ def _chosen(params: Any, only: Filter) -> State:
 
 def _has_no_mean(part: Any) -> bool:
     return not is_array_like(part) or bool(jnp.issubdtype(jnp.result_type(part), jax.dtypes.prng_key))
-
-
-def _copied(path: tuple[Any, ...], variable: Any) -> Any:
-    return variable.copy(jax.tree.map(jnp.copy, variable.get_value()))
 
 
 def _is_narrow(variable: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -23,7 +22,7 @@ from ..objects.pytree import Pytree
 from ..objects.traversal import check_unshared
 from ..statelib.state import State
 from ..variablelib.kinds import Param
-from ..variablelib.shardings import on_mesh
+from ..variablelib.shardings import is_variable, on_mesh
 from ..variablelib.variable import Variable
 
 __all__ = [
@@ -300,7 +299,7 @@ def to_opt_state(tree: Any) -> Any:
     Raises:
         LiftArgumentError: if the names in `optimizer_sharding` do not fit the mesh.
     """
-    return jax.tree.map_with_path(_to_opt_state, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
+    return jax.tree.map_with_path(_to_opt_state, tree, is_leaf=is_variable)
 
 
 def _to_opt_state(path: Any, leaf: Any) -> OptState[Any]:
@@ -315,19 +314,15 @@ def _to_opt_state(path: Any, leaf: Any) -> OptState[Any]:
     return state
 
 
-def _map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    return jax.tree.map(f, tree, *others, is_leaf=lambda leaf: isinstance(leaf, Variable))
-
-
 def _values(tree: Any) -> Any:
     """Return a pytree with raw values in place of variables."""
-    return _map(lambda leaf: leaf.get_raw_value() if isinstance(leaf, Variable) else leaf, tree)
+    return jax.tree.map(lambda leaf: leaf.get_raw_value() if is_variable(leaf) else leaf, tree, is_leaf=is_variable)
 
 
 def _gradients(grads: Any, wrt: Filter, params: Any) -> Any:
     """Return the gradients as a state of arrays, with the structure of the parameters."""
-    leaves = jax.tree.leaves(grads, is_leaf=lambda leaf: isinstance(leaf, Variable))
-    if any(isinstance(leaf, Variable) for leaf in leaves):
+    leaves = jax.tree.leaves(grads, is_leaf=is_variable)
+    if any(map(is_variable, leaves)):
         # The gradient of a module of another style is a plain array, which `wrt` cannot match by kind.
         known = {path for path, _ in params.flat_state()} if isinstance(params, State) else {()}
         wanted = to_predicate(wrt)
@@ -380,8 +375,8 @@ def _paths(values: State) -> set[str]:
 def _write(model: Any, variables: Any, values: Any) -> None:
     """Write values into variables, and into attributes that are arrays; in another trace, raise before any write."""
     pairs: list[tuple[Any, Any]] = []
-    _map(lambda variable, value: pairs.append((variable, value)), variables, values)
-    pairs = [pair for pair in pairs if isinstance(pair[0], Variable)]
+    jax.tree.map(lambda *pair: pairs.append(pair), variables, values, is_leaf=is_variable)
+    pairs = [pair for pair in pairs if is_variable(pair[0])]
     for variable, _ in pairs:
         variable.check_live()
     # An array has no identity, so the object that holds it changes; `update` first checks that it may.

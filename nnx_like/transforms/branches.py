@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,16 +13,15 @@ from liftcore.errors import LiftArgumentError
 from liftcore.leaves import is_array_like
 from liftcore.problems import no_functions
 
-from ..crossing.groups import Change, Group, Groups, Plain, Ref
+from ..crossing.groups import Change, Groups, Plain, Ref
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
 from ..errors import StructureError
 from ..graph.definition import AgainDef, Definition, difference, path_of, path_text
-from .base import checked, named, title
+from .base import checked, named
+from .uniform import ALL
 
 __all__ = ["cond", "switch"]
-
-_OPERANDS = Group("operands", None, "an operand")
 
 
 @boundary
@@ -54,9 +52,8 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
         StructureError: if the branches change the structure of an object in different ways.
         LiftArgumentError: if the branches return different structures or types.
     """
-    groups = _groups(checked("cond", true_fun))
-    checked("cond", false_fun)
-    return _run(_cond(true_fun, false_fun), groups, pred, operands)
+    branches = {"true_fun": true_fun, "false_fun": false_fun}
+    return _run("cond", lambda bodies: liftcore.cond(*bodies), pred, branches, operands)
 
 
 @boundary
@@ -85,44 +82,36 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     """
     if not branches:
         raise no_functions("switch", "Pass a list: `nnx.switch(index, [f, g], model)`.", branches)
-    for branch in branches:
-        checked("switch", branch)
-    return _run(_switch(tuple(branches)), _groups(title("switch", branches[0])), index, operands)
+    names = {f"branch {number}": branch for number, branch in enumerate(branches)}
+    return _run("switch", liftcore.switch, index, names, operands)
 
 
-def _groups(where: str) -> Groups:
-    return Groups(where, "group", groups=[_OPERANDS])
+_Traced = tuple[str, str, Inside, Change]
+"""What a branch returned, after its name, and how it changed the structure of objects."""
 
 
-_traced: contextvars.ContextVar[list[tuple[str, str, Inside, Change]]] = contextvars.ContextVar("traced")
-"""What the branches traced so far in the innermost choice returned, and how they changed the structure of objects."""
+def _run(
+    name: str,
+    lift: Callable[[Sequence[Callable[..., Any]]], Callable[..., Any]],
+    choice: Any,
+    branches: Mapping[str, Callable[..., Any]],
+    operands: tuple[Any, ...],
+) -> Any:
+    """Run one of several branches, which have the names that errors use."""
+    where, *_ = [checked(name, fun) for fun in branches.values()]
+    groups, traced = Groups(where, "group", groups=[ALL]), list[_Traced]()
+    lifted = lift([_branch(groups, traced, fun, branch) for branch, fun in branches.items()])
+    outside = Outside(groups, operands, ALL, "operands")
+    return outside.call(lifted, choice, *outside.args, mutable=True)
 
 
-def _run(lifted: Callable[..., Any], groups: Groups, choice: Any, operands: tuple[Any, ...]) -> Any:
-    outside = Outside(groups, operands, _OPERANDS, "operands")
-    before = _traced.set([])
-    try:
-        return outside.call(lifted, choice, *outside.args, mutable=True)
-    finally:
-        _traced.reset(before)
-
-
-def _cond(true_fun: Callable[..., Any], false_fun: Callable[..., Any]) -> Callable[..., Any]:
-    groups = _groups(title("cond", true_fun))
-    return liftcore.cond(_branch(groups, true_fun, "true_fun"), _branch(groups, false_fun, "false_fun"))
-
-
-def _switch(branches: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
-    groups = _groups(title("switch", branches[0]))
-    return liftcore.switch([_branch(groups, branch, f"branch {number}") for number, branch in enumerate(branches)])
-
-
-def _branch(groups: Groups, fun: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _branch(groups: Groups, traced: list[_Traced], fun: Callable[..., Any], name: str) -> Callable[..., Any]:
     @named(fun)
     def body(scope: liftcore.Scope, *operands: Any) -> Any:
         inside = Inside(scope, groups)
-        result, home, change = inside.encode(call_user(groups.where, fun, *inside.decode(operands)), _OPERANDS)
-        _check_agrees(groups.where, name, _types(result, _definitions(inside, change)), inside, change)
+        result, home, change = inside.encode(call_user(groups.where, fun, *inside.decode(operands)), ALL)
+        traced.append((name, _types(result, _definitions(inside, change)), inside, change))
+        _check_agrees(groups.where, traced)
         return result, home, change
 
     return body
@@ -149,11 +138,9 @@ def _types(result: Any, known: Sequence[tuple[str, Definition]]) -> str:
     return repr(jax.tree.map(one, result, is_leaf=lambda leaf: type(leaf) is Ref))
 
 
-def _check_agrees(where: str, name: str, types: str, inside: Inside, change: Change) -> None:
-    """Check that a branch changes the structure of the objects like the first branch."""
-    traced = _traced.get([])
-    traced.append((name, types, inside, change))
-    first, expected, _, other = traced[0]
+def _check_agrees(where: str, traced: Sequence[_Traced]) -> None:
+    """Check that the last branch changes the structure of the objects like the first one."""
+    (first, expected, _, other), (name, types, inside, change) = traced[0], traced[-1]
     if types != expected:
         what = f"the branches must return the same structure and types; {first} returns {expected}, and {name} {types}."
         fix = "Return the same structure, shapes and dtypes from all branches, with the same or similar objects."

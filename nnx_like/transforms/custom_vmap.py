@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import liftcore
-from liftcore.calls import call_user
 from liftcore.errors import LiftArgumentError, check_function, shown
 
 from ..crossing.groups import Ref, is_ref
@@ -18,8 +17,8 @@ from ..crossing.inside import Inside
 from ..graph.definition import entries
 from ..statelib.state import State
 from .base import MISSING, also_decorator, named
-from .differentiation import REST, with_states
-from .rules import RuledFunction, checked_pair
+from .differentiation import with_states
+from .rules import RuledFunction
 
 __all__ = ["CustomVmap", "custom_vmap"]
 
@@ -65,8 +64,10 @@ class CustomVmap(RuledFunction):
         fun: the function.
     """
 
+    _missing: str | None = "@f.def_vmap"
+
     def __init__(self, fun: Callable[..., Any]) -> None:
-        super().__init__("custom_vmap", fun, (), liftcore.custom_vmap, "@f.def_vmap")
+        super().__init__(liftcore.custom_vmap, fun, ())
 
     def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
         """Define the rule for `vmap`.
@@ -88,13 +89,12 @@ class CustomVmap(RuledFunction):
             inside = Inside(scope, self._groups)
             flags, *others = in_batched
             seen = with_states(tuple(others), lambda group, key: flags[group][key], make=_flag, only=None)
-            given = call_user(f"the rule of {self.where}", rule, axis_size, seen, *inside.decode(args))
-            result, is_batched = checked_pair(self.where, rule, given, "result, is_batched")
-            home = inside.encode(result, REST, stays=True)
+            args = inside.decode(args)
+            home, is_batched = self.called(inside, rule, "result, is_batched", axis_size, seen, *args)
             return home, _batched(self.where, *home, is_batched, inside.values, flags)
 
         self._lifted.def_vmap(batched)
-        self._defined = True
+        self._missing = None
         return rule
 
 

@@ -84,15 +84,8 @@ def grad(
         AliasError: when called, if a variable is differentiated in one argument, and not in another.
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
-    both = _gradient("grad", f, argnums, has_aux, holomorphic, allow_int, reduce_axes)
-
-    @functools.wraps(f)
-    @boundary
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        value, grads = both(*args, **kwargs)
-        return (grads, value[1]) if has_aux else grads
-
-    return wrapped
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _gradient("grad", f, argnums, has_aux, reduce_axes, options)
 
 
 @also_decorator
@@ -134,7 +127,8 @@ def value_and_grad(
         AliasError: when called, if a variable is differentiated in one argument, and not in another.
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
-    return _gradient("value_and_grad", f, argnums, has_aux, holomorphic, allow_int, reduce_axes)
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _gradient("value_and_grad", f, argnums, has_aux, reduce_axes, options, with_value=True)
 
 
 def _gradient(
@@ -142,40 +136,24 @@ def _gradient(
     f: Callable[..., Any],
     argnums: Any,
     has_aux: bool,
-    holomorphic: bool,
-    allow_int: bool,
     reduce_axes: Sequence[Any],
+    options: dict[str, Any],
+    with_value: bool = False,
 ) -> Callable[..., Any]:
     """Implement `grad` and `value_and_grad`, under the name that errors use."""
     where = checked(name, f)
     _check_not_reduced(where, reduce_axes)
-    arguments = ChosenArguments(where, argnums, allow_int)
+    arguments = ChosenArguments(where, argnums, options["allow_int"])
 
-    def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:
-        options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
-        lifted = liftcore.value_and_grad(body, argnums=numbers, has_aux=True, wrt=DIFFERENTIATED.name, **options)
-
-        def run(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
-            (value, rest), grads = lifted(scope, *args, **kwargs)
-            return value, grads, rest
-
-        return run
-
-    def finish(args: Sequence[Any], like: Any, value: Any, grads: Any) -> Any:
+    def finish(args: Sequence[Any], like: Any, value: Any, grads: Any, aux: Any) -> Any:
         found = with_states(tuple(grads[-len(args) :]), lambda group, key: grads[0][group][key])
-        return value, found[0] if arguments.single else found
+        chosen = found[0] if arguments.single else found
+        if with_value:
+            return (value, aux) if has_aux else value, chosen
+        return (chosen, aux) if has_aux else chosen
 
-    both = differentiated(name, f, arguments, has_aux, lift, finish)
-    if not has_aux:
-        return both
-
-    @functools.wraps(f)
-    @boundary
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        (value, grads), aux = both(*args, **kwargs)
-        return (value, aux), grads
-
-    return wrapped
+    lift = functools.partial(liftcore.value_and_grad, **options)
+    return differentiated(name, f, arguments, has_aux, lift, lambda pair, grads: (pair[0], grads, pair[1]), finish)
 
 
 # --- pullbacks --------------------------------------------------------------------------------------------------------
@@ -215,24 +193,40 @@ def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, r
         TraceContextError: if the function returns or changes an object that is not an argument.
     """
     _check_not_reduced("vjp", reduce_axes)
-    derivative = Derivative("vjp", f, has_aux)
-    lifted = _of_all(liftcore.vjp, derivative)
+    return _of_all(liftcore.vjp, f, primals, has_aux, lambda given: _pulled_back)
+
+
+def _of_all(
+    lift: Callable[..., Any],
+    f: Callable[..., Any],
+    primals: tuple[Any, ...],
+    has_aux: bool,
+    convert: Callable[[Any], Callable[..., Any]],
+) -> Any:
+    """Apply a derivative of the core with respect to all floating values, which returns a linear function.
+
+    Args:
+        lift: the derivative of the core.
+        f: the user's function.
+        primals: the arguments; without them, the result is a function of them.
+        has_aux: whether `f` returns a pair.
+        convert: returns, for the crossed arguments, how to call the linear function with what the user passes.
+    """
+    name = lift.__name__
+    derivative = Derivative(name, f, has_aux)
+    lifted = lift(derivative.body, has_aux=True, wrt=DIFFERENTIATED.name)
 
     @functools.wraps(f)
     @boundary
     def wrapped(*primals: Any, **kwargs: Any) -> Any:
-        primals = positional("vjp", f, primals, kwargs)
-        _, _, y, back, aux = derivative.run(primals, {}, EVERYTHING, "primals", lifted)
-        pull_back = jax.tree_util.Partial(_pulled_back, back)
-        return (y, pull_back, aux) if has_aux else (y, pull_back)
+        primals = positional(name, f, primals, kwargs)
+        given, _, y, linear, aux = derivative.run(
+            primals, {}, EVERYTHING, "primals", lambda scope, args, *_: lifted(scope, *args)
+        )
+        linear = jax.tree_util.Partial(convert(given), linear)
+        return (y, linear, aux) if has_aux else (y, linear)
 
     return wrapped(*primals) if primals else wrapped
-
-
-def _of_all(lift: Callable[..., Any], derivative: Derivative) -> Callable[..., Any]:
-    """Return a derivative of the core with respect to all floating values, as `Derivative.run` calls it."""
-    lifted = lift(derivative.body, has_aux=True, wrt=DIFFERENTIATED.name)
-    return lambda scope, args, *_: lifted(scope, *args)
 
 
 def _pulled_back(back: Callable[..., Any], cotangent: Any) -> Any:
@@ -328,19 +322,11 @@ def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = Fa
         LiftArgumentError: if `f` is a bound method, or a differentiated result holds an object.
         TraceContextError: if the function returns or changes an object that is not an argument.
     """
-    derivative = Derivative("linearize", f, has_aux)
-    lifted = _of_all(liftcore.linearize, derivative)
 
-    @functools.wraps(f)
-    @boundary
-    def wrapped(*primals: Any, **kwargs: Any) -> Any:
-        primals = positional("jvp", f, primals, kwargs)
-        given, _, y, linear, aux = derivative.run(primals, {}, EVERYTHING, "primals", lifted)
-        move = functools.partial(_moved_along, title("linearize", f), outline(given))
-        along = jax.tree_util.Partial(move, linear)
-        return (y, along, aux) if has_aux else (y, along)
+    def convert(given: Any) -> Callable[..., Any]:
+        return functools.partial(_moved_along, title("linearize", f), outline(given))
 
-    return wrapped(*primals) if primals else wrapped
+    return _of_all(liftcore.linearize, f, primals, has_aux, convert)
 
 
 def _moved_along(where: str, given: Any, linear: Callable[..., Any], *tangents: Any) -> Any:
@@ -490,22 +476,15 @@ def _jacobian(lift_of: Any, fun: Callable[..., Any], argnums: Any, has_aux: bool
     arguments = ChosenArguments(checked(name, fun), argnums, options.get("allow_int", False))
     second = lift_of is liftcore.hessian
 
-    def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:
-        lifted = lift_of(body, argnums=numbers, has_aux=True, wrt=DIFFERENTIATED.name, **options)
-
-        def run(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
-            jacobian, rest = lifted(scope, *args, **kwargs)
-            return None, jacobian, rest
-
-        return run
-
-    def finish(args: Sequence[Any], like: Any, _: None, jacobian: Any) -> Any:
+    def finish(args: Sequence[Any], like: Any, _: None, jacobian: Any, aux: Any) -> Any:
         first = functools.partial(_by_argument, args, arguments.single)
         arranged = functools.partial(first, convert=first, make=_nested) if second else first
         structure: Any = jax.tree.structure(like)
-        return structure.unflatten(map(arranged, structure.flatten_up_to(jacobian)))
+        found = structure.unflatten(map(arranged, structure.flatten_up_to(jacobian)))
+        return (found, aux) if has_aux else found
 
-    return differentiated(name, fun, arguments, has_aux, lift, finish)
+    lift = functools.partial(lift_of, **options)
+    return differentiated(name, fun, arguments, has_aux, lift, lambda jacobian, rest: (None, jacobian, rest), finish)
 
 
 def _of_kind(definition: Definition, value: Any) -> Any:

@@ -44,7 +44,6 @@ __all__ = [
     "ChosenArguments",
     "Derivative",
     "DiffState",
-    "bound",
     "check_diff_states",
     "differentiated",
     "group_by_filter",
@@ -82,33 +81,28 @@ class DiffState:
     filter: Filter
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class _Differentiated:
     """A predicate for the variables that are differentiated: the floating ones among those that were selected.
 
-    Args:
+    Attributes:
         wanted: a predicate for the variables that were selected.
         alone: whether a variable that is not an attribute always matches.
         allow_int: whether integers are differentiated too.
     """
 
-    def __init__(self, wanted: Callable[..., bool], alone: bool, allow_int: bool) -> None:
-        self._key = wanted, alone, allow_int
+    wanted: Callable[..., bool]
+    alone: bool
+    allow_int: bool
 
     def __call__(self, path: tuple[Any, ...], value: Any) -> bool:
-        wanted, alone, allow_int = self._key
-        if not (alone and not path) and not wanted(path, value):
+        if not (self.alone and not path) and not self.wanted(path, value):
             return False
         raw = value.get_raw_value() if isinstance(value, Variable) else value
-        return _moves(raw, allow_int)
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Differentiated and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
+        return _moves(raw, self.allow_int)
 
     def __repr__(self) -> str:
-        return f"floating values of {self._key[0]!r}"
+        return f"floating values of {self.wanted!r}"
 
 
 def _moves(raw: Any, allow_int: bool = False) -> bool:
@@ -189,17 +183,12 @@ class ChosenArguments:
         self._where = f"{where}, argnums={argnums!r}"
         self.single = not isinstance(argnums, Sequence)
         given = (argnums,) if self.single else tuple(argnums)
-        self._groups: list[Choose] = []
         self.by_filter = [one for one in given if isinstance(one, DiffState)]
-        numbers: list[int] = []
-        for one in given:
-            if isinstance(one, DiffState):
-                self._groups.append(group_by_filter(one.filter, False, allow_int))
-                numbers.append(one.argnum)
-            else:
-                self._groups.append(group_by_filter(OfType(Param), True, allow_int))
-                numbers.append(self._number(one))
-        self.numbers = tuple(numbers)
+        self.numbers = tuple([one.argnum if isinstance(one, DiffState) else self._number(one) for one in given])
+        params = group_by_filter(OfType(Param), True, allow_int)
+        self._groups = [
+            group_by_filter(one.filter, False, allow_int) if isinstance(one, DiffState) else params for one in given
+        ]
         if not given:
             raise self._error("no argument is selected.", "Select one: `argnums=0`.")
 
@@ -239,7 +228,7 @@ class ChosenArguments:
         return LiftArgumentError(self._where, what, fix, option="argnums", given=given)
 
 
-def bound(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+def _bound(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the arguments: positional ones if the signature has a position for them, all others by name."""
     if not kwargs:
         return args, {}
@@ -346,6 +335,7 @@ def differentiated(
     arguments: ChosenArguments,
     has_aux: bool,
     lift: Callable[..., Any],
+    parted: Callable[[Any, Any], tuple[Any, Any, Any]],
     finish: Callable[..., Any],
 ) -> Callable[..., Any]:
     """Return the derivative of a function with respect to some of its arguments, with objects in any argument.
@@ -355,30 +345,30 @@ def differentiated(
         f: the function.
         arguments: which arguments are differentiated.
         has_aux: whether the function returns a pair, of which only the first is differentiated.
-        lift: called as `lift(body, argnums)`, where the body returns a result and the rest; returns a function that
-            returns a result or None, the derivatives for `argnums`, and the rest.
-        finish: called as `finish(args, like, result, derivatives)`; returns the final result. `args` are the
+        lift: the derivative of the core.
+        parted: called with the two parts that this returns; returns the result or None, the derivatives, and the rest.
+        finish: called as `finish(args, like, result, derivatives, aux)`; returns the final result. `args` are the
             differentiated arguments with refs, and `like` is a pytree with the structure of the result. The first of
             the derivatives is with respect to variables, unless none is differentiated.
     """
     derivative = Derivative(name, f, has_aux)
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
-    lifted: dict[bool, Callable[..., Any]] = {}
+    variants = [  # without variables, and with them
+        lift(derivative.body, argnums=chosen, has_aux=True, wrt=DIFFERENTIATED.name)
+        for chosen in (numbers, (0, *numbers))
+    ]
 
     @functools.wraps(f)
     @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         def run(scope: liftcore.Scope, args: Any, kwargs: Any, groups: Collection[str]) -> Any:
-            if (of_variables := DIFFERENTIATED.name in groups) not in lifted:
-                lifted[of_variables] = lift(derivative.body, (0, *numbers) if of_variables else numbers)
-            return lifted[of_variables](scope, *args, **kwargs)
+            return parted(*variants[DIFFERENTIATED.name in groups](scope, *args, **kwargs))
 
-        args, kwargs = bound(f, args, kwargs)
+        args, kwargs = _bound(f, args, kwargs)
         prefix = arguments.prefix(len(args))
         check_diff_states(derivative.groups.where, arguments.by_filter, args)
-        given, *results, aux = derivative.run(args, kwargs, prefix, "argnums", run)
-        found = finish([given[number] for number in arguments.numbers], *results)
-        return (found, aux) if has_aux else found
+        given, *results = derivative.run(args, kwargs, prefix, "argnums", run)
+        return finish([given[number] for number in arguments.numbers], *results)
 
     return wrapped
 

@@ -36,6 +36,7 @@ from ..variablelib.kinds import RngState
 from .base import MISSING, also_decorator, check_axes, checked, named, positional
 from .mapping import differing
 from .rematerializing import remat
+from .uniform import ALL
 
 __all__ = ["Carry", "fori_loop", "remat_scan", "scan", "while_loop"]
 
@@ -67,10 +68,8 @@ def _carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
         what = f"the body got the carry {expected}, and returned {returned}."
         fix = "Return a carry with the structure of the carry that the body got."
         raise CarryTypeError(where, what, fix, expected=expected, given=returned)
-    objects = [(old, ref) for old, ref in zip(before, refs, strict=True)]
     leaves = []
-    for number, (path, leaf) in enumerate(pairs):
-        old, ref = objects[number] if number < len(objects) else (None, None)
+    for (path, leaf), old, ref in zip(pairs, before, refs, strict=True):
         if is_object(leaf) or is_object(old):
             if leaf is not old:
                 place = jax.tree_util.keystr(path) or "the value"
@@ -446,10 +445,18 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
         StructureError: if the next value does not hold the objects that came in, or their structure changed.
         CarryTypeError: if the type of a value changed.
     """
-    where = checked("while_loop", body_fun)
-    checked("while_loop", cond_fun)
-    groups = _groups(where)
-    return _run(_while_loop(cond_fun, body_fun), Outside(groups, init_val, _CARRIED, name="value"))
+    groups = Groups(checked("while_loop", body_fun), "group", groups=[ALL])
+    where = checked("while_loop", cond_fun)
+
+    @named(cond_fun)
+    def cond(scope: liftcore.Scope, value: Any) -> Any:
+        inside = Inside(scope, groups)
+        result = call_user(groups.where, cond_fun, inside.decode(value))
+        _check_same_structure(where, inside, inside.encode((), ALL)[2], value)
+        return result
+
+    lifted = liftcore.while_loop(cond, _step(groups, body_fun), variable_carry=True)
+    return _run(lifted, groups, init_val)
 
 
 @boundary
@@ -483,51 +490,25 @@ def fori_loop(
         StructureError: if the next value does not hold the objects that came in, or their structure changed.
         CarryTypeError: if the type of a value changed.
     """
-    groups = _groups(checked("fori_loop", body_fun))
-    return _run(_fori_loop(body_fun, unroll), Outside(groups, init_val, _CARRIED, name="value"), lower, upper)
+    groups = Groups(checked("fori_loop", body_fun), "group", groups=[ALL])
+    lifted = liftcore.fori_loop(_step(groups, body_fun), unroll=unroll, variable_carry=True)
+    return _run(lifted, groups, init_val, lower, upper)
 
 
-_CARRIED = Group("carried", None, "carried")
-
-
-def _groups(where: str) -> Groups:
-    return Groups(where, "group", groups=[_CARRIED])
-
-
-def _run(lifted: Callable[..., Any], outside: Outside, *bounds: Any) -> Any:
-    with outside.scope(True) as scope:
-        return outside.finish(scope, lifted(scope, *bounds, outside.args))
-
-
-def _while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any]) -> Callable[..., Any]:
-    where = checked("while_loop", body_fun)
-    groups = _groups(where)
-
-    @named(cond_fun)
-    def cond(scope: liftcore.Scope, value: Any) -> Any:
-        inside = Inside(scope, groups)
-        result = call_user(groups.where, cond_fun, inside.decode(value))
-        _, _, change = inside.encode((), _CARRIED)
-        _check_same_structure(checked("while_loop", cond_fun), inside, change, value)
-        return result
-
-    return liftcore.while_loop(cond, _step(where, groups, body_fun), variable_carry=True)
-
-
-def _fori_loop(body_fun: Callable[[Any, Any], Any], unroll: int | bool | None) -> Callable[..., Any]:
-    where = checked("fori_loop", body_fun)
-    return liftcore.fori_loop(_step(where, _groups(where), body_fun), unroll=unroll, variable_carry=True)
-
-
-def _step(where: str, groups: Groups, body_fun: Callable[..., Any]) -> Callable[..., Any]:
+def _step(groups: Groups, body_fun: Callable[..., Any]) -> Callable[..., Any]:
     @named(body_fun)
     def body(scope: liftcore.Scope, *args: Any) -> Any:
-        inside = Inside(scope, groups)
+        inside, where = Inside(scope, groups), groups.where
         *numbers, encoded = args
         value = inside.decode(encoded)
         following = _carried(where, value, encoded, call_user(where, body_fun, *numbers, value))
-        _, _, change = inside.encode((), _CARRIED)
-        _check_same_structure(where, inside, change, encoded)
+        _check_same_structure(where, inside, inside.encode((), ALL)[2], encoded)
         return following
 
     return body
+
+
+def _run(lifted: Callable[..., Any], groups: Groups, init_val: Any, *bounds: Any) -> Any:
+    outside = Outside(groups, init_val, ALL, name="value")
+    with outside.scope(True) as scope:
+        return outside.finish(scope, lifted(scope, *bounds, outside.args))

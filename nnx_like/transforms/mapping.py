@@ -10,13 +10,14 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.calls import boundary, call_user
+from liftcore.calls import boundary
 from liftcore.errors import Expected, LiftArgumentError, LoopInvarianceError
 
 from ..crossing.groups import ByFilter, Groups, holds_objects, in_axis_words, is_spec, parts_of
-from ..crossing.inside import AxisNames, Inside
+from ..crossing.inside import AxisNames
 from ..crossing.outside import Outside, still
-from .base import MISSING, also_decorator, check_axes, check_brings_none, checked, named, numbered, positional, title
+from .base import MISSING, also_decorator, check_axes, check_brings_none, checked, numbered, positional, title
+from .uniform import body_of
 
 __all__ = ["StateAxes", "batched_map", "differing", "mapped", "pmap", "shard_map", "vmap"]
 
@@ -124,15 +125,9 @@ def mapped(
     in_prefix, out_prefix = groups.encode(in_axes), groups.encode(out_axes)
     check_axes(groups.where, groups.specs)
     axes = groups.axes
-    names = AxisNames(axes, transform_metadata or {})
-
-    @named(f)
-    def body(scope: liftcore.Scope, *args: Any) -> Any:
-        inside = Inside(scope, groups, names)
-        return inside.encode(call_user(groups.where, f, *inside.decode(args)), out_prefix)
 
     lifted = lift(
-        body,
+        body_of(f, groups, out_prefix, names=AxisNames(axes, transform_metadata or {})),
         in_axes=groups.plain(in_axes),
         out_axes=(groups.plain(out_axes), axes, None),
         variable_axes=axes,
@@ -143,8 +138,7 @@ def mapped(
     @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args = positional(name, f, args, kwargs)
-        if static:
-            args = tuple([still(arg, groups.where) if number in static else arg for number, arg in enumerate(args)])
+        args = tuple([still(arg, groups.where) if number in static else arg for number, arg in enumerate(args)])
         outside = Outside(groups, args, in_prefix, cached=False)
         try:
             return outside.call(lifted, *outside.args, mutable=True)
@@ -342,13 +336,8 @@ def shard_map(
     in_prefix, out_prefix = groups.encode(_everywhere(in_specs)), groups.encode(_everywhere(out_specs))
     placed = {name: jax.sharding.NamedSharding(mesh, spec) for name, spec in groups.specs.items()}
 
-    @named(f)
-    def body(scope: liftcore.Scope, *args: Any) -> Any:
-        inside = Inside(scope, groups)
-        return inside.encode(call_user(groups.where, f, *inside.decode(args)), out_prefix, "out_specs")
-
     lifted = liftcore.shard_map(
-        body,
+        body_of(f, groups, out_prefix, "out_specs"),
         in_specs=groups.plain(in_specs, _EVERYWHERE),
         out_specs=(groups.plain(out_specs, _EVERYWHERE), dict(groups.specs), _EVERYWHERE),
         variable_specs=dict(groups.specs),
@@ -376,7 +365,7 @@ def _everywhere(specs: Any) -> Any:
 
 def _check_specs(where: str, what: str, specs: Any) -> None:
     for spec in jax.tree.leaves(specs, is_leaf=is_spec):
-        for one in spec.specs if isinstance(spec, ByFilter) else (spec,):
+        for one in _each(spec):
             if one is not None and not isinstance(one, jax.sharding.PartitionSpec):  # None is `P()`
                 raise LiftArgumentError(
                     where,

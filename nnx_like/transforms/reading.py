@@ -162,7 +162,9 @@ class _Reader:
         defaults, space = [function.__defaults__, function.__kwdefaults__], function.__globals__
         if _is_of_library(space.get("__name__")):
             _check_named(function)
-            self._left += _made_by_library(function, [*cells.values(), *defaults])
+            # `jax.vmap(f)` calls `f`, and initializers have values in cells.
+            wraps = "__wrapped__" in vars(function) and not hasattr(function, "registry")  # as `singledispatch` has
+            self._left += [vars(function)["__wrapped__"]] if wraps else [*cells.values(), *defaults]
             return function
         code = _read(function.__code__)
         if not _HIDDEN.isdisjoint(code.names):
@@ -330,15 +332,6 @@ def _parts_of_builtin(function: Any) -> list[Any]:
     if not (function.__name__ in _PURE if home == "builtins" else _is_of_library(home)):
         raise Undescribed(function)  # such as `time.time`, `open` and `print`
     return []
-
-
-def _made_by_library(function: types.FunctionType, inside: list[Any]) -> list[Any]:
-    """Return what a function of a library calls: `jax.vmap(f)` calls `f`, and initializers have values in cells."""
-    wrapped = vars(function).get("__wrapped__")
-    is_dispatcher = hasattr(function, "registry")  # of `functools.singledispatch`
-    if wrapped is not None and not is_dispatcher:
-        return [wrapped]
-    return inside
 
 
 def _check_named(value: Any) -> None:

@@ -20,7 +20,7 @@ from liftcore.errors import Expected, LiftArgumentError, check_function, name_of
 from liftcore.leaves import is_array, is_array_like
 from liftcore.problems import no_rule
 
-from ..crossing.groups import Groups, Ref, Still, is_ref, refs_in
+from ..crossing.groups import Change, Ref, Still, is_ref, refs_in
 from ..crossing.inside import Inside, encode
 from ..crossing.outside import Outside, decoded
 from ..graph.walk import Builder, Walk
@@ -39,39 +39,28 @@ from .differentiation import (
     with_states,
 )
 
-__all__ = [
-    "CustomJvp",
-    "CustomVjp",
-    "RuledFunction",
-    "checked_pair",
-    "custom_jvp",
-    "custom_vjp",
-]
+__all__ = ["CustomJvp", "CustomVjp", "RuledFunction", "custom_jvp", "custom_vjp"]
+
+
+_Home = tuple[Any, Any, Change]
+"""What a body returns to the caller; see `Inside.encode`."""
 
 
 class RuledFunction:
     """A function of objects with a custom rule. Call it like the function, also as a method.
 
     Args:
-        name: what errors call the transformation.
+        lift: the transformation of the core.
         fun: the function.
         nondiff_argnums: numbers of arguments that are not differentiated; a `DiffState` says which variables are.
-        lift: makes the lifted function for a body.
-        missing: the line that defines the rule, for the error if there is none.
+        **options: the options of the transformation.
     """
 
-    _defined = False
+    _missing: str | None
+    """The line that defines the rule, for the error if there is none; None when there is one."""
 
-    def __init__(
-        self,
-        name: str,
-        fun: Callable[..., Any],
-        nondiff_argnums: Iterable[int | DiffState],
-        lift: Callable[..., Any],
-        missing: str,
-    ) -> None:
-        self._missing = missing
-        self._groups = in_two_groups(name, fun)
+    def __init__(self, lift: Callable[..., Any], fun: Callable[..., Any], nondiff_argnums: Any, **options: Any) -> None:
+        self._groups = in_two_groups(lift.__name__, fun)
         functools.update_wrapper(self, fun, updated=())
         self._fun = fun
         given = (nondiff_argnums,) if isinstance(nondiff_argnums, int | DiffState) else tuple(nondiff_argnums)
@@ -84,10 +73,10 @@ class RuledFunction:
         def body(scope: liftcore.Scope, *args: Any) -> Any:
             inside = Inside(scope, groups)
             home = inside.encode(call_user(groups.where, fun, *inside.decode(args)), REST, stays=True)
-            _called.get()[-1].append(home)  # the body is traced during the call
+            _called.get().append(home)  # the body is traced during the call
             return home
 
-        self._lifted = lift(body)
+        self._lifted = lift(body, **options)
 
     @property
     def where(self) -> str:
@@ -101,7 +90,7 @@ class RuledFunction:
     @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
-        if not self._defined:
+        if self._missing is not None:
             raise no_rule(self.where, self._missing)
         args = _positional(self.where, self._fun, args, kwargs, self._held)
         numbers = self.held_numbers(len(args))
@@ -113,24 +102,35 @@ class RuledFunction:
             prefix[number] = self._chosen[number if number in self._chosen else number - len(args)]
         check_diff_states(self.where, self._by_filter, args)
         outside = Outside(self._groups, args, tuple(prefix), "nondiff_argnums", cached=False)
-        before = _called.set((*_called.get(), []))
+        before = _called.set([])
         try:
             return outside.call(self._lifted, *outside.args)
         finally:
             _called.reset(before)
 
-    def expected(self) -> Any:
-        """Return the result of the function's body. A rule passes it to `check_alike`."""
-        return _called.get()[-1][0]
+    def called(self, inside: Inside, rule: Callable[..., Any], expected: str, *args: Any) -> tuple[_Home, Any]:
+        """Call a rule that returns a pair. Return the first part as the caller gets it, and the second part.
 
-    def check_alike(self, rule: Callable[..., Any], expected: Any, given: Any) -> None:
+        Args:
+            inside: the crossing into the rule.
+            rule: the rule.
+            expected: what the rule has to return, as in a `return` statement.
+            *args: the arguments of the rule.
+        """
+        given = call_user(f"the rule of {self.where}", rule, *args)
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            where = f"{name_of(rule)}, the rule of {self.where}"
+            raise LiftArgumentError(where, Expected("a pair", given), f"Write `return {expected}`.")
+        return inside.encode(given[0], REST, stays=True), given[1]
+
+    def check_alike(self, rule: Callable[..., Any], given: Any) -> None:
         """Check that a rule changes objects like the function, and returns the same structure.
 
         Args:
             rule: the rule.
-            expected: what the function's body returned.
             given: what the rule's body returned.
         """
+        expected = _called.get()[0]
         structures: list[Any] = [jax.tree.structure(each) for each in (given, expected)]
         if structures[0] == structures[1]:
             return
@@ -159,8 +159,8 @@ class RuledFunction:
         return tuple(sorted({number % count for number in given}))
 
 
-_called: contextvars.ContextVar[tuple[list[Any], ...]] = contextvars.ContextVar("calls", default=())
-"""For each running call of a function with a rule, the innermost last: what its body returned."""
+_called: contextvars.ContextVar[list[Any]] = contextvars.ContextVar("called")
+"""What the body of the innermost running call of a function with a rule returned."""
 
 
 def _at_home(home: Any) -> list[str]:
@@ -181,7 +181,8 @@ def _positional(
             raise
         return tuple(args)
     given = len(found.args) + (len(found.arguments) if found.kwargs else 0)
-    only = [name for name in found.kwargs if _is_by_name(fun, name)]
+    by_name = [one.name for one in found.signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
+    only = [name for name in found.kwargs if name in by_name or name not in found.signature.parameters]
     if only:
         what = f"{', '.join(only)} is keyword-only, but a rule gets all arguments by position."
         raise LiftArgumentError(where, what, "Make it positional in the signature of the function.", option=only[0])
@@ -193,49 +194,10 @@ def _positional(
     return full
 
 
-def _is_by_name(fun: Callable[..., Any], name: str) -> bool:
-    parameter = inspect.signature(fun).parameters.get(name)
-    return parameter is None or parameter.kind is inspect.Parameter.KEYWORD_ONLY
-
-
-def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str) -> tuple[Any, Any]:
-    """Return the result of a rule, after checking that it is a pair.
-
-    Args:
-        where: the transformation.
-        rule: the rule.
-        given: the result.
-        expected: what the rule has to return, as in a `return` statement.
-    """
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        where = f"{name_of(rule)}, the rule of {where}"
-        raise LiftArgumentError(where, Expected("a pair", given), f"Write `return {expected}`.")
-    return given[0], given[1]
-
-
 def _check_no_symbolic_zeros(where: str, symbolic_zeros: bool) -> None:
     if symbolic_zeros:
         what = "`symbolic_zeros=True` is not supported."
         raise LiftArgumentError(where, what, "Remove it.", option="symbolic_zeros")
-
-
-def _by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
-    """Replace the objects in a pytree by their arrays and static parts, to rebuild them later.
-
-    Args:
-        groups: says where in errors.
-        tree: the pytree.
-
-    Returns:
-        The pytree with refs, and the values of the objects.
-    """
-    walk = Walk()
-    return encode(walk, groups, veiled(tree), REST, "residuals", "residuals"), walk.values
-
-
-def _from_values(tree: Any, values: Any) -> Any:
-    """Return the inverse of `_by_value`."""
-    return decoded(Builder(lambda group, key: values[group][key]), tree)
 
 
 def _zero(kind: Any) -> Any:
@@ -297,9 +259,10 @@ class CustomJvp(RuledFunction):
         nondiff_argnums: see `custom_jvp`.
     """
 
+    _missing: str | None = "f.defjvp(rule)"
+
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Iterable[int | DiffState] = ()) -> None:
-        lift = functools.partial(liftcore.custom_jvp, wrt=DIFFERENTIATED.name)
-        super().__init__("custom_jvp", fun, nondiff_argnums, lift, "f.defjvp(rule)")
+        super().__init__(liftcore.custom_jvp, fun, nondiff_argnums, wrt=DIFFERENTIATED.name)
 
     def defjvp(self, jvp: Callable[..., tuple[Any, Any]], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Define the rule.
@@ -318,21 +281,18 @@ class CustomJvp(RuledFunction):
 
         @named(jvp)
         def rule(scope: liftcore.Scope, primals: Any, tangents: Any, moving: Any) -> Any:
-            inside, expected = Inside(scope, self._groups), self.expected()
+            inside = Inside(scope, self._groups)
             given = inside.decode(primals)
             tangents = with_states(tangents, lambda group, key: moving[group][key])
             numbers = self.held_numbers(len(given))
-            seen = [[one for number, one in enumerate(each) if number not in numbers] for each in (given, tangents)]
-            both = call_user(
-                f"the rule of {self.where}", jvp, *[given[number] for number in numbers], *map(tuple, seen)
-            )
-            result, tangent = checked_pair(self.where, jvp, both, "result, tangent")
-            home = inside.encode(result, REST, stays=True)
-            self.check_alike(jvp, expected, home)
+            seen = [tuple([one for i, one in enumerate(each) if i not in numbers]) for each in (given, tangents)]
+            held = [given[number] for number in numbers]
+            home, tangent = self.called(inside, jvp, "result, tangent", *held, *seen)
+            self.check_alike(jvp, home)
             return home, _tangents(self.where, *home, tangent)
 
         self._lifted.defjvp(rule)
-        self._defined = True
+        self._missing = None
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -445,9 +405,10 @@ class CustomVjp(RuledFunction):
         nondiff_argnums: see `custom_vjp`.
     """
 
+    _missing: str | None = "f.defvjp(fwd, bwd)"
+
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Iterable[int | DiffState] = ()) -> None:
-        lift = functools.partial(liftcore.custom_vjp, wrt=DIFFERENTIATED.name)
-        super().__init__("custom_vjp", fun, nondiff_argnums, lift, "f.defvjp(fwd, bwd)")
+        super().__init__(liftcore.custom_vjp, fun, nondiff_argnums, wrt=DIFFERENTIATED.name)
 
     def defvjp(
         self,
@@ -473,19 +434,19 @@ class CustomVjp(RuledFunction):
 
         @named(fwd)
         def forward(scope: liftcore.Scope, *args: Any) -> Any:
-            inside, expected = Inside(scope, self._groups), self.expected()
+            inside = Inside(scope, self._groups)
             given = inside.decode(args)
-            result, residuals = checked_pair(
-                self.where, fwd, call_user(f"the rule of {self.where}", fwd, *given), "result, residuals"
-            )
-            home = inside.encode(result, REST, stays=True)
-            self.check_alike(fwd, expected, home)
+            home, residuals = self.called(inside, fwd, "result, residuals", *given)
+            self.check_alike(fwd, home)
             kept = tuple([veiled(given[number], is_array) for number in self.held_numbers(len(args))]), residuals
-            return home, _Residuals(*_by_value(self._groups, kept), outline(args), _kinds(inside.values))
+            walk = Walk()
+            crossed = encode(walk, self._groups, veiled(kept), REST, "residuals", "residuals")
+            return home, _Residuals(crossed, walk.values, outline(args), _kinds(inside.values))
 
         @named(bwd)
         def backward(residuals: _Residuals, cotangents: Any) -> Any:
-            nondiff, kept = _from_values(residuals.given, residuals.values)
+            values = residuals.values
+            nondiff, kept = decoded(Builder(lambda group, key: values[group][key]), residuals.given)
             numbers = self.held_numbers(len(residuals.args))
             updates, cotangent = _cotangents(residuals, *cotangents)
             updates = tuple([one for number, one in enumerate(updates) if number not in numbers])
@@ -494,7 +455,7 @@ class CustomVjp(RuledFunction):
             return variables, *found
 
         self._lifted.defvjp(forward, backward)
-        self._defined = True
+        self._missing = None
 
     def _given(
         self, bwd: Callable[..., Any], residuals: _Residuals, numbers: Sequence[int], given: Any
@@ -512,15 +473,13 @@ class CustomVjp(RuledFunction):
             if one is not None:
                 values, full[number] = tangents_in(where, residuals.args[number], one, "cotangents")
                 variables.update(values.get(DIFFERENTIATED.name, {}))
-                self._check_chosen(where, values.get(REST.name, {}))
+                others = ", ".join(values.get(REST.name, {}))
+                if others:
+                    text = f"there are cotangents for {others}, which no `DiffState` in `nondiff_argnums` selects."
+                    fix = "Leave them out: `del model_cotangent['name']`."
+                    raise LiftArgumentError(where, text, fix, option="nondiff_argnums")
         _check_shapes(where, variables, dict(residuals.kinds.definition))
         return {DIFFERENTIATED.name: variables} if variables else None, full
-
-    def _check_chosen(self, where: str, others: Mapping[Any, Any]) -> None:
-        if others:
-            what = f"there are cotangents for {', '.join(others)}, which no `DiffState` in `nondiff_argnums` selects."
-            fix = "Leave them out: `del model_cotangent['name']`."
-            raise LiftArgumentError(where, what, fix, option="nondiff_argnums")
 
 
 def _check_shapes(where: str, variables: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> None:

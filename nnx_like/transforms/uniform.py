@@ -15,15 +15,35 @@ import liftcore
 from liftcore.calls import boundary, call_user
 
 from ..crossing.groups import Group, Groups, in_call
-from ..crossing.inside import Inside
+from ..crossing.inside import AxisNames, Inside
 from ..crossing.outside import Outside, still
 from ..errors import StructureError
 from .base import MISSING, also_decorator, checked, named, numbered, title
 
-__all__ = ["Uniform", "associative_scan", "checkify", "eval_shape", "make_jaxpr", "named_call"]
+__all__ = ["ALL", "Uniform", "associative_scan", "body_of", "checkify", "eval_shape", "make_jaxpr", "named_call"]
 
 
-_ALL = Group("all", None, "in the only group")
+ALL = Group("all", None, "in the only group")
+
+
+def body_of(f: Any, groups: Groups, prefix: Any, what: str = "out_axes", names: AxisNames | None = None) -> Any:
+    """Return the body of a lift that calls a function of objects: it decodes the arguments, and encodes the result.
+
+    Args:
+        f: the function.
+        groups: the groups of variables.
+        prefix: the groups of the result.
+        what: the option that the prefix comes from.
+        names: the changes that the lift makes to metadata.
+    """
+
+    @named(f)
+    def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
+        inside = Inside(scope, groups, names)
+        args, kwargs = inside.decode((args, kwargs))
+        return inside.encode(call_user(groups.where, f, *args, **kwargs), prefix, what)
+
+    return body
 
 
 class Uniform:
@@ -36,25 +56,16 @@ class Uniform:
     """
 
     def __init__(self, name: str, f: Callable[..., Any], static: tuple[set[int], set[str]] = (set(), set())) -> None:
-        self.groups = groups = Groups(checked(name, f), "group", groups=[_ALL])
+        self.groups = Groups(checked(name, f), "group", groups=[ALL])
         self.static = static
-
-        @named(f)
-        def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
-            inside = Inside(scope, groups)
-            args, kwargs = inside.decode((args, kwargs))
-            return inside.encode(call_user(groups.where, f, *args, **kwargs), _ALL)
-
-        self.body = body
+        self.body = body_of(f, self.groups, ALL)
 
     def outside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outside:
         """Cross the arguments of a call, a pair of `args` and `kwargs`."""
         numbers, names = self.static
-        if numbers:
-            args = tuple([still(arg, self.groups.where) if i in numbers else arg for i, arg in enumerate(args)])
-        if names:
-            kwargs = {name: still(arg, name) if name in names else arg for name, arg in kwargs.items()}
-        return Outside(self.groups, (args, kwargs), _ALL, cached=False, name=in_call)
+        args = tuple([still(arg, self.groups.where) if i in numbers else arg for i, arg in enumerate(args)])
+        kwargs = {name: still(arg, name) if name in names else arg for name, arg in kwargs.items()}
+        return Outside(self.groups, (args, kwargs), ALL, cached=False, name=in_call)
 
     def lifted(self, lifted: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function of objects for a lifted body."""
@@ -193,8 +204,6 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
 
 # --- associative_scan -------------------------------------------------------------------------------------------------
 
-_READ = Group("read", None, "only read")
-
 
 @also_decorator
 def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, axis: int = 0) -> Any:
@@ -223,19 +232,19 @@ def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, 
     Raises:
         StructureError: when called, if `f` changes an object.
     """
-    groups = Groups(checked("associative_scan", f), "group", groups=[_READ])
+    groups = Groups(checked("associative_scan", f), "group", groups=[ALL])
 
     @functools.wraps(f)
     @boundary
     def wrapped(*args: Any) -> Any:
         *operands, elements = args
-        outside = Outside(groups, tuple(operands), _READ)
+        outside = Outside(groups, tuple(operands), ALL)
 
         @named(f)
         def operator(scope: liftcore.Scope, a: Any, b: Any) -> Any:
             inside = Inside(scope, groups)
             element = call_user(groups.where, f, *inside.decode(outside.args), a, b)
-            _check_unchanged(groups.where, *inside.encode((), _READ)[1:])
+            _check_unchanged(groups.where, *inside.encode((), ALL)[1:])
             return element
 
         with outside.scope() as scope:

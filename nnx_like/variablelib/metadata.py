@@ -13,10 +13,8 @@ from liftcore.errors import LiftArgumentError
 from liftcore.statics import Alike, Undescribed
 
 __all__ = [
-    "AXIS_HOOKS",
     "HOOKS",
     "A",
-    "Alike",
     "M",
     "StaticMetadata",
     "VarDefaults",
@@ -25,6 +23,7 @@ __all__ = [
     "key_of",
     "merged",
     "named",
+    "several",
     "var_defaults",
     "with_metadata",
     "with_partitioning",
@@ -32,8 +31,7 @@ __all__ = [
 ]
 
 
-AXIS_HOOKS = ("on_add_axis", "on_remove_axis")
-HOOKS = ("on_get_value", "on_set_value", "on_create_value", *AXIS_HOOKS)
+HOOKS = ("on_get_value", "on_set_value", "on_create_value", "on_add_axis", "on_remove_axis")
 
 _SHARDINGS = ("sharding", "sharding_names")
 
@@ -91,9 +89,7 @@ def called(hooks: Any, variable: Any, value: Any) -> Any:
         variable: the variable.
         value: the value that is read or written.
     """
-    if callable(hooks):
-        return hooks(variable, value)
-    for hook in hooks:
+    for hook in several(hooks):
         value = hook(variable, value)
     return value
 
@@ -179,13 +175,8 @@ def with_metadata(
     Returns:
         A function with the arguments of the initializer that returns a `VariableMetadata`.
     """
-    hooks = {
-        "on_set_value": _several(on_set_value),
-        "on_get_value": _several(on_get_value),
-        "on_create_value": _several(on_create_value),
-        "on_add_axis": _several(on_add_axis),
-        "on_remove_axis": _several(on_remove_axis),
-    }
+    given = (on_get_value, on_set_value, on_create_value, on_add_axis, on_remove_axis)
+    hooks = dict(zip(HOOKS, map(several, given), strict=True))
 
     @functools.wraps(initializer)
     def wrapped(*args: Any, **kwargs: Any) -> VariableMetadata:
@@ -194,7 +185,8 @@ def with_metadata(
     return wrapped
 
 
-def _several(hooks: _Hooks) -> tuple[Callable[..., Any], ...]:
+def several(hooks: _Hooks) -> tuple[Callable[..., Any], ...]:
+    """Return one hook, or several, as a tuple."""
     return (hooks,) if callable(hooks) else tuple(hooks)
 
 
@@ -303,14 +295,8 @@ class VarDefaults(Mapping[str, bool]):
         return len(dataclasses.fields(self))
 
 
-class _Defaults(contextlib.ContextDecorator):
+class _Defaults(contextlib.nullcontext[None], contextlib.ContextDecorator):
     """A `with` block, and a decorator, that changes nothing."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: Any) -> None:
-        pass
 
 
 def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> Any:

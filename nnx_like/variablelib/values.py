@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 __all__ = ["MISSING", "Operators", "block"]
@@ -133,24 +133,23 @@ class Operators:
         return self.get_value()(*args, **kwargs)
 
 
-# --- size and text ----------------------------------------------------------------------------------------------------
+# --- text -------------------------------------------------------------------------------------------------------------
 
 
-def block(name: str, comment: str, parts: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
-    """Format named parts, one a line.
+def block(left: str, lines: Iterable[str], right: str) -> str:
+    """Format lines between brackets, indented; without lines, the brackets alone.
 
     Example:
-        >>> print(block("Param", "2 (8 B)", {"value": 3, "tag": "x"}))
+        >>> print(block("Param( # 2 (8 B)", ["value=3", "tag='x'"], ")"))
         Param( # 2 (8 B)
           value=3,
           tag='x'
         )
 
     Args:
-        name: the name of the whole.
-        comment: the comment after the name, or an empty string.
-        parts: the names and values of the parts.
+        left: the text before the lines.
+        lines: the lines; each may have several of its own.
+        right: the text after the lines.
     """
-    items = parts.items() if isinstance(parts, Mapping) else parts
-    lines = ",\n".join(textwrap.indent(f"{key}={value!r}", "  ") for key, value in items)
-    return f"{name}({f' # {comment}' if comment else ''}\n{lines}\n)"
+    body = ",\n".join(textwrap.indent(line, "  ") for line in lines)
+    return f"{left}\n{body}\n{right}" if body else left + right

@@ -17,7 +17,7 @@ from liftcore.leaves import Size, is_numpy
 from liftcore.owners import Style
 
 from ..errors import TraceContextError
-from .metadata import HOOKS, StaticMetadata, VariableMetadata, called, merged, named, without_models
+from .metadata import HOOKS, StaticMetadata, VariableMetadata, called, merged, named, several, without_models
 from .values import MISSING, Operators, block
 
 __all__ = ["ByReference", "Variable", "is_object"]
@@ -54,21 +54,6 @@ def _with_item(value: Any, index: Any, item: Any) -> Any:
     else:
         value = copy.copy(value)
     value[index] = item
-    return value
-
-
-def _without_item(value: Any, index: Any) -> Any:
-    """Return a copy of a value without an item.
-
-    Args:
-        value: the value: a list, a dict.
-        index: the index of the item.
-
-    Returns:
-        A new value.
-    """
-    value = copy.copy(value)
-    del value[index]
     return value
 
 
@@ -267,7 +252,9 @@ class Variable(Operators, ByReference, Generic[A]):
 
     def __delitem__(self, key: Any) -> None:
         self.check_live()
-        _put_value(self, _without_item(self._value, key))
+        value = copy.copy(self._value)
+        del value[key]
+        _put_value(self, value)
 
     # --- metadata
 
@@ -378,8 +365,7 @@ class Variable(Operators, ByReference, Generic[A]):
         self._call_axis_hooks("on_remove_axis", axis_index, axis_name)
 
     def _call_axis_hooks(self, name: str, axis_index: int, axis_name: str | None) -> None:
-        hooks = self._metadata.get(name, ())
-        for hook in (hooks,) if callable(hooks) else hooks:
+        for hook in several(self._metadata.get(name, ())):
             hook(self, axis_index, axis_name)
 
     # --- one variable from another
@@ -500,7 +486,9 @@ class Variable(Operators, ByReference, Generic[A]):
 
     def __repr__(self) -> str:
         value = self.get_value()
-        return block(type(self).__name__, str(Size.of(value)), {"value": value, **self._metadata})
+        parts, size = {"value": value, **self._metadata}, str(Size.of(value))
+        left = f"{type(self).__name__}({f' # {size}' if size else ''}"
+        return block(left, (f"{name}={part!r}" for name, part in parts.items()), ")")
 
     # At the end of the class, since `type` in later annotations would refer to this property.
     type = property(lambda self: self.var_type, doc="The kind: the class of the variable.")
