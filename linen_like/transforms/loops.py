@@ -11,7 +11,8 @@ import liftcore
 from liftcore.calls import boundary
 from liftcore.typing import Filter, InOutAxes, PyTree
 
-from ..lifting import Methods, flags, lift_functions, lift_with, refuse
+from ..lifting import Methods, flags, lift_functions, refuse
+from .options import lift_by_options
 
 __all__ = ["associative_scan", "fori_loop", "remat_scan", "scan", "while_loop"]
 
@@ -83,22 +84,7 @@ def scan(
         A Module class with the same fields, or a function with the same arguments.
     """
     refuse("scan", data_transform=data_transform)
-    lift = functools.partial(
-        liftcore.scan,
-        length=length,
-        reverse=reverse,
-        unroll=unroll,
-        _split_transpose=_split_transpose,
-        in_axes=in_axes,
-        out_axes=out_axes,
-        kw_axes=kw_axes,
-        variable_axes=variable_axes,
-        variable_broadcast=variable_broadcast,
-        variable_carry=variable_carry,
-        split_rngs=flags(split_rngs),
-        metadata_params=metadata_params,
-    )
-    return lift_with(lift, target, methods=methods, name="nn.scan", prefix="Scan")
+    return lift_by_options(liftcore.scan, locals(), ("data_transform", "check_constancy_invariants"), prefix="Scan")
 
 
 def remat_scan(
@@ -140,16 +126,7 @@ def remat_scan(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(
-        liftcore.remat_scan,
-        lengths=lengths,
-        policy=policy,
-        variable_broadcast=variable_broadcast,
-        variable_carry=variable_carry,
-        variable_axes=variable_axes,
-        split_rngs=flags(split_rngs),
-    )
-    return lift_with(lift, target, methods=methods, name="nn.remat_scan", prefix="Remat_scan")
+    return lift_by_options(liftcore.remat_scan, locals(), prefix="Remat_scan")
 
 
 @boundary
