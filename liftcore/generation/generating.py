@@ -11,11 +11,10 @@ import numpy as np
 from ..calls import boundary, raise_interrupt
 from ..errors import Expected, LiftArgumentError
 from ..typing import ArrayLike, Key
+from .arguments import Prompts, as_int, make_options, make_prompts
 from .caches import all_counts
 from .loop import Generated, Programs
 from .models import Model
-from .options import as_int, make_options
-from .prompts import Prompts, make_prompts
 
 __all__ = ["generate"]
 

@@ -71,8 +71,11 @@ class ExponentialMovingAverage(PyTreeNode):
         found = Parameters.of_variables(part)
         for path, value in zip(found.paths, found.values, strict=True):
             _check_floating(f"{where}, {path_text(path)}", value)
-        averages = jax.tree.map(lambda value: jnp.asarray(value, _wide(value)) * (0 if debias else 1), part)
-        return cls(averages, jnp.zeros(()) if debias else None, float(decay), filter)
+        weight = 0 if debias else 1
+        wide = jax.tree.map(
+            lambda value: jnp.asarray(value, accumulation_dtype(jnp.asarray(value).dtype)) * weight, part
+        )
+        return cls(wide, jnp.zeros(()) if debias else None, float(decay), filter)
 
     def update(self, variables: PyTree, decay: Any = None) -> Self:
         """Return the averages after one more step.
@@ -121,10 +124,6 @@ def _is_decay(value: Any) -> bool:
         return bool(0 <= value < 1)
     except (TypeError, ValueError):  # a text, or an array of several numbers
         return False
-
-
-def _wide(value: Any) -> Any:
-    return accumulation_dtype(jnp.asarray(value).dtype)
 
 
 def _check_floating(where: str, value: PyTree) -> None:
