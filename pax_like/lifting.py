@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -178,13 +178,16 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     """
     where = f"lift({name_of(transformation)})"
     liftcore.pipeline.check_lift(where, transformation)
-    named = list(_named(where, fns))
+    named = jax.tree.leaves(fns, is_leaf=_is_single)
+    if not fns:
+        raise no_functions(where, "Write `lift(transformation, fn)`.")
     for fn in named:
         _check_free(where, fn)
 
     @bounded(_KEPT)
     def lifted(places: Places) -> Callable[..., Any]:
-        return cast(Callable[..., Any], transformation(*_bodies(fns, places.blueprint), **options))
+        bodies = jax.tree.map(lambda fn: OnScope(fn, places.blueprint), fns, is_leaf=_is_single)
+        return cast(Callable[..., Any], transformation(*bodies, **options))
 
     @functools.wraps(named[0])
     @boundary
@@ -253,12 +256,9 @@ class OnScope:
         return result
 
 
-def _named(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
-    """Yield the functions, including those in lists."""
-    if not fns:
-        raise no_functions(where, "Write `lift(transformation, fn)`.")
-    for one in fns:
-        yield from one if isinstance(one, list | tuple) else [one]
+def _is_single(fns: Any) -> bool:
+    """Return whether this is one function, and not a list of functions, as `liftcore.switch` takes it."""
+    return not isinstance(fns, list | tuple)
 
 
 def _check_free(where: str, fn: Any) -> None:
@@ -272,13 +272,6 @@ def _check_free(where: str, fn: Any) -> None:
             Expected("a function whose first argument is the module", given, words=given),
             f"Write `lift(…, {kind}.{getattr(fn, '__name__', '__call__')})(module, …)`.",
         )
-
-
-def _bodies(fns: Sequence[Any], blueprint: Blueprint) -> list[Any]:
-    return [
-        [OnScope(fn, blueprint) for fn in one] if isinstance(one, list | tuple) else OnScope(one, blueprint)
-        for one in fns
-    ]
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -332,16 +325,12 @@ def value_and_grad(
     @boundary
     def call(module: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, Any], Any]:
         changed, (value, gradient), places = run(where, lifted, module, args, kwargs)
-        paths = places.blueprint.paths
-        found = [_below(gradient, path) if path in places.trainable else None for path in paths]
-        return (changed, value), _without_functions(places.blueprint.rest.unflatten(found))
+        found = liftcore.traverse_util.flatten_dict(gradient)
+        of_module = places.blueprint.rest.unflatten([found.get(path) for path in places.blueprint.paths])
+        # Replace the functions in pytree modules by None, as in `parameters`.
+        return (changed, value), jax.tree.map(lambda leaf: leaf if is_array(leaf) else None, of_module)
 
     return call
-
-
-def _without_functions(gradient: Any) -> Any:
-    """Replace the functions in pytree modules by None, as in `parameters`."""
-    return jax.tree.map(lambda leaf: leaf if is_array(leaf) else None, gradient)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,9 +341,3 @@ class _Among:
 
     def __call__(self, path: Any, value: Any) -> bool:
         return tuple(path) in self.paths
-
-
-def _below(tree: Any, path: Any) -> Any:
-    for name in path:
-        tree = tree[name]
-    return tree
