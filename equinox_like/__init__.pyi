@@ -21,9 +21,8 @@ from .filters import (
     partition,
 )
 from .formatting import tree_pformat, tree_pprint
-from .jit import filter_jit
+from .jit import filter_checkpoint, filter_jit
 from .module import AbstractClassVar, AbstractVar, Module, field
-from .remat import filter_checkpoint
 from .rules import filter_custom_jvp, filter_custom_vjp
 from .serialisation import tree_deserialise_leaves, tree_serialise_leaves
 from .shapes import filter_closure_convert, filter_eval_shape, filter_make_jaxpr

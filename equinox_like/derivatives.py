@@ -21,8 +21,6 @@ from .rules import as_arrays
 from .split import SplitResult, SplitTree, leafwise
 
 __all__ = [
-    "Differentiated",
-    "check_first",
     "filter_grad",
     "filter_hessian",
     "filter_jacfwd",
@@ -43,7 +41,7 @@ class Differentiated:
         primals: the first arguments, which are differentiated.
         args: the positional arguments after them.
         kwargs: the keyword arguments.
-        is_traced: a function that returns whether a leaf of the primals is differentiated.
+        is_traced: whether a leaf of the primals is differentiated: a function of the leaf, or a bool for each leaf.
 
     Attributes:
         scopes: the scopes in the function and its arguments.
@@ -56,10 +54,10 @@ class Differentiated:
         primals: Sequence[Any],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        is_traced: Callable[[Any], bool] = is_inexact_array,
+        is_traced: Callable[[Any], bool] | Iterable[bool] = is_inexact_array,
     ) -> None:
         self._primals = SplitTree(tuple(primals), is_traced)
-        self._others = SplitTree((fun, tuple(args), dict(kwargs or {})), _never)
+        self._others = SplitTree((fun, tuple(args), dict(kwargs or {})), lambda leaf: False)
         self.scopes = [*self._primals.scopes, *self._others.scopes]
         self.arrays = self._primals.arrays
 
@@ -99,10 +97,6 @@ def check_first(where: str, args: tuple[Any, ...]) -> None:
             "for a scope or a bound module, use `liftcore.grad` or `linen_like.grad`."
         )
         raise LiftArgumentError(where, what, fix, expected="a pytree of arrays", given=shown(args[0]))
-
-
-def _never(leaf: Any) -> bool:
-    return False
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -186,8 +180,12 @@ def _value_and_grad(
     where, options = f"{name}({name_of(fun)})", dict(options)
     check_first(where, args)
     result, has_aux = SplitResult(where), options.pop("has_aux")
-    chosen = leafwise(f"arg of {where}", options.pop("arg"), args[0]) if "arg" in options else None
-    call = Differentiated(fun, args[:1], args[1:], kwargs, is_inexact_array if chosen is None else _in_order(chosen))
+    is_traced: Any = is_inexact_array
+    if "arg" in options:
+        answers = leafwise(f"arg of {where}", options.pop("arg"), args[0])
+        pairs = zip(answers, jax.tree.leaves(args[0]), strict=True)
+        is_traced = [bool(answer) and not is_scoped(leaf) for answer, leaf in pairs]
+    call = Differentiated(fun, args[:1], args[1:], kwargs, is_traced)
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[Any, list[Any]]:
         found = call.run(scopes, arrays)
@@ -203,12 +201,6 @@ def _value_and_grad(
 def _grad(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     value, gradient = _value_and_grad(fun, options, args, kwargs, "filter_grad")
     return (gradient, value[1]) if options["has_aux"] else gradient
-
-
-def _in_order(chosen: Sequence[Any]) -> Callable[[Any], bool]:
-    """Return a function that returns whether a leaf is differentiated; call it for each leaf, in order."""
-    answers = iter(chosen)
-    return lambda leaf: bool(next(answers)) and not is_scoped(leaf)
 
 
 # --- pullbacks --------------------------------------------------------------------------------------------------------
@@ -293,8 +285,7 @@ def filter_jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequenc
         what = Expected(f"{len(primals)} `tangents`", given=len(tangents))
         raise LiftArgumentError(where, what, "Pass None for constant arguments.", option="tangents")
     each = _one_each(where, tangents, primals)
-    answers = iter(each)
-    call = Differentiated(fn, primals, (), kwargs, lambda leaf: next(answers) is not None)
+    call = Differentiated(fn, primals, (), kwargs, [tangent is not None for tangent in each])
     result, moved = SplitResult(where), SplitResult(where)
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:

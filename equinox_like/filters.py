@@ -13,7 +13,7 @@ from liftcore.cycles import check_finite
 from liftcore.errors import Expected, LiftArgumentError
 from liftcore.leaves import is_array, is_array_like, number_type
 
-from .split import is_prefix, no_prefix
+from .split import map_prefix
 
 __all__ = [
     "combine",
@@ -76,7 +76,17 @@ def filter(
     Raises:
         LiftArgumentError: if `filter_spec` is not such a prefix.
     """
-    return _map_chosen(lambda leaf, answer: leaf if answer != bool(inverse) else replace, filter_spec, pytree, is_leaf)
+
+    def kept(leaf: Any, is_chosen: Any) -> Any:
+        if not isinstance(is_chosen, bool | np.bool_):
+            what = Expected("bools, or functions from a leaf to a bool", is_chosen)
+            raise LiftArgumentError("filter_spec", what, _FIX, option="filter_spec")
+        return leaf if bool(is_chosen) != bool(inverse) else replace
+
+    return map_prefix("filter_spec", kept, filter_spec, pytree, _FIX, is_leaf)
+
+
+_FIX = "Write `eqx.filter(tree, eqx.is_array)`."
 
 
 def partition(
@@ -125,31 +135,3 @@ def combine(*pytrees: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
         return next((leaf for leaf in leaves if leaf is not None), None)
 
     return jax.tree.map(first, *pytrees, is_leaf=lambda node: node is None or (is_leaf is not None and is_leaf(node)))
-
-
-def _map_chosen(fn: Callable[[Any, bool], Any], spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) -> Any:
-    """Map `fn(leaf, whether it is selected)` over a pytree."""
-
-    def below(answer: Any, subtree: Any) -> Any:
-        return jax.tree.map(lambda leaf: fn(leaf, _answer(answer, leaf)), subtree, is_leaf=is_leaf)
-
-    try:
-        if is_leaf is None:
-            check_finite(tree)
-        return jax.tree.map(below, spec, tree, is_leaf=lambda node: node is None)
-    except (ValueError, TypeError) as error:
-        if isinstance(error, LiftArgumentError) or is_prefix(spec, tree):
-            raise
-        raise no_prefix("filter_spec", spec, tree, "Write `eqx.filter(tree, eqx.is_array)`.") from error
-
-
-def _answer(answer: Any, leaf: Any) -> bool:
-    found = answer(leaf) if callable(answer) else answer
-    if not isinstance(found, bool | np.bool_):
-        raise LiftArgumentError(
-            "filter_spec",
-            Expected("bools, or functions from a leaf to a bool", found),
-            "Write `eqx.filter(tree, eqx.is_array)`.",
-            option="filter_spec",
-        )
-    return bool(found)

@@ -28,7 +28,7 @@ from .formatting import fields_repr
 from .methods import BoundMethod, BoundMethods
 from .update import tree_equal
 
-__all__ = ["AbstractClassVar", "AbstractVar", "Module", "check_strict", "field", "missing", "own_abstract"]
+__all__ = ["AbstractClassVar", "AbstractVar", "Module", "field"]
 
 # --- abstract and final classes ---------------------------------------------------------------------------------------
 

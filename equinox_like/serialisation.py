@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import math
 import os
 import re
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from liftcore.calls import refused
 from liftcore.checkpoints import Stored, load_file, match_state, save_file
 from liftcore.errors import LiftArgumentError, SerializationError, name_of
 from liftcore.leaves import is_number
@@ -143,19 +143,10 @@ def _opened(path: Any) -> Any:
 def _check_spec(where: str, spec: Any) -> None:
     """Raise an error for functions of a file and a leaf, which Equinox accepts here."""
     for fn in jax.tree.leaves(spec):
-        if callable(fn) and not _takes(fn, 1) and _takes(fn, 2):
+        if callable(fn) and refused(fn, (0,), {}) and not refused(fn, (0, 1), {}):
             what = f"{name_of(fn)} takes a file and a leaf, but leaves are not written one by one here."
             fix = "Pass functions from a leaf to a bool (whether to save it), such as `eqx.is_array`."
             raise LiftArgumentError(f"filter_spec of {where}", what, fix, option="filter_spec", given=name_of(fn))
-
-
-def _takes(fn: Callable[..., Any], count: int) -> bool:
-    """Return whether a function can be called with that many arguments."""
-    try:
-        inspect.signature(fn).bind(*range(count))
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 _HEADER = re.compile(
