@@ -14,11 +14,11 @@ from liftcore import Scope, is_scoped
 from liftcore.calls import boundary, call_user
 from liftcore.errors import Expected, LiftArgumentError, check_function, name_of, shown
 
-from .filters import is_array_like, is_inexact_array, is_inexact_array_like
 from .methods import MISSING, FilteredFunction, filtered
 from .options import UNSET, check_options
 from .rules import as_arrays
 from .split import SplitResult, SplitTree, leafwise
+from .tree import is_array_like, is_inexact_array, is_inexact_array_like
 
 __all__ = [
     "filter_grad",

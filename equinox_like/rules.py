@@ -16,8 +16,8 @@ from liftcore.errors import LiftArgumentError, check_function, name_of, shown
 from liftcore.problems import no_rule
 
 from .errors import RuleStructureError
-from .filters import is_array_like, is_inexact_array
 from .split import SplitResult, SplitTree
+from .tree import is_array_like, is_inexact_array
 
 __all__ = ["as_arrays", "filter_custom_jvp", "filter_custom_vjp"]
 

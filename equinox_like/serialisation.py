@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import math
 import os
 import re
@@ -21,7 +22,7 @@ from liftcore.errors import LiftArgumentError, SerializationError, name_of
 from liftcore.leaves import is_number
 from liftcore.serialization import to_state_dict
 
-from .filters import combine, filter, is_array_like
+from .tree import combine, filter, is_array_like
 
 __all__ = ["begins_with_npy", "load_npy", "tree_deserialise_leaves", "tree_serialise_leaves"]
 
@@ -143,7 +144,8 @@ def _opened(path: Any) -> Any:
 def _check_spec(where: str, spec: Any) -> None:
     """Raise an error for functions of a file and a leaf, which Equinox accepts here."""
     for fn in jax.tree.leaves(spec):
-        if callable(fn) and refused(fn, (0,), {}) and not refused(fn, (0, 1), {}):
+        plain = inspect.unwrap(fn)
+        if callable(fn) and refused(plain, (0,), {}) and not refused(plain, (0, 1), {}):
             what = f"{name_of(fn)} takes a file and a leaf, but leaves are not written one by one here."
             fix = "Pass functions from a leaf to a bool (whether to save it), such as `eqx.is_array`."
             raise LiftArgumentError(f"filter_spec of {where}", what, fix, option="filter_spec", given=name_of(fn))

@@ -15,8 +15,8 @@ from liftcore.errors import LiftArgumentError
 from liftcore.owners import check_function_of_scope
 from liftcore.typing import Filter, Path
 
-from .kinds import PaxKind
 from .module import Module
+from .structure import PaxKind
 
 __all__ = ["BatchNorm", "Conv", "Dropout", "Layer", "LayerNorm", "Linear"]
 

@@ -179,7 +179,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     where = f"lift({name_of(transformation)})"
     liftcore.pipeline.check_lift(where, transformation)
     named = jax.tree.leaves(fns, is_leaf=_is_single)
-    if not fns:
+    if not named:
         raise no_functions(where, "Write `lift(transformation, fn)`.")
     for fn in named:
         _check_free(where, fn)

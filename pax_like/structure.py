@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -19,16 +20,16 @@ from liftcore.problems import reserved_name
 from liftcore.statics import Undescribed, is_unchanging, static_key
 
 from .errors import KindError, SharedModuleError
-from .kinds import PaxKind
 
 __all__ = [
+    "COLLECTIONS",
     "Definition",
+    "PaxKind",
     "Structure",
     "Structured",
     "changed_definition",
     "check_changeable",
     "check_kind",
-    "check_one_module",
     "check_shared",
     "check_value",
     "children_of",
@@ -38,8 +39,29 @@ __all__ = [
     "is_module",
     "leaves_and_modules",
     "modules_in",
+    "unfit",
     "unflatten",
 ]
+
+
+class PaxKind(enum.Enum):
+    """The kind of an attribute of a module.
+
+    Attributes:
+        STATE: arrays that calls change: statistics, caches, counters, keys.
+        PARAMETER: arrays to differentiate with respect to.
+        MODULE: a module, or a pytree of modules; each of them has kinds for its own attributes.
+        OTHERS: a value without arrays, which is a part of the tree definition.
+    """
+
+    STATE = 1
+    PARAMETER = 2
+    MODULE = 3
+    OTHERS = -1
+
+
+COLLECTIONS = {PaxKind.STATE: "state", PaxKind.PARAMETER: "params"}
+"""The collections of variables in which lifts keep the arrays of each kind."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,17 +267,11 @@ def check_kind(module: Structured, name: str, kind: PaxKind) -> None:
         raise reserved_name(type(module).__name__, name, KindError)
 
 
-def check_one_module(module: Structured, name: str, value: Any) -> None:
-    """Check that a value is a module."""
-    if not is_owner(value):
-        raise _unfit(module, name, PaxKind.MODULE, value)
-
-
 def check_value(module: Structured, name: str, value: Any, kind: PaxKind) -> None:
     """Check that an attribute of a kind may hold a value."""
     for one in leaves_and_modules(value, is_owner):
         if not _fits(one, kind):
-            raise _unfit(module, name, kind, one)
+            raise unfit(module, name, kind, one)
 
 
 def _fits(leaf: Any, kind: PaxKind) -> bool:
@@ -288,7 +304,7 @@ def _no_kind(module: Any, name: str, value: Any) -> KindError:
     )
 
 
-def _unfit(module: Any, name: str, kind: PaxKind, value: Any) -> KindError:
+def unfit(module: Any, name: str, kind: PaxKind, value: Any) -> KindError:
     """Return the error for an attribute that would hold a value that does not fit its kind."""
     expected = {PaxKind.MODULE: "modules", PaxKind.OTHERS: "no arrays"}.get(kind, "arrays")
     fixes = {

@@ -16,8 +16,7 @@ from liftcore.leaves import is_array_or_struct
 from liftcore.owners import by_dtype, call_maker, check_made, check_maker
 from liftcore.typing import Path
 
-from .kinds import COLLECTIONS
-from .structure import changed_definition, is_module
+from .structure import COLLECTIONS, changed_definition, is_module
 from .views import leaves_of
 
 __all__ = ["Adopted", "Places", "adopt", "blueprint_of", "places_of", "write"]

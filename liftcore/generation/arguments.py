@@ -46,7 +46,6 @@ class Options(NamedTuple):
 def make_options(
     where: str,
     batch: int,
-    *,
     key: Key | None,
     temperature: ArrayLike | None,
     top_k: ArrayLike | None,

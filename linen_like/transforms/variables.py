@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import liftcore
 from liftcore.typing import Filter, RNGs, Variables
 
-from ..lifting import Methods, lift_with
+from ..lifting import Methods
 from .options import lift_by_options
 
 __all__ = ["fold_rngs", "map_variables", "swap_collection", "with_rngs"]
@@ -63,17 +62,9 @@ def map_variables(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(
-        liftcore.map_variables,
-        mapped=mapped_collections,
-        map_in=trans_in_fn,
-        map_out=trans_out_fn,
-        init=init,
-        mutable=mutable,
-        variables=variables,
-        rngs=rngs,
-    )
-    return lift_with(lift, target, methods=methods, name="nn.map_variables", prefix="Map_variables")
+    of_linen = {"mapped_collections": "mapped", "trans_in_fn": "map_in", "trans_out_fn": "map_out"}
+    options = {of_linen.get(name, name): value for name, value in locals().items() if name != "of_linen"}
+    return lift_by_options(liftcore.map_variables, options, prefix="Map_variables")
 
 
 def swap_collection(
