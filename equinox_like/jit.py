@@ -129,8 +129,7 @@ class LoweredFunction:
 
     def as_text(self, *args: Any, **kwargs: Any) -> str:
         """Return the text of the program; the arguments are those of `jax.stages.Lowered.as_text`."""
-        text: str = self.lowered.as_text(*args, **kwargs)
-        return text
+        return self.lowered.as_text(*args, **kwargs)
 
 
 class CompiledFunction:
@@ -156,8 +155,7 @@ class CompiledFunction:
 
     def as_text(self) -> str:
         """Return the text of the program."""
-        text: str = self.compiled.as_text()
-        return text
+        return self.compiled.as_text()
 
 
 def _call(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -205,7 +205,6 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
         SerializationError: if there are more or fewer arrays, if one has another shape or dtype, or if the bytes are
             not arrays.
     """
-    structure: Any
     leaves, structure = jax.tree.flatten(target)
     start = file.tell()
     size = file.seek(0, os.SEEK_END)
@@ -227,7 +226,7 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
             where, f"expected {len(leaves)} leaves, but the file has more.", _FIX, expected=f"{len(leaves)} leaves"
         )
     try:
-        made = match_state(target, to_state_dict(structure.unflatten(stored)), where=where)
+        made = match_state(target, to_state_dict(jax.tree.unflatten(structure, stored)), where=where)
     except SerializationError as error:  # its fix names options of other functions
         error.reword(where=where, fix=_FIX)
         raise

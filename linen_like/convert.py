@@ -185,8 +185,7 @@ def _as_made(module: Any, collection: str, given: Variables, made: Variables) ->
     # In a state dict, a box of this library or of flax is a dict with `value`.
     state = _without_boxes(to_state_dict(given), expected)
     _check(module, collection, dict(leaves_of(state)), dict(leaves_of(expected)))
-    restored: Variables = replace_boxed(made, from_state_dict(bare, state))
-    return restored
+    return replace_boxed(made, from_state_dict(bare, state))
 
 
 def _without_boxes(state: Any, expected: Any) -> Any:

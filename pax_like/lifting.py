@@ -95,8 +95,7 @@ def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
         if module is not None:
             args = (module, *args)
         check_first(f"module_and_value({name_of(method)})", args)
-        made: tuple[Any, Any] = changed(*args, **kwargs)
-        return made
+        return changed(*args, **kwargs)
 
     return call
 
