@@ -162,9 +162,7 @@ def apply_updates(model: Any, updates: Any) -> Any:
     """
 
     def added(update: Any, leaf: Any) -> Any:
-        if update is None:
-            return leaf
-        return leaf + update
+        return leaf if update is None else leaf + update
 
     return jax.tree.map(added, updates, model, is_leaf=lambda node: node is None)
 
