@@ -47,17 +47,7 @@ def pure(fn: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         SharedModuleError: when the pure function is called, if a module is in two places of its arguments.
     """
-    module, method = _of_module("pure", fn)
-    if module is None:
-        return _pure(fn)
-    bound = _pure(method)
-
-    @functools.wraps(method)
-    @boundary
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return bound(module, *args, **kwargs)
-
-    return call
+    return _pure(*_unbound("pure", fn))
 
 
 def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
@@ -81,7 +71,7 @@ def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
         LiftArgumentError: when it is called, if the first argument is not a module.
         SharedModuleError: when it is called, if a module is in two places of its arguments.
     """
-    module, method = _of_module("module_and_value", fn)
+    method, bound = _unbound("module_and_value", fn)
 
     def both(module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         result = call_user(f"module_and_value({name_of(method)})", method, module, *args, **kwargs)
@@ -92,8 +82,7 @@ def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     @functools.wraps(method)
     @boundary
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        if module is not None:
-            args = (module, *args)
+        args = (*bound, *args)
         check_first(f"module_and_value({name_of(method)})", args)
         return changed(*args, **kwargs)
 
@@ -113,20 +102,21 @@ def check_first(where: str, args: tuple[Any, ...]) -> None:
         raise LiftArgumentError(where, what, "Call it as `fn(module, …)`.")
 
 
-def _of_module(where: str, fn: Callable[..., Any]) -> tuple[Any, Callable[..., Any]]:
-    """Return the module that a function is bound to, or None, and the function that takes it as first argument."""
+def _unbound(where: str, fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return the function that takes a module as its first argument, and the module, if `fn` is bound to one."""
     check_function(where, fn)
     if isinstance(fn, types.MethodType) and is_module(fn.__self__):
-        return fn.__self__, fn.__func__
+        return fn.__func__, (fn.__self__,)
     if is_module(fn):
-        return fn, type(fn).__call__
-    return None, fn
+        return type(fn).__call__, (fn,)
+    return fn, ()
 
 
-def _pure(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _pure(fn: Callable[..., Any], bound: tuple[Any, ...] = ()) -> Callable[..., Any]:
     @functools.wraps(fn)
     @boundary
     def call(*args: Any, **kwargs: Any) -> Any:
+        args = (*bound, *args)
         check_shared((args, kwargs))
         args, kwargs = jax.tree.map(lambda leaf: leaf, (args, kwargs))
         return call_user(f"pure({name_of(fn)})", fn, *args, **kwargs)
