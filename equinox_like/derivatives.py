@@ -61,12 +61,13 @@ class Differentiated:
         self.scopes = [*self._primals.scopes, *self._others.scopes]
         self.arrays = self._primals.arrays
 
-    def run(self, scopes: Sequence[Scope], arrays: Iterable[Any]) -> Any:
-        """Call the function with other arrays and scopes, and return its result."""
+    def run(self, scopes: Sequence[Scope], arrays: Iterable[Any], has_aux: bool = False) -> tuple[Any, Any]:
+        """Call the function with other arrays and scopes. Return its result, and the second of a pair or None."""
         count = len(self._primals.scopes)
         primals = self._primals.join(arrays, scopes[:count])
         fun, args, kwargs = self._others.join((), scopes[count:])
-        return call_user(name_of(fun), fun, *primals, *args, **kwargs)
+        found = call_user(name_of(fun), fun, *primals, *args, **kwargs)
+        return found if has_aux else (found, None)
 
     def like_primals(self, values: Iterable[Any]) -> Any:
         """Return a tuple like the primals, with a value for each leaf that is differentiated, and None for others."""
@@ -188,8 +189,7 @@ def _value_and_grad(
     call = Differentiated(fun, args[:1], args[1:], kwargs, is_traced)
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[Any, list[Any]]:
-        found = call.run(scopes, arrays)
-        value, aux = found if has_aux else (found, None)
+        value, aux = call.run(scopes, arrays, has_aux)
         return value, result.arrays(aux)
 
     lifted = liftcore.value_and_grad(body, 1, has_aux=True, wrt=False, **options)
@@ -236,8 +236,7 @@ def filter_vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) ->
     result, others, second = SplitResult(where), SplitResult(where), SplitResult(where)
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
-        found = call.run(scopes, arrays)
-        value, aux = found if has_aux else (found, None)
+        value, aux = call.run(scopes, arrays, has_aux)
         differentiable = result.arrays(value, is_inexact_array)
         return differentiable, (others.arrays(value), second.arrays(aux))
 
@@ -289,7 +288,7 @@ def filter_jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequenc
     result, moved = SplitResult(where), SplitResult(where)
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
-        found = call.run(scopes, arrays)
+        found, _ = call.run(scopes, arrays)
         kinds = set(map(type, arrays))  # types of tracers: a leaf of no such type was not computed from a primal
         return moved.arrays(found, lambda leaf: is_inexact_array(leaf) and type(leaf) in kinds), result.arrays(found)
 
@@ -420,8 +419,7 @@ def _jacobian(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any,
     call, result, second = Differentiated(fun, args[:1], args[1:], kwargs), SplitResult(where), SplitResult(where)
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
-        found = call.run(scopes, arrays)
-        value, aux = found if has_aux else (found, None)
+        value, aux = call.run(scopes, arrays, has_aux)
         outputs = as_arrays(result.arrays(value, is_inexact_array_like))
         return outputs or [jnp.zeros(())], second.arrays(aux)
 
