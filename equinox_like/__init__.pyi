@@ -1,6 +1,6 @@
 from . import errors
 from .adopting import adopt
-from .applied import Applied, Partial
+from .applied import Applied, Partial, trainable
 from .checking import branched_error_if, error_if
 from .derivatives import (
     filter_grad,
@@ -11,25 +11,27 @@ from .derivatives import (
     filter_value_and_grad,
     filter_vjp,
 )
-from .filters import (
+from .formatting import tree_pformat, tree_pprint
+from .jit import filter_checkpoint, filter_jit
+from .module import AbstractClassVar, AbstractVar, Module, field
+from .rules import filter_custom_jvp, filter_custom_vjp
+from .serialisation import tree_deserialise_leaves, tree_serialise_leaves
+from .shapes import filter_closure_convert, filter_eval_shape, filter_make_jaxpr
+from .shard import filter_shard
+from .tree import (
+    apply_updates,
     combine,
     filter,
+    inference_mode,
     is_array,
     is_array_like,
     is_inexact_array,
     is_inexact_array_like,
     partition,
+    tree_at,
+    tree_equal,
+    tree_inference,
 )
-from .formatting import tree_pformat, tree_pprint
-from .jit import filter_jit
-from .module import AbstractClassVar, AbstractVar, Module, field
-from .remat import filter_checkpoint
-from .rules import filter_custom_jvp, filter_custom_vjp
-from .serialisation import tree_deserialise_leaves, tree_serialise_leaves
-from .shapes import filter_closure_convert, filter_eval_shape, filter_make_jaxpr
-from .shard import filter_shard
-from .trained import trainable
-from .update import apply_updates, inference_mode, tree_at, tree_equal, tree_inference
 from .vmap import filter_pmap, filter_vmap, if_array
 
 __all__ = [

@@ -14,15 +14,13 @@ from liftcore import Scope, is_scoped
 from liftcore.calls import boundary, call_user
 from liftcore.errors import Expected, LiftArgumentError, check_function, name_of, shown
 
-from .filters import is_array_like, is_inexact_array, is_inexact_array_like
 from .methods import MISSING, FilteredFunction, filtered
 from .options import UNSET, check_options
 from .rules import as_arrays
 from .split import SplitResult, SplitTree, leafwise
+from .tree import is_array_like, is_inexact_array, is_inexact_array_like
 
 __all__ = [
-    "Differentiated",
-    "check_first",
     "filter_grad",
     "filter_hessian",
     "filter_jacfwd",
@@ -43,7 +41,7 @@ class Differentiated:
         primals: the first arguments, which are differentiated.
         args: the positional arguments after them.
         kwargs: the keyword arguments.
-        is_traced: a function that returns whether a leaf of the primals is differentiated.
+        is_traced: whether a leaf of the primals is differentiated: a function of the leaf, or a bool for each leaf.
 
     Attributes:
         scopes: the scopes in the function and its arguments.
@@ -56,19 +54,20 @@ class Differentiated:
         primals: Sequence[Any],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        is_traced: Callable[[Any], bool] = is_inexact_array,
+        is_traced: Callable[[Any], bool] | Iterable[bool] = is_inexact_array,
     ) -> None:
         self._primals = SplitTree(tuple(primals), is_traced)
-        self._others = SplitTree((fun, tuple(args), dict(kwargs or {})), _never)
+        self._others = SplitTree((fun, tuple(args), dict(kwargs or {})), lambda leaf: False)
         self.scopes = [*self._primals.scopes, *self._others.scopes]
         self.arrays = self._primals.arrays
 
-    def run(self, scopes: Sequence[Scope], arrays: Iterable[Any]) -> Any:
-        """Call the function with other arrays and scopes, and return its result."""
+    def run(self, scopes: Sequence[Scope], arrays: Iterable[Any], has_aux: bool = False) -> tuple[Any, Any]:
+        """Call the function with other arrays and scopes. Return its result, and the second of a pair or None."""
         count = len(self._primals.scopes)
         primals = self._primals.join(arrays, scopes[:count])
         fun, args, kwargs = self._others.join((), scopes[count:])
-        return call_user(name_of(fun), fun, *primals, *args, **kwargs)
+        found = call_user(name_of(fun), fun, *primals, *args, **kwargs)
+        return found if has_aux else (found, None)
 
     def like_primals(self, values: Iterable[Any]) -> Any:
         """Return a tuple like the primals, with a value for each leaf that is differentiated, and None for others."""
@@ -99,10 +98,6 @@ def check_first(where: str, args: tuple[Any, ...]) -> None:
             "for a scope or a bound module, use `liftcore.grad` or `linen_like.grad`."
         )
         raise LiftArgumentError(where, what, fix, expected="a pytree of arrays", given=shown(args[0]))
-
-
-def _never(leaf: Any) -> bool:
-    return False
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -186,12 +181,15 @@ def _value_and_grad(
     where, options = f"{name}({name_of(fun)})", dict(options)
     check_first(where, args)
     result, has_aux = SplitResult(where), options.pop("has_aux")
-    chosen = leafwise(f"arg of {where}", options.pop("arg"), args[0]) if "arg" in options else None
-    call = Differentiated(fun, args[:1], args[1:], kwargs, is_inexact_array if chosen is None else _in_order(chosen))
+    is_traced: Any = is_inexact_array
+    if "arg" in options:
+        answers = leafwise(f"arg of {where}", options.pop("arg"), args[0])
+        pairs = zip(answers, jax.tree.leaves(args[0]), strict=True)
+        is_traced = [bool(answer) and not is_scoped(leaf) for answer, leaf in pairs]
+    call = Differentiated(fun, args[:1], args[1:], kwargs, is_traced)
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[Any, list[Any]]:
-        found = call.run(scopes, arrays)
-        value, aux = found if has_aux else (found, None)
+        value, aux = call.run(scopes, arrays, has_aux)
         return value, result.arrays(aux)
 
     lifted = liftcore.value_and_grad(body, 1, has_aux=True, wrt=False, **options)
@@ -203,12 +201,6 @@ def _value_and_grad(
 def _grad(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     value, gradient = _value_and_grad(fun, options, args, kwargs, "filter_grad")
     return (gradient, value[1]) if options["has_aux"] else gradient
-
-
-def _in_order(chosen: Sequence[Any]) -> Callable[[Any], bool]:
-    """Return a function that returns whether a leaf is differentiated; call it for each leaf, in order."""
-    answers = iter(chosen)
-    return lambda leaf: bool(next(answers)) and not is_scoped(leaf)
 
 
 # --- pullbacks --------------------------------------------------------------------------------------------------------
@@ -244,8 +236,7 @@ def filter_vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) ->
     result, others, second = SplitResult(where), SplitResult(where), SplitResult(where)
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
-        found = call.run(scopes, arrays)
-        value, aux = found if has_aux else (found, None)
+        value, aux = call.run(scopes, arrays, has_aux)
         differentiable = result.arrays(value, is_inexact_array)
         return differentiable, (others.arrays(value), second.arrays(aux))
 
@@ -293,12 +284,11 @@ def filter_jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequenc
         what = Expected(f"{len(primals)} `tangents`", given=len(tangents))
         raise LiftArgumentError(where, what, "Pass None for constant arguments.", option="tangents")
     each = _one_each(where, tangents, primals)
-    answers = iter(each)
-    call = Differentiated(fn, primals, (), kwargs, lambda leaf: next(answers) is not None)
+    call = Differentiated(fn, primals, (), kwargs, [tangent is not None for tangent in each])
     result, moved = SplitResult(where), SplitResult(where)
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
-        found = call.run(scopes, arrays)
+        found, _ = call.run(scopes, arrays)
         kinds = set(map(type, arrays))  # types of tracers: a leaf of no such type was not computed from a primal
         return moved.arrays(found, lambda leaf: is_inexact_array(leaf) and type(leaf) in kinds), result.arrays(found)
 
@@ -429,8 +419,7 @@ def _jacobian(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any,
     call, result, second = Differentiated(fun, args[:1], args[1:], kwargs), SplitResult(where), SplitResult(where)
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
-        found = call.run(scopes, arrays)
-        value, aux = found if has_aux else (found, None)
+        value, aux = call.run(scopes, arrays, has_aux)
         outputs = as_arrays(result.arrays(value, is_inexact_array_like))
         return outputs or [jnp.zeros(())], second.arrays(aux)
 

@@ -1,4 +1,4 @@
-"""`filter_jit`: arrays are traced, and all other leaves are static."""
+"""`filter_jit` and `filter_checkpoint`: arrays are traced, and all other leaves are static."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from liftcore.statics import Undescribed, kept_with, warn_not_shared
 
 from .methods import MISSING, FilteredFunction, described_by_function, filtered
 from .options import OLDER, UNSET, answered_call, check_options, given_options, leaf_name
-from .split import ScopedAt, is_dynamic, join, split_keyed, split_result
+from .split import ScopedAt, SplitResult, SplitTree, is_dynamic, join, split_keyed, split_result
 
-__all__ = ["filter_jit"]
+__all__ = ["filter_checkpoint", "filter_jit"]
 
 _DONATE = ("all", "all-except-first", "warn", "warn-except-first", "none")
 _OPTIONS = (
@@ -129,8 +129,7 @@ class LoweredFunction:
 
     def as_text(self, *args: Any, **kwargs: Any) -> str:
         """Return the text of the program; the arguments are those of `jax.stages.Lowered.as_text`."""
-        text: str = self.lowered.as_text(*args, **kwargs)
-        return text
+        return self.lowered.as_text(*args, **kwargs)
 
 
 class CompiledFunction:
@@ -156,8 +155,7 @@ class CompiledFunction:
 
     def as_text(self) -> str:
         """Return the text of the program."""
-        text: str = self.compiled.as_text()
-        return text
+        return self.compiled.as_text()
 
 
 def _call(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -288,3 +286,43 @@ def _check_hashable(where: str, leaf: str, error: Undescribed) -> None:
             f"{error.fix} Or register {kind.__name__} as a pytree.",
             given=shown(error.value),
         )
+
+
+# --- recomputation ----------------------------------------------------------------------------------------------------
+
+
+def filter_checkpoint(
+    fun: Any = MISSING, *, prevent_cse: bool = True, policy: Callable[..., bool] | None = None
+) -> Any:
+    """Apply `jax.checkpoint` to a function of any Python objects.
+
+    Example:
+        >>> import jax.numpy as jnp, equinox_like as eqx
+        >>> eqx.filter_checkpoint(lambda x, name: (jnp.sin(x), name))(jnp.float32(0), "net")
+        (Array(0., dtype=float32), 'net')
+
+    Args:
+        fun: the function, or any callable pytree. If it is left out, `filter_checkpoint(policy=…)` is a decorator.
+        prevent_cse: whether to keep the compiler from merging the recomputation with the first computation; not needed
+            inside a scan.
+        policy: the intermediate values that are kept: one of `jax.checkpoint_policies`; by default none.
+
+    Returns:
+        A function with the arguments of `fun`. Scopes among them are lifted as in `liftcore.remat`.
+
+    Raises:
+        LiftArgumentError: if `fun` returns a scope.
+    """
+    return filtered(filter_checkpoint, _checkpointed, fun, {"prevent_cse": prevent_cse, "policy": policy})
+
+
+def _checkpointed(
+    fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    given, result = SplitTree((fun, args, kwargs)), SplitResult(f"filter_checkpoint({name_of(fun)})")
+
+    def body(scopes: Any, arrays: list[Any]) -> list[Any]:
+        function, args, kwargs = given.join(arrays, scopes)
+        return result.arrays(call_user(result.where, function, *args, **kwargs))
+
+    return result.join(liftcore.remat(body, **options)(given.scopes, given.arrays))

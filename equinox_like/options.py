@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -107,20 +107,6 @@ def given_options(where: str, newer: Mapping[str, Any], **older: Any) -> dict[st
 _EXAMPLES = {"args": "Write `args=(first,)`.", "kwargs": 'Write `kwargs={"name": …}`.'}
 
 
-class AnsweredCall(NamedTuple):
-    """A call with default values, and one answer for each of its leaves.
-
-    Attributes:
-        args: the positional arguments: all that have a place, also if they were passed by name or are default values.
-        kwargs: the other arguments.
-        answers: the answer for each leaf of `(fun, args, kwargs)`.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    answers: list[Any]
-
-
 def answered_call(
     where: str,
     older: Mapping[str, Any],
@@ -129,7 +115,7 @@ def answered_call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     of_function: Any = UNSET,
-) -> AnsweredCall:
+) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
     """Return a call with an answer for each leaf of the function and of its arguments.
 
     `args` and `kwargs` of the options are bound to the parameters of the function, as the arguments of the call are: an
@@ -143,6 +129,10 @@ def answered_call(
         args: its positional arguments.
         kwargs: the keyword arguments.
         of_function: the default answer for the function, if it differs from `usual`.
+
+    Returns:
+        The positional arguments: all that have a place, also if they were passed by name or are default values. The
+        other arguments. The answer for each leaf of `(fun, args, kwargs)`.
 
     Raises:
         LiftArgumentError: if an option is not a prefix, or is for a parameter that the function does not have.
@@ -163,7 +153,7 @@ def answered_call(
         answers += leafwise(f"args[{index}] of {where}", spec, arg)
     for name in sorted(kwargs):  # the order of leaves in a dict
         answers += leafwise(f"kwargs[{name!r}] of {where}", by_name.get(name, default), kwargs[name])
-    return AnsweredCall(args, kwargs, answers)
+    return args, kwargs, answers
 
 
 def _bound_options(

@@ -16,19 +16,10 @@ from liftcore.errors import LiftArgumentError, check_function, name_of, shown
 from liftcore.problems import no_rule
 
 from .errors import RuleStructureError
-from .filters import is_array_like, is_inexact_array
 from .split import SplitResult, SplitTree
+from .tree import is_array_like, is_inexact_array
 
-__all__ = [
-    "along",
-    "as_arrays",
-    "check_rule_scopes",
-    "filter_custom_jvp",
-    "filter_custom_vjp",
-    "is_zero",
-    "taken",
-    "traced",
-]
+__all__ = ["as_arrays", "filter_custom_jvp", "filter_custom_vjp"]
 
 # --- checks and symbolic zeros ----------------------------------------------------------------------------------------
 
@@ -289,14 +280,46 @@ class filter_custom_vjp:
     @boundary
     def __call__(self, vjp_arg: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
-        where = f"filter_custom_vjp({name_of(self.fn)})"
-        if self._fwd is None or self._bwd is None:
+        where, fwd, bwd = f"filter_custom_vjp({name_of(self.fn)})", self._fwd, self._bwd
+        if fwd is None or bwd is None:
             raise no_rule(where, "@fn.def_fwd", "@fn.def_bwd")
-        zero = zeros if self._takes_zeros else none
-        call = _Call(where, (self.fn, self._fwd, self._bwd), zero, (vjp_arg, args, kwargs))
-        run = jax.custom_vjp(call.run)
-        run.defvjp(call.forward, call.backward, symbolic_zeros=True)
-        return call.result.join(run(call.first.arrays, call.others.arrays))
+        rule, zero = f"the rule of {where}", zeros if self._takes_zeros else none
+        first, others = SplitTree(vjp_arg), SplitTree((args, kwargs))
+        check_rule_scopes(where, "custom_vjp", [*first.scopes, *others.scopes])
+        result, residuals = SplitResult(where), SplitResult(where)
+        perturbed: list[bool] = []
+
+        @jax.custom_vjp
+        def run(arrays: list[Any], further: list[Any]) -> list[Any]:
+            args, kwargs = others.join(further)
+            return traced(result, call_user(where, self.fn, first.join(arrays), *args, **kwargs))
+
+        def forward(arrays: list[Any], further: list[Any]) -> Any:
+            if any(one.perturbed for one in further):
+                raise LiftArgumentError(
+                    where,
+                    "an argument other than the first is differentiated.",
+                    "Put it into the first argument, or stop its gradient: `jax.lax.stop_gradient(x)`.",
+                    expected="the first argument",
+                )
+            perturbed[:] = [one.perturbed and is_inexact_array(one.value) for one in arrays]
+            arrays, further = as_arrays(one.value for one in arrays), as_arrays(one.value for one in further)
+            args, kwargs = others.join(further)
+            found, kept = call_user(rule, fwd, first.fill(perturbed, False), first.join(arrays), *args, **kwargs)
+            return traced(result, found), (residuals.arrays(kept), arrays, further)
+
+        def backward(kept: Any, cotangents: list[Any]) -> Any:
+            of_forward, arrays, further = kept
+            args, kwargs = others.join(further)
+            cotangent = result.parts.fill([zero(one) if is_zero(one) else one for one in cotangents])
+            given = residuals.join(of_forward), cotangent, first.fill(perturbed, False), first.join(arrays)
+            ways = taken(where, first, call_user(rule, bwd, *given, *args, **kwargs), "a cotangent")
+            return [
+                None if way is None else along(where, one, way) for one, way in zip(arrays, ways, strict=True)
+            ], None
+
+        run.defvjp(forward, backward, symbolic_zeros=True)
+        return result.join(run(first.arrays, others.arrays))
 
 
 def none(cotangent: Any) -> None:
@@ -306,63 +329,3 @@ def none(cotangent: Any) -> None:
 def zeros(cotangent: Any) -> Any:
     """Replace a cotangent that is zero by an array of zeros; by None if the leaf has no cotangent."""
     return None if cotangent.dtype == jax.dtypes.float0 else jnp.zeros(cotangent.shape, cotangent.dtype)
-
-
-class _Call:
-    """One call, split into its static part and the arrays for JAX.
-
-    Args:
-        where: the name of the function, for errors.
-        functions: the function and its rules.
-        zero: a function that returns what the backward rule gets for a cotangent that is zero.
-        given: the first argument, the other positional arguments, and the keyword arguments.
-    """
-
-    def __init__(
-        self,
-        where: str,
-        functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
-        zero: Callable[[Any], Any],
-        given: tuple[Any, tuple[Any, ...], dict[str, Any]],
-    ) -> None:
-        vjp_arg, args, kwargs = given
-        (self._fn, self._fwd, self._bwd), self._where, self._zero = functions, where, zero
-        self.first, self.others = SplitTree(vjp_arg), SplitTree((args, kwargs))
-        check_rule_scopes(where, "custom_vjp", [*self.first.scopes, *self.others.scopes])
-        self.result, self._residuals = SplitResult(where), SplitResult(where)
-        self._rule = f"the rule of {where}"
-        self._perturbed: list[bool] = []
-
-    def run(self, first: list[Any], others: list[Any]) -> list[Any]:
-        """Call the function, and return the arrays of its result."""
-        args, kwargs = self.others.join(others)
-        return traced(self.result, call_user(self._where, self._fn, self.first.join(first), *args, **kwargs))
-
-    def forward(self, first: list[Any], others: list[Any]) -> Any:
-        """Call the forward rule, and return the arrays of its result and the values for the backward rule."""
-        if any(one.perturbed for one in others):
-            raise LiftArgumentError(
-                self._where,
-                "an argument other than the first is differentiated.",
-                "Put it into the first argument, or stop its gradient: `jax.lax.stop_gradient(x)`.",
-                expected="the first argument",
-            )
-        self._perturbed = [one.perturbed and is_inexact_array(one.value) for one in first]
-        first, others = as_arrays(one.value for one in first), as_arrays(one.value for one in others)
-        args, kwargs = self.others.join(others)
-        perturbed = self.first.fill(self._perturbed, False)
-        result, residuals = call_user(self._rule, self._fwd, perturbed, self.first.join(first), *args, **kwargs)
-        return traced(self.result, result), (self._residuals.arrays(residuals), first, others)
-
-    def backward(self, kept: Any, cotangents: list[Any]) -> Any:
-        """Call the backward rule, and return the cotangents of the arrays."""
-        residuals, first, others = kept
-        args, kwargs = self.others.join(others)
-        cotangent = self.result.parts.fill([self._zero(one) if is_zero(one) else one for one in cotangents])
-        perturbed = self.first.fill(self._perturbed, False)
-        residuals = self._residuals.join(residuals)
-        given = residuals, cotangent, perturbed, self.first.join(first)
-        found = call_user(self._rule, self._bwd, *given, *args, **kwargs)
-        ways = taken(self._where, self.first, found, "a cotangent")
-        ways = [None if way is None else along(self._where, one, way) for one, way in zip(first, ways, strict=True)]
-        return ways, None

@@ -16,12 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from liftcore.calls import refused
 from liftcore.checkpoints import Stored, load_file, match_state, save_file
 from liftcore.errors import LiftArgumentError, SerializationError, name_of
 from liftcore.leaves import is_number
 from liftcore.serialization import to_state_dict
 
-from .filters import combine, filter, is_array_like
+from .tree import combine, filter, is_array_like
 
 __all__ = ["begins_with_npy", "load_npy", "tree_deserialise_leaves", "tree_serialise_leaves"]
 
@@ -143,19 +144,11 @@ def _opened(path: Any) -> Any:
 def _check_spec(where: str, spec: Any) -> None:
     """Raise an error for functions of a file and a leaf, which Equinox accepts here."""
     for fn in jax.tree.leaves(spec):
-        if callable(fn) and not _takes(fn, 1) and _takes(fn, 2):
+        plain = inspect.unwrap(fn)
+        if callable(fn) and refused(plain, (0,), {}) and not refused(plain, (0, 1), {}):
             what = f"{name_of(fn)} takes a file and a leaf, but leaves are not written one by one here."
             fix = "Pass functions from a leaf to a bool (whether to save it), such as `eqx.is_array`."
             raise LiftArgumentError(f"filter_spec of {where}", what, fix, option="filter_spec", given=name_of(fn))
-
-
-def _takes(fn: Callable[..., Any], count: int) -> bool:
-    """Return whether a function can be called with that many arguments."""
-    try:
-        inspect.signature(fn).bind(*range(count))
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 _HEADER = re.compile(
@@ -212,7 +205,6 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
         SerializationError: if there are more or fewer arrays, if one has another shape or dtype, or if the bytes are
             not arrays.
     """
-    structure: Any
     leaves, structure = jax.tree.flatten(target)
     start = file.tell()
     size = file.seek(0, os.SEEK_END)
@@ -234,7 +226,7 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
             where, f"expected {len(leaves)} leaves, but the file has more.", _FIX, expected=f"{len(leaves)} leaves"
         )
     try:
-        made = match_state(target, to_state_dict(structure.unflatten(stored)), where=where)
+        made = match_state(target, to_state_dict(jax.tree.unflatten(structure, stored)), where=where)
     except SerializationError as error:  # its fix names options of other functions
         error.reword(where=where, fix=_FIX)
         raise

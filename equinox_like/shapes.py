@@ -168,7 +168,7 @@ def filter_closure_convert(fn: Callable[..., Any], *args: Any, **kwargs: Any) ->
     return ConvertedFunction(closed.consts, Converted(name_of(fn), jaxpr, source, types, parts.rest, shapes, result))
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True)
 class Converted:
     """The static part of a converted function.
 
@@ -182,23 +182,17 @@ class Converted:
         result: the static part of its result.
     """
 
-    name: str
-    jaxpr: Any
+    name: str = dataclasses.field(compare=False)
+    jaxpr: Any = dataclasses.field(compare=False)
     source: Any
     types: tuple[Any, ...]
     rest: Rest
-    shapes: list[Any]
-    result: SplitResult
+    shapes: list[Any] = dataclasses.field(compare=False)
+    result: SplitResult = dataclasses.field(compare=False)
 
     def __static_fields__(self) -> dict[str, Any]:
         """Return its key for comparisons."""
         return {"source": self.source, "types": self.types, "rest": self.rest}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Converted) and static_key(self) == static_key(other)
-
-    def __hash__(self) -> int:
-        return hash(static_key(self))
 
 
 def _jaxpr_key(jaxpr: Any) -> Any:

@@ -40,10 +40,9 @@ def filter_shard(x: Any, device_or_shardings: Any) -> Any:
     Raises:
         LiftArgumentError: if `device_or_shardings` is not such a prefix.
     """
-    structure: Any
     leaves, structure = jax.tree.flatten(x)
     shardings = leafwise("device_or_shardings of filter_shard", device_or_shardings, x)
-    return structure.unflatten(map(_placed, leaves, shardings))
+    return jax.tree.unflatten(structure, map(_placed, leaves, shardings))
 
 
 def _placed(leaf: Any, sharding: Any) -> Any:

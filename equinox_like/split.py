@@ -34,10 +34,9 @@ __all__ = [
     "SplitTree",
     "check_no_scopes",
     "is_dynamic",
-    "is_prefix",
     "join",
     "leafwise",
-    "no_prefix",
+    "map_prefix",
     "split_keyed",
     "split_result",
 ]
@@ -45,44 +44,58 @@ __all__ = [
 # --- prefixes ---------------------------------------------------------------------------------------------------------
 
 
-def leafwise(where: str, spec: Any, tree: Any) -> list[Any]:
-    """Return one answer for each leaf of a pytree.
+def map_prefix(
+    where: str,
+    fn: Callable[[Any, Any], Any],
+    spec: Any,
+    tree: Any,
+    fix: str,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """Map `fn(leaf, answer)` over a pytree, with one answer for each leaf.
 
     Args:
         where: the name of the prefix, for errors.
+        fn: the function.
         spec: a pytree prefix. A function in it is called with each leaf below; any other value is the answer itself.
         tree: the pytree.
+        fix: what to write instead of a `spec` that is not a prefix.
+        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
 
     Raises:
         LiftArgumentError: if `spec` is not a prefix.
     """
-    answers: list[Any] = []
-    check_finite(tree)
 
-    def below(answer: Any, subtree: Any) -> None:
-        leaves = jax.tree.leaves(subtree)
-        answers.extend(map(answer, leaves) if callable(answer) else [answer] * len(leaves))
+    def below(answer: Any, subtree: Any) -> Any:
+        answered = answer if callable(answer) else lambda leaf: answer
+        return jax.tree.map(lambda leaf: fn(leaf, answered(leaf)), subtree, is_leaf=is_leaf)
 
+    if is_leaf is None:
+        check_finite(tree)
     try:
-        jax.tree.map(below, spec, tree, is_leaf=lambda value: value is None)
+        return jax.tree.map(below, spec, tree, is_leaf=lambda node: node is None)
     except (ValueError, TypeError) as error:
-        raise no_prefix(where, spec, tree, "Pass one value for all, or a tuple with one for each argument.") from error
-    return answers
+        if isinstance(error, LiftArgumentError) or _is_prefix(spec, tree):
+            raise
+        expected, given = (str(jax.tree.structure(one)) for one in (tree, spec))
+        what = Expected(f"a pytree prefix of {expected}", given, words=given)
+        raise LiftArgumentError(where, what, fix) from error
 
 
-def no_prefix(where: str, spec: Any, tree: Any, fix: str) -> LiftArgumentError:
-    """Return the error for a pytree that is not a prefix of another one."""
-    expected, given = (str(jax.tree.structure(one)) for one in (tree, spec))
-    return LiftArgumentError(where, Expected(f"a pytree prefix of {expected}", given, words=given), fix)
-
-
-def is_prefix(spec: Any, tree: Any) -> bool:
-    """Return whether one pytree is a prefix of another one."""
+def _is_prefix(spec: Any, tree: Any) -> bool:
     try:
-        jax.tree.map(lambda *_: None, spec, tree, is_leaf=lambda value: value is None)
+        jax.tree.map(lambda *_: None, spec, tree, is_leaf=lambda node: node is None)
     except (ValueError, TypeError):
         return False
     return True
+
+
+def leafwise(where: str, spec: Any, tree: Any) -> list[Any]:
+    """Return one answer for each leaf of a pytree; see `map_prefix`."""
+    answers: list[Any] = []
+    fix = "Pass one value for all, or a tuple with one for each argument."
+    map_prefix(where, lambda leaf, answer: answers.append(answer), spec, tree, fix)
+    return answers
 
 
 # --- a call that is traced each time ----------------------------------------------------------------------------------
@@ -98,8 +111,7 @@ class SplitTree:
 
     Args:
         tree: the pytree.
-        is_traced: a function that returns whether the transformation traces a leaf; it is called for each leaf, in
-            order.
+        is_traced: whether the transformation traces a leaf: a function of the leaf, or a bool for each leaf.
 
     Attributes:
         scopes: the scopes in the pytree, including those of bound modules and variables.
@@ -107,7 +119,7 @@ class SplitTree:
         structure: the structure of the pytree.
     """
 
-    def __init__(self, tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> None:
+    def __init__(self, tree: Any, is_traced: Callable[[Any], bool] | Iterable[bool] = is_traceable) -> None:
         check_finite(tree)
         self.arrays, self._others = split_leaves(tree, is_traced)
         self.structure = self._others.treedef
@@ -163,7 +175,7 @@ class SplitResult:
         self.where = where
         self.parts: SplitTree
 
-    def arrays(self, result: Any, is_traced: Callable[[Any], bool] = is_traceable) -> list[Any]:
+    def arrays(self, result: Any, is_traced: Callable[[Any], bool] | Iterable[bool] = is_traceable) -> list[Any]:
         """Split a result, keep its static part, and return its traced leaves.
 
         Raises:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +24,7 @@ from .methods import MISSING, FilteredFunction, filtered
 from .options import OLDER, UNSET, answered_call, given_options, leaf_name
 from .split import SplitResult, SplitTree, leafwise
 
-__all__ = ["ARRAYS", "filter_pmap", "filter_vmap", "if_array", "mapped"]
+__all__ = ["filter_pmap", "filter_vmap", "if_array"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,8 @@ class if_array:
 
 
 ARRAYS = if_array(0)
-AXES = ("in_axes", "out_axes", *OLDER)
+NEWER = ("in_axes", "out_axes")
+AXES = (*NEWER, *OLDER)
 
 
 def filter_vmap(
@@ -106,40 +108,39 @@ def filter_vmap(
         LiftArgumentError: if axes are not a prefix, or an argument is passed by name and `in_axes` does not cover it.
         AxisSizeError: if an array lacks its axis, or the sizes of the axes differ.
     """
-    axes = given_options(
-        "filter_vmap",
-        {"in_axes": in_axes, "out_axes": out_axes},
-        default=_without_bools(default),
-        fn=_without_bools(fn),
-        args=_without_bools(args),
-        kwargs=_without_bools(kwargs),
-        out=_without_bools(out),
-    )
-    options = {
-        **axes,
-        "axis_name": axis_name,
-        "axis_size": axis_size,
-        "spmd_axis_name": spmd_axis_name,
-        "variable_axes": dict(variable_axes),
-        "split_rngs": dict(split_rngs) if isinstance(split_rngs, Mapping) else split_rngs,
-    }
+    options = _options("filter_vmap", locals(), ("axis_name", "axis_size", "spmd_axis_name"))
+    options |= {name: _without_bools(options[name]) for name in OLDER if name in options}
     return filtered(filter_vmap, _call, fun, options)
+
+
+def _options(where: str, given: Mapping[str, Any], others: Iterable[str]) -> dict[str, Any]:
+    """Return the options of a mapping: those of the axes that are given, of scopes, and others.
+
+    Args:
+        where: the name of the mapping, for errors.
+        given: the arguments of the mapping, `locals()` at its start.
+        others: the names of its other options.
+    """
+    axes = given_options(where, {name: given[name] for name in NEWER}, **{name: given[name] for name in OLDER})
+    rngs = given["split_rngs"]
+    of_scopes = {
+        "variable_axes": dict(given["variable_axes"]),
+        "split_rngs": dict(rngs) if isinstance(rngs, Mapping) else rngs,
+    }
+    return {**axes, **{name: given[name] for name in others}, **of_scopes}
 
 
 def _without_bools(spec: Any) -> Any:
     """Replace bools in axes by None."""
-    if spec is UNSET:
-        return spec
     return jax.tree.map(lambda one: None if isinstance(one, bool) else one, spec, is_leaf=lambda one: one is None)
 
 
 def _call(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return mapped(liftcore.vmap, f"filter_vmap({name_of(fun)})", fun, options, args, kwargs)
+    return mapped(liftcore.vmap, fun, options, args, kwargs)
 
 
 def mapped(
     lift: Callable[..., Any],
-    where: str,
     fun: Callable[..., Any],
     options: Mapping[str, Any],
     args: tuple[Any, ...],
@@ -149,12 +150,12 @@ def mapped(
 
     Args:
         lift: the mapping of `liftcore`.
-        where: the name of the transformation, for errors.
         fun: the function.
         options: the options of the mapping, including the axes of leaves, in the newer or the older form.
         args: the positional arguments.
         kwargs: the keyword arguments; with the newer form, there must be none.
     """
+    where = f"filter_{lift.__name__}({name_of(fun)})"
     axes = {name: spec for name, spec in options.items() if name in AXES}
     if any(name in axes for name in OLDER):
         args, kwargs, answers = answered_call(where, axes, ARRAYS, fun, args, dict(kwargs), None)
@@ -165,30 +166,31 @@ def mapped(
         spec = _by_place(where, axes.get("in_axes", ARRAYS), fun, args)
         answers = leafwise("", None, fun) + leafwise(f"in_axes of {where}", spec, args)
     _check_axes(where, answers)
-    in_axes, out_axes = LeafAxes(answers), LeafAxes([])
-    given, result = SplitTree((fun, args, kwargs), in_axes.traced), SplitResult(where)
-    _check_sizes(where, fun, given, in_axes.along, options["axis_size"])
+    traced, in_axes = _traced_axes((fun, args, kwargs), answers)
+    out_axes: list[int | None] = []
+    given, result = SplitTree((fun, args, kwargs), traced), SplitResult(where)
+    _check_sizes(where, fun, given, in_axes, options["axis_size"])
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
         function, inner, named = given.join(arrays, scopes)
         found = call_user(where, function, *inner, **named)
         each = leafwise(f"out_axes of {where}", axes.get("out_axes", axes.get("out", ARRAYS)), found)
         _check_axes(where, each)
-        out_axes.begin(each)
         # Only now are the axes of the result known: stack arrays with an axis along axis 0, and move it outside.
-        arrays = result.arrays(found, out_axes.traced)
-        _check_places(f"out_axes of {where}", arrays, out_axes.along)
-        return out_axes.parted(arrays)
+        traced, out_axes[:] = _traced_axes(found, each)
+        pairs = list(zip(result.arrays(found, traced), out_axes, strict=True))
+        _check_places(f"out_axes of {where}", pairs)
+        return [one for one, axis in pairs if axis is not None], [one for one, axis in pairs if axis is None]
 
-    if not given.scopes and options["axis_size"] is None and all(axis is None for axis in in_axes.along):
+    if not given.scopes and options["axis_size"] is None and all(axis is None for axis in in_axes):
         stacked, shared = body((), given.arrays)  # no axis: all arrays are the same for all elements
         if not stacked:
             return result.join(shared)
     others = {name: option for name, option in options.items() if name not in AXES}
     body.__name__ = name_of(fun)
-    lifted = lift(body, in_axes=(in_axes.along,), out_axes=(0, None), **others)
+    lifted = lift(body, in_axes=(in_axes,), out_axes=(0, None), **others)
     stacked, shared = map(iter, lifted(given.scopes, given.arrays))
-    each = [next(shared) if axis is None else jnp.moveaxis(next(stacked), 0, axis) for axis in out_axes.along]
+    each = [next(shared) if axis is None else jnp.moveaxis(next(stacked), 0, axis) for axis in out_axes]
     return result.join(each)
 
 
@@ -213,8 +215,8 @@ def _check_axes(where: str, answers: Sequence[Any]) -> None:
             raise LiftArgumentError(where, Expected("an axis", one), "Write an int, or None.")
 
 
-def _check_places(where: str, arrays: Sequence[Any], axes: Sequence[int | None]) -> None:
-    for array, axis in zip(arrays, axes, strict=True):
+def _check_places(where: str, pairs: Iterable[tuple[Any, int | None]]) -> None:
+    for array, axis in pairs:
         last = jnp.ndim(array)
         if axis is not None and not -last - 1 <= axis <= last:
             raise no_new_axis(where, jnp.shape(array), axis)
@@ -230,37 +232,22 @@ def _check_sizes(where: str, fun: Any, given: SplitTree, axes: Sequence[int | No
     common_size(where, [(leaf_name(fun, keys), shape, axis) for keys, (shape, axis) in named if axis is not None], size)
 
 
-class LeafAxes:
-    """The axes of the leaves of a pytree.
+def _traced_axes(tree: Any, answers: Sequence[int | bool | None]) -> tuple[list[bool], list[int | None]]:
+    """Return whether each leaf of a pytree is traced, and the axes of those that are.
 
     Args:
+        tree: the pytree.
         answers: the axis of each leaf; None for an array that is the same for all elements; or, for a leaf that is the
             same for all, a bool that says whether it is traced.
-
-    Attributes:
-        along: the axes of the traced leaves, in order.
     """
+    leaves = jax.tree.leaves(tree)
+    traced = [not is_scoped(leaf) and _is_traced(leaf, answer) for leaf, answer in zip(leaves, answers, strict=True)]
+    axes = itertools.compress(answers, traced)
+    return traced, [None if isinstance(axis, bool) else axis for axis in axes]
 
-    def __init__(self, answers: Sequence[int | bool | None]) -> None:
-        self.begin(answers)
 
-    def begin(self, answers: Sequence[int | bool | None]) -> None:
-        """Start again with the axes of another pytree."""
-        self._answers, self.along = iter(answers), list[int | None]()
-
-    def traced(self, leaf: Any) -> bool:
-        """Return whether the next leaf is traced, because it has an axis or is an array."""
-        answer = next(self._answers)
-        same = answer is None or isinstance(answer, bool)
-        traced = not is_scoped(leaf) and (is_traceable(leaf) if answer is None else answer is not False)
-        if traced:
-            self.along.append(None if same else answer)
-        return traced
-
-    def parted(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Split arrays into those that have an axis and the others."""
-        pairs = list(zip(arrays, self.along, strict=True))
-        return [one for one, axis in pairs if axis is not None], [one for one, axis in pairs if axis is None]
+def _is_traced(leaf: Any, answer: int | bool | None) -> bool:
+    return is_traceable(leaf) if answer is None else answer is not False
 
 
 # --- over devices -----------------------------------------------------------------------------------------------------
@@ -317,30 +304,15 @@ def filter_pmap(
     Raises:
         LiftArgumentError: if axes are not a prefix, or an argument is passed by name and `in_axes` does not cover it.
     """
-    axes = given_options(
-        "filter_pmap",
-        {"in_axes": in_axes, "out_axes": out_axes},
-        default=default,
-        fn=fn,
-        args=args,
-        kwargs=kwargs,
-        out=out,
-    )
-    options = {
-        **axes,
-        "axis_name": axis_name,
-        "axis_size": axis_size,
-        "devices": None if devices is None else tuple(devices),
-        "backend": backend,
-        "variable_axes": dict(variable_axes),
-        "split_rngs": dict(split_rngs) if isinstance(split_rngs, Mapping) else split_rngs,
-    }
+    options = _options("filter_pmap", locals(), ("axis_name", "axis_size", "devices", "backend"))
+    options["devices"] = None if devices is None else tuple(devices)
     if fun is MISSING:
         return filtered(filter_pmap, _call_on_devices, fun, {**options, "donate": donate})
     check_function("filter_pmap", fun)
-    traced = {name: _traced(spec) for name, spec in axes.items() if name in ("default", "args", "kwargs")}
-    if "fn" in axes:
-        traced["fn"] = FilteredFunction(_call_on_devices, _traced(axes["fn"]), dict.fromkeys(options, is_traceable))
+    older = ("default", "args", "kwargs")
+    traced: dict[str, Any] = {name: _traced(options[name]) for name in older if name in options}
+    if "fn" in options:
+        traced["fn"] = FilteredFunction(_call_on_devices, _traced(options["fn"]), dict.fromkeys(options, is_traceable))
     return filter_jit(FilteredFunction(_call_on_devices, fun, options), donate=donate, **traced)
 
 
@@ -356,8 +328,7 @@ class Traced:
 
     def __call__(self, leaf: Any) -> bool:
         """Return whether a leaf is traced."""
-        axis = self.axis(leaf) if callable(self.axis) else self.axis
-        return is_traceable(leaf) if axis is None else axis is not False
+        return _is_traced(leaf, self.axis(leaf) if callable(self.axis) else self.axis)
 
 
 def _traced(axes: Any) -> Any:
@@ -368,4 +339,4 @@ def _traced(axes: Any) -> Any:
 def _call_on_devices(
     fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    return mapped(liftcore.pmap, f"filter_pmap({name_of(fun)})", fun, options, args, kwargs)
+    return mapped(liftcore.pmap, fun, options, args, kwargs)

@@ -105,10 +105,9 @@ from .stacks.stacking import stack_layers, unstack_layers
 from .stochastic import Dropout
 from .summary.explanation import explain
 from .summary.tabulation import module_paths, summarize, tabulate
-from .transforms.branches import cond, switch
 from .transforms.compilation import checkify, checkpoint, eval_shape, jit, named_call, purify, remat
+from .transforms.control_flow import associative_scan, cond, fori_loop, remat_scan, scan, switch, while_loop
 from .transforms.derivatives import grad, hessian, jacfwd, jacrev, jvp, linearize, value_and_grad, vjp
-from .transforms.loops import associative_scan, fori_loop, remat_scan, scan, while_loop
 from .transforms.mapping import map, pmap, shard_map, vmap
 from .transforms.rules import custom_jvp, custom_vjp, custom_vmap
 from .transforms.variables import fold_rngs, map_variables, swap_collection, with_rngs

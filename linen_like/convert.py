@@ -185,8 +185,7 @@ def _as_made(module: Any, collection: str, given: Variables, made: Variables) ->
     # In a state dict, a box of this library or of flax is a dict with `value`.
     state = _without_boxes(to_state_dict(given), expected)
     _check(module, collection, dict(leaves_of(state)), dict(leaves_of(expected)))
-    restored: Variables = replace_boxed(made, from_state_dict(bare, state))
-    return restored
+    return replace_boxed(made, from_state_dict(bare, state))
 
 
 def _without_boxes(state: Any, expected: Any) -> Any:
@@ -200,27 +199,18 @@ def _without_boxes(state: Any, expected: Any) -> Any:
 
 def _check(module: Any, collection: str, given: Mapping[Path, Any], expected: Mapping[Path, Any]) -> None:
     """Check that a collection has the names and shapes that the model makes."""
-    fix = "Check that the variables come from the same model, with the same options."
-    where = {path: f'"{"/".join((collection, *path))}" of {type(module).__name__}' for path in (*given, *expected)}
+
+    def problem(path: Path, what: str, **facts: Any) -> LiftArgumentError:
+        variable = "/".join((collection, *path))
+        where = f'"{variable}" of {type(module).__name__}'
+        fix = "Check that the variables come from the same model, with the same options."
+        return LiftArgumentError(where, what, fix, variable=variable, collection=collection, **facts)
+
     for path in sorted(given.keys() ^ expected.keys()):
         lacks = "the model makes it, but the variables lack it."
-        raise LiftArgumentError(
-            where[path],
-            lacks if path in expected else "the model does not make it.",
-            fix,
-            variable="/".join((collection, *path)),
-            collection=collection,
-        )
+        raise problem(path, lacks if path in expected else "the model does not make it.")
     for path, value in given.items():
         found, shape = np.shape(value), getattr(expected[path], "shape", None)
         if shape is not None and found != shape:
             what = f"it has shape {found} in the variables, but {shape} in the model."
-            raise LiftArgumentError(
-                where[path],
-                what,
-                fix,
-                variable="/".join((collection, *path)),
-                collection=collection,
-                expected=shape,
-                given=found,
-            )
+            raise problem(path, what, expected=shape, given=found)

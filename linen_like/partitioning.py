@@ -38,7 +38,7 @@ from .spmd import (
     with_logical_constraint,
 )
 from .transforms import compilation
-from .transforms.loops import scan
+from .transforms.control_flow import scan
 from .transforms.mapping import vmap
 
 __all__ = [
@@ -300,23 +300,11 @@ def scan_with_axes(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
+    of_scan = {name: value for name, value in locals().items() if name not in ("axis_name", "axes_collections")}
     names = dict.fromkeys(axes_collections, axis_name)
     _check_collections("axes_collections of scan_with_axes", names, variable_axes)
-    scanned = scan(
-        target,
-        variable_axes,
-        liftcore.filters.union(variable_broadcast, _collections(names)),
-        variable_carry,
-        split_rngs,
-        in_axes,
-        out_axes,
-        length,
-        reverse,
-        unroll,
-        data_transform,
-        methods=methods,
-    )
-    return _with_names(scanned, variable_axes, names, methods)
+    of_scan["variable_broadcast"] = liftcore.filters.union(variable_broadcast, _collections(names))
+    return _with_names(scan(**of_scan), variable_axes, names, methods)
 
 
 def vmap_with_axes(

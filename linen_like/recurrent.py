@@ -28,7 +28,7 @@ from .cells import (
 from .lifecycle.binding import place
 from .lifecycle.fields import options
 from .module import Module
-from .transforms.loops import scan
+from .transforms.control_flow import scan
 
 __all__ = [
     "RNN",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -44,8 +43,9 @@ from liftcore.typing import PyTree
 
 from .lifecycle.binding import place
 from .lifecycle.context import context
-from .lifting import Methods, lift_with
+from .lifting import Methods
 from .module import Module
+from .transforms.options import lift_by_options
 
 __all__ = [
     "PARTITION_NAME",
@@ -302,9 +302,8 @@ def add_metadata_axis(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(liftcore.add_metadata_axis, variable_axes=variable_axes, metadata_params=metadata_params)
-    prefix = "Map_variables" * len(variable_axes)  # as in Linen, where automatic names are those of `map_variables`
-    return lift_with(lift, target, methods=methods, name="nn.add_metadata_axis", prefix=prefix)
+    # As in Linen, automatic names are those of `map_variables`.
+    return lift_by_options(liftcore.add_metadata_axis, locals(), prefix="Map_variables" * len(variable_axes))
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -15,8 +15,8 @@ from liftcore.errors import LiftArgumentError
 from liftcore.owners import check_function_of_scope
 from liftcore.typing import Filter, Path
 
-from .kinds import PaxKind
 from .module import Module
+from .structure import PaxKind
 
 __all__ = ["BatchNorm", "Conv", "Dropout", "Layer", "LayerNorm", "Linear"]
 
@@ -58,15 +58,15 @@ class Layer(Module):
             rngs: a key for each RNG stream that it draws from.
             **kwargs: its keyword arguments.
         """
-        variables: dict[str, Any] = {}
-        for collection, *names, name in self._paths:
-            _below(variables, collection, *names)[name] = getattr(_group(self, names), name)
+        held = {path: getattr(_group(self, path), path[-1]) for path in self._paths}
+        variables = liftcore.traverse_util.unflatten_dict(held)
         states = [collection for collection in variables if collection != "params"]
         apply = _apply(self._fn, states if self.is_training else [])
         result, changed = apply(variables, *args, rngs=rngs, **kwargs)
-        for collection, *names, name in self._paths:
-            if collection in changed:
-                setattr(_group(self, names), name, _below(changed, collection, *names)[name])
+        written = liftcore.traverse_util.flatten_dict(changed)
+        for path in self._paths:
+            if path in written:
+                setattr(_group(self, path), path[-1], written[path])
         return result
 
 
@@ -92,14 +92,9 @@ def _fill(module: Module, variables: Any) -> Iterator[Path]:
         yield path
 
 
-def _group(module: Any, names: Sequence[str]) -> Any:
-    return functools.reduce(getattr, names, module)
-
-
-def _below(variables: dict[str, Any], *names: str) -> dict[str, Any]:
-    for name in names:
-        variables = variables.setdefault(name, {})
-    return variables
+def _group(module: Any, path: Path) -> Any:
+    """Return the module with the variable at a path, which begins with the collection."""
+    return functools.reduce(getattr, path[1:-1], module)
 
 
 def _apply(fn: Any, mutable: Filter) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -47,17 +47,7 @@ def pure(fn: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         SharedModuleError: when the pure function is called, if a module is in two places of its arguments.
     """
-    module, method = _of_module("pure", fn)
-    if module is None:
-        return _pure(fn)
-    bound = _pure(method)
-
-    @functools.wraps(method)
-    @boundary
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return bound(module, *args, **kwargs)
-
-    return call
+    return _pure(*_unbound("pure", fn))
 
 
 def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
@@ -81,7 +71,7 @@ def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
         LiftArgumentError: when it is called, if the first argument is not a module.
         SharedModuleError: when it is called, if a module is in two places of its arguments.
     """
-    module, method = _of_module("module_and_value", fn)
+    method, bound = _unbound("module_and_value", fn)
 
     def both(module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         result = call_user(f"module_and_value({name_of(method)})", method, module, *args, **kwargs)
@@ -92,11 +82,9 @@ def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     @functools.wraps(method)
     @boundary
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        if module is not None:
-            args = (module, *args)
+        args = (*bound, *args)
         check_first(f"module_and_value({name_of(method)})", args)
-        made: tuple[Any, Any] = changed(*args, **kwargs)
-        return made
+        return changed(*args, **kwargs)
 
     return call
 
@@ -114,20 +102,21 @@ def check_first(where: str, args: tuple[Any, ...]) -> None:
         raise LiftArgumentError(where, what, "Call it as `fn(module, …)`.")
 
 
-def _of_module(where: str, fn: Callable[..., Any]) -> tuple[Any, Callable[..., Any]]:
-    """Return the module that a function is bound to, or None, and the function that takes it as first argument."""
+def _unbound(where: str, fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return the function that takes a module as its first argument, and the module, if `fn` is bound to one."""
     check_function(where, fn)
     if isinstance(fn, types.MethodType) and is_module(fn.__self__):
-        return fn.__self__, fn.__func__
+        return fn.__func__, (fn.__self__,)
     if is_module(fn):
-        return fn, type(fn).__call__
-    return None, fn
+        return type(fn).__call__, (fn,)
+    return fn, ()
 
 
-def _pure(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _pure(fn: Callable[..., Any], bound: tuple[Any, ...] = ()) -> Callable[..., Any]:
     @functools.wraps(fn)
     @boundary
     def call(*args: Any, **kwargs: Any) -> Any:
+        args = (*bound, *args)
         check_shared((args, kwargs))
         args, kwargs = jax.tree.map(lambda leaf: leaf, (args, kwargs))
         return call_user(f"pure({name_of(fn)})", fn, *args, **kwargs)
@@ -178,13 +167,16 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     """
     where = f"lift({name_of(transformation)})"
     liftcore.pipeline.check_lift(where, transformation)
-    named = list(_named(where, fns))
+    named = jax.tree.leaves(fns, is_leaf=_is_single)
+    if not named:
+        raise no_functions(where, "Write `lift(transformation, fn)`.")
     for fn in named:
         _check_free(where, fn)
 
     @bounded(_KEPT)
     def lifted(places: Places) -> Callable[..., Any]:
-        return cast(Callable[..., Any], transformation(*_bodies(fns, places.blueprint), **options))
+        bodies = jax.tree.map(lambda fn: OnScope(fn, places.blueprint), fns, is_leaf=_is_single)
+        return cast(Callable[..., Any], transformation(*bodies, **options))
 
     @functools.wraps(named[0])
     @boundary
@@ -253,12 +245,9 @@ class OnScope:
         return result
 
 
-def _named(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
-    """Yield the functions, including those in lists."""
-    if not fns:
-        raise no_functions(where, "Write `lift(transformation, fn)`.")
-    for one in fns:
-        yield from one if isinstance(one, list | tuple) else [one]
+def _is_single(fns: Any) -> bool:
+    """Return whether this is one function, and not a list of functions, as `liftcore.switch` takes it."""
+    return not isinstance(fns, list | tuple)
 
 
 def _check_free(where: str, fn: Any) -> None:
@@ -272,13 +261,6 @@ def _check_free(where: str, fn: Any) -> None:
             Expected("a function whose first argument is the module", given, words=given),
             f"Write `lift(…, {kind}.{getattr(fn, '__name__', '__call__')})(module, …)`.",
         )
-
-
-def _bodies(fns: Sequence[Any], blueprint: Blueprint) -> list[Any]:
-    return [
-        [OnScope(fn, blueprint) for fn in one] if isinstance(one, list | tuple) else OnScope(one, blueprint)
-        for one in fns
-    ]
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -332,16 +314,12 @@ def value_and_grad(
     @boundary
     def call(module: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, Any], Any]:
         changed, (value, gradient), places = run(where, lifted, module, args, kwargs)
-        paths = places.blueprint.paths
-        found = [_below(gradient, path) if path in places.trainable else None for path in paths]
-        return (changed, value), _without_functions(places.blueprint.rest.unflatten(found))
+        found = liftcore.traverse_util.flatten_dict(gradient)
+        of_module = places.blueprint.rest.unflatten([found.get(path) for path in places.blueprint.paths])
+        # Replace the functions in pytree modules by None, as in `parameters`.
+        return (changed, value), jax.tree.map(lambda leaf: leaf if is_array(leaf) else None, of_module)
 
     return call
-
-
-def _without_functions(gradient: Any) -> Any:
-    """Replace the functions in pytree modules by None, as in `parameters`."""
-    return jax.tree.map(lambda leaf: leaf if is_array(leaf) else None, gradient)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,9 +330,3 @@ class _Among:
 
     def __call__(self, path: Any, value: Any) -> bool:
         return tuple(path) in self.paths
-
-
-def _below(tree: Any, path: Any) -> Any:
-    for name in path:
-        tree = tree[name]
-    return tree

@@ -16,8 +16,7 @@ from liftcore.cycles import checks_itself
 from liftcore.owners import is_owner
 
 from . import structure, views
-from .kinds import PaxKind
-from .structure import Definition, Structure, Structured, hold
+from .structure import Definition, PaxKind, Structure, Structured, hold
 
 __all__ = ["Module"]
 
@@ -125,7 +124,8 @@ class Module(Structured):
         Raises:
             KindError: if the attribute has another kind, or the value is not a module.
         """
-        structure.check_one_module(self, name, value)
+        if not is_owner(value):
+            raise structure.unfit(self, name, PaxKind.MODULE, value)
         self.register_subtree(name, value, PaxKind.MODULE)
 
     def register_modules(self, name: str, value: Any) -> None:

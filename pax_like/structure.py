@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -12,22 +13,23 @@ import jax
 from liftcore import Rest, trace_state
 from liftcore.caches import bounded
 from liftcore.cycles import check_finite
+from liftcore.errors import Expected, JaxTransformError, LiftArgumentError, shown
 from liftcore.leaves import is_array_or_struct, is_number, is_numpy
 from liftcore.owners import Style, is_owner
 from liftcore.problems import reserved_name
-from liftcore.statics import Undescribed, is_unchanging
+from liftcore.statics import Undescribed, is_unchanging, static_key
 
-from . import problems
-from .errors import KindError
-from .kinds import PaxKind
+from .errors import KindError, SharedModuleError
 
 __all__ = [
+    "COLLECTIONS",
     "Definition",
+    "PaxKind",
     "Structure",
     "Structured",
+    "changed_definition",
     "check_changeable",
     "check_kind",
-    "check_one_module",
     "check_shared",
     "check_value",
     "children_of",
@@ -37,8 +39,29 @@ __all__ = [
     "is_module",
     "leaves_and_modules",
     "modules_in",
+    "unfit",
     "unflatten",
 ]
+
+
+class PaxKind(enum.Enum):
+    """The kind of an attribute of a module.
+
+    Attributes:
+        STATE: arrays that calls change: statistics, caches, counters, keys.
+        PARAMETER: arrays to differentiate with respect to.
+        MODULE: a module, or a pytree of modules; each of them has kinds for its own attributes.
+        OTHERS: a value without arrays, which is a part of the tree definition.
+    """
+
+    STATE = 1
+    PARAMETER = 2
+    MODULE = 3
+    OTHERS = -1
+
+
+COLLECTIONS = {PaxKind.STATE: "state", PaxKind.PARAMETER: "params"}
+"""The collections of variables in which lifts keep the arrays of each kind."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +157,10 @@ def _definition(module: Structured, structure: Structure, others: dict[str, Any]
         _check_others(module, others)
         definition = Rest((structure, others))
     except Undescribed as error:
-        raise problems.no_key(module, others, error) from error
+        name = next((name for name, value in others.items() if _key(value) is None), "an attribute")
+        given = shown(error.value)
+        what = f"it is a part of the tree definition, but {given} may change in place and cannot be compared."
+        raise LiftArgumentError(_place(module, name), what, error.fix, given=given) from error
     is_fixed = all(map(is_unchanging, others.values()))
     object.__setattr__(module, "_kept", (structure, others, definition) if is_fixed else None)
     return definition
@@ -194,7 +220,14 @@ def check_shared(tree: Any) -> None:
     seen: set[int] = set()
     for one in modules_in(tree):
         if id(one) in seen:
-            raise problems.shared(tree, one)
+            first, second = [place for place, other in _places(tree) if other is one][:2]
+            raise SharedModuleError(
+                f"{second} of {type(tree).__name__ if is_module(tree) else 'the arguments'}",
+                f"it is the same {type(one).__name__} as {first}; in a pytree, they would become two independent "
+                "modules.",
+                "Keep it in one place and pass it to where it is used, or give each place a copy, `module.copy()`.",
+                given=first,
+            )
         seen.add(id(one))
 
 
@@ -203,7 +236,7 @@ def _check_others(module: Structured, others: Mapping[str, Any]) -> None:
     for name, value in others.items():
         for one in leaves_and_modules(value, is_owner):
             if holds_arrays(one) or isinstance(one, jax.Array) or is_numpy(one):
-                raise problems.no_kind(module, name, one)
+                raise _no_kind(module, name, one)
 
 
 # --- checks of attributes ---------------------------------------------------------------------------------------------
@@ -212,31 +245,33 @@ def _check_others(module: Structured, others: Mapping[str, Any]) -> None:
 def check_changeable(module: Structured, name: str) -> None:
     """Check that a module may be changed in the current trace."""
     if not module._trace == trace_state():
-        raise problems.changed_elsewhere(module, name)
+        raise JaxTransformError(
+            _place(module, name),
+            "it is changed inside a JAX transformation, but the module was created outside.",
+            "Pass the module as an argument and return it: `module, y = jax.jit(pax.module_and_value(fn))(module, x)`.",
+            given=name,
+        )
 
 
 def check_kind(module: Structured, name: str, kind: PaxKind) -> None:
     """Check that an attribute may get a kind: it has none yet, or has the same one."""
     if not isinstance(kind, PaxKind):
-        raise problems.no_kind_given(module, name, kind)
+        kinds = tuple(map(str, PaxKind))
+        raise KindError(_place(module, name), Expected("a kind", kind), f"Write one of {list(kinds)}.", available=kinds)
     before = module._structure.kind(name)
     if before not in (None, kind):
-        raise problems.other_kind(module, name, before, kind)
+        what = f"it was registered as {before.name}, and cannot become {kind.name}: a kind never changes."
+        fix = "Use another name; to exclude parameters from gradients, write `module = module.freeze()`."
+        raise KindError(_place(module, name), what, fix, expected=before.name, given=kind.name)
     if before is None and (name == "is_training" or _is_ours(type(module), name)):
         raise reserved_name(type(module).__name__, name, KindError)
-
-
-def check_one_module(module: Structured, name: str, value: Any) -> None:
-    """Check that a value is a module."""
-    if not is_owner(value):
-        raise problems.unfit(module, name, PaxKind.MODULE, value)
 
 
 def check_value(module: Structured, name: str, value: Any, kind: PaxKind) -> None:
     """Check that an attribute of a kind may hold a value."""
     for one in leaves_and_modules(value, is_owner):
         if not _fits(one, kind):
-            raise problems.unfit(module, name, kind, one)
+            raise unfit(module, name, kind, one)
 
 
 def _fits(leaf: Any, kind: PaxKind) -> bool:
@@ -250,3 +285,79 @@ def _is_ours(kind: Any, name: str) -> bool:
     """Return whether every module has an attribute of this name."""
     base = next(one for one in reversed(kind.__mro__) if one.__bases__ == (Structured,))
     return name in vars(base)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def _no_kind(module: Any, name: str, value: Any) -> KindError:
+    """Return the error for an attribute that has no kind, but holds an array or a module."""
+    if not is_owner(value):
+        what = f"it holds {shown(value)}, but has no kind."
+        fix = f'Write `self.register_parameter("{name}", …)`, or `register_state`.'
+        return KindError(_place(module, name), what, fix, given=shown(value))
+    return KindError(
+        _place(module, name),
+        f"it holds a module, {type(value).__name__}, that was added after the assignment.",
+        f'Write `self.register_modules("{name}", …)` before you fill it, or fill it before you assign it.',
+        given=type(value).__name__,
+    )
+
+
+def unfit(module: Any, name: str, kind: PaxKind, value: Any) -> KindError:
+    """Return the error for an attribute that would hold a value that does not fit its kind."""
+    expected = {PaxKind.MODULE: "modules", PaxKind.OTHERS: "no arrays"}.get(kind, "arrays")
+    fixes = {
+        PaxKind.MODULE: "Put arrays and functions into attributes of their own.",
+        PaxKind.OTHERS: f'Write `self.register_parameter("{name}", …)`, or `register_state`.',
+    }
+    what = Expected(f"{expected} in an attribute of kind {kind.name}", given=value)
+    fix = fixes.get(kind, "Put other values into an attribute of their own, without a kind.")
+    return KindError(_place(module, name), what, fix)
+
+
+def changed_definition(where: str, before: Any, after: Any) -> LiftArgumentError:
+    """Return the error for a module whose static part changed inside a transformation."""
+    there = next(_differences(before, after), "its children")
+    return LiftArgumentError(
+        where,
+        f"{there} of {type(after).__name__} changed inside, but it is a part of the tree definition, which is static.",
+        "Change it before or after. To change a value inside, make it an array with a kind, such as a state.",
+        given=there,
+    )
+
+
+def _differences(before: Any, after: Any) -> Iterator[str]:
+    """Yield the places of the static values that differ."""
+    for (place, old), (_, new) in zip(_places([before]), _places([after]), strict=False):
+        above = place.removeprefix("[0]").lstrip(".")
+        others = [{k: v for k, v in vars(one).items() if k not in one.pytree_attributes} for one in (old, new)]
+        for name in dict.fromkeys([*old.name_to_kind, *others[0], *new.name_to_kind, *others[1]]):
+            kinds = [one.name_to_kind.get(name) for one in (old, new)]
+            values = [_key(each.get(name)) for each in others]
+            if kinds[0] is not kinds[1] or values[0] != values[1]:
+                yield f"{above}.{name}".lstrip(".")
+
+
+def _key(value: Any) -> Any:
+    """Return what decides whether a static value is equal to another one; None if it cannot be compared."""
+    try:
+        return static_key(value)
+    except Undescribed:
+        return None
+
+
+def _places(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the modules in a pytree with their places, such as `layers[0].norm`."""
+    found = jax.tree.leaves_with_path(tree, is_leaf=is_module)
+    for path, one in found:
+        place = above + jax.tree_util.keystr(path)
+        if is_module(one):
+            if place:
+                yield place.lstrip("."), one
+            for name in one.pytree_attributes:
+                yield from _places(getattr(one, name), f"{place}.{name}")
+
+
+def _place(module: Any, name: str) -> str:
+    return f"{name} of {type(module).__name__}"

@@ -16,9 +16,7 @@ from liftcore.leaves import is_array_or_struct
 from liftcore.owners import by_dtype, call_maker, check_made, check_maker
 from liftcore.typing import Path
 
-from . import problems
-from .kinds import COLLECTIONS
-from .structure import is_module
+from .structure import COLLECTIONS, changed_definition, is_module
 from .views import leaves_of
 
 __all__ = ["Adopted", "Places", "adopt", "blueprint_of", "places_of", "write"]
@@ -64,11 +62,8 @@ def places_of(module: Any) -> tuple[Places, list[Any]]:
         LiftArgumentError: if two leaves have the same path.
     """
     leaves, rest = flatten_static(module, _is_leaf)
-    return _places(rest, tuple(map(_is_inexact, leaves))), leaves
-
-
-def _is_inexact(leaf: Any) -> bool:
-    return is_array_or_struct(leaf) and by_dtype(leaf) == "params"
+    inexact = tuple(is_array_or_struct(leaf) and by_dtype(leaf) == "params" for leaf in leaves)
+    return _places(rest, inexact), leaves
 
 
 _TYPES = (jax.ShapeDtypeStruct((), "int32"), jax.ShapeDtypeStruct((), "float32"))
@@ -104,7 +99,7 @@ def write(where: str, blueprint: Blueprint, scope: Scope, module: Any) -> None:
     """
     _, rest = flatten_static(module, _is_leaf)
     if rest != blueprint.rest:
-        raise problems.changed_definition(where, blueprint.rest.unflatten([None] * len(blueprint.paths)), module)
+        raise changed_definition(where, blueprint.rest.unflatten([None] * len(blueprint.paths)), module)
     blueprint.write(scope, module)
 
 

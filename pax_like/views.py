@@ -13,8 +13,7 @@ from liftcore.errors import Expected, LiftArgumentError
 from liftcore.leaves import is_array, is_array_or_struct
 from liftcore.owners import is_owner
 
-from .kinds import COLLECTIONS, PaxKind
-from .structure import is_module
+from .structure import COLLECTIONS, PaxKind, is_module
 
 __all__ = ["Leaf", "collections", "leaves_of", "select", "summary", "text", "updated"]
 

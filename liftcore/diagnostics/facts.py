@@ -8,14 +8,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
 
-from ..filters import short_form
+from ..filters import Nothing, short_form
+from ..filters.trees import by_place
 from ..leaves import is_numpy
+from ..pipeline.stages import Layout
 from ..runners.arguments import parameter_names
+from ..runners.jitting import Program, Signature
 from ..scopes.scope import Scope
 from ..texts import aval_of, path_text, type_text
 
@@ -23,12 +26,14 @@ __all__ = [
     "NOT_COMPARABLE",
     "Facts",
     "differing",
+    "facts_of",
     "of_call",
     "of_function",
     "of_named",
     "of_tree",
     "of_value",
 ]
+
 
 Facts: TypeAlias = dict[str, str]
 """Maps the name of each fact, such as `argument x`, to its text."""
@@ -159,3 +164,60 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # not filled yet
         return None
+
+
+# --- the signature of a trace of a lifted `jit` -----------------------------------------------------------------------
+
+
+def facts_of(program: Program, trace: Signature) -> Facts:
+    """Return everything that determines which trace serves a call."""
+    gone, (variable_groups, rng_groups, kept) = jax.tree.unflatten(trace.treedef, trace.types)
+    names = parameter_names(program.fn)
+    told = dict(of_function(program.fn))
+    told |= _of_layout(program.layout)
+    for name, key, value in program.fixed:
+        told |= of_value(f"static argument {_shown(names, name)}", value)
+        if type(key) is object:
+            told[NOT_COMPARABLE] = f"static argument {_shown(names, name)}"
+    for name, value in {**gone.arguments, **kept}.items():
+        told |= of_tree(f"argument {_shown(names, name)}", value)
+    for what, groups in (("variable", gone.joined(variable_groups)), ("stream", rng_groups)):
+        for group in groups:
+            for index, tree in enumerate(group):
+                told |= of_named(_numbered(what, index), tree)
+    for index, path in enumerate(program.paths):
+        told[_numbered("path", index)] = "/".join(path)
+    told["donated arguments"] = str([_shown(names, name) for name in gone.arguments])
+    given_up = [path for group in gone.variables for _, path in by_place(group)]
+    told["donated variables"] = str([*map("/".join, given_up)])
+    if program.shardings is not None:
+        told["shardings"] = repr(program.shardings)
+    return told
+
+
+def _shown(names: Sequence[str], name: str) -> str:
+    """Return the name of an argument, given its name or number."""
+    return names[int(name)] if name.isdecimal() and int(name) < len(names) else name
+
+
+def _numbered(what: str, index: int) -> str:
+    """Add the number of the scope, unless it is the first; most lifts have only one."""
+    return f"{what} of scope {index}" if index else what
+
+
+def _of_layout(layout: Layout) -> Iterator[tuple[str, str]]:
+    yield "variables", ", ".join(map(short_form, layout.lift.into))
+    yield "rngs", ", ".join(map(short_form, layout.lift.rngs))
+    yield "scopes", f"{layout.scopes}, {layout.routes}"
+    for index, seen in enumerate(layout.surroundings):
+        sown = seen.changes[0] and seen.mutable == Nothing()
+        yield _numbered("mutable", index), "sown values" if sown else short_form(seen.mutable)
+        yield _numbered("creates variables", index), str(seen.changes[1])
+        yield _numbered("initializing", index), str(seen.initializing)
+        yield _numbered("streams given", index), str(seen.given)
+        yield _numbered("empty collections", index), ", ".join(seen.empty)
+        yield _numbered("variables not lifted", index), str([*map("/".join, (*layout.unlifted[index], *seen.unlifted))])
+        yield _numbered("streams that draw from another one", index), ", ".join(map(short_form, seen.rules))
+    for index, names in enumerate(layout.names):
+        taken = sorted(name if collection is None else f"{collection}/{name}" for name, collection in names.taken)
+        yield _numbered("names taken", index), f"{taken}, numbers {dict(names.numbers)}"

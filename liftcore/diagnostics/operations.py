@@ -112,17 +112,8 @@ def _size(atom: Any) -> int:
     return int(math.prod(atom.aval.shape))
 
 
-def _nothing(equation: Any) -> int:
-    return 0
-
-
 def _elementwise(equation: Any) -> int:
     return _size(equation.outvars[0]) if hasattr(equation.outvars[0].aval, "shape") else 0
-
-
-def _logistic(equation: Any) -> int:
-    """Count the negation, the sum and the quotient of `1 / (1 + exp(-x))`."""
-    return 3 * _elementwise(equation)
 
 
 def _conversion(equation: Any) -> int:
@@ -147,15 +138,7 @@ def _reduction(equation: Any) -> int:
 
 
 def _window(equation: Any) -> int:
-    return int(math.prod(equation.params["window_dimensions"]) - 1) * _elementwise(equation)
-
-
-def _scattered_window(equation: Any) -> int:
-    return int(math.prod(equation.params["window_dimensions"])) * _size(equation.invars[0])
-
-
-def _updates(equation: Any) -> int:
-    return _size(equation.invars[2])
+    return int(math.prod(equation.params["window_dimensions"]))
 
 
 def _sort(equation: Any) -> int:
@@ -169,17 +152,10 @@ def _dot(equation: Any) -> int:
     return 2 * _size(equation.outvars[0]) * int(width)
 
 
-def _ragged_dot(equation: Any) -> int:
-    return 2 * _size(equation.outvars[0]) * int(equation.invars[0].aval.shape[-1])
-
-
 def _convolution(equation: Any) -> int:
     """Count the products with elements of the input; those with padding do not count."""
-    params, (lhs, rhs), out = (
-        equation.params,
-        [one.aval.shape for one in equation.invars],
-        equation.outvars[0].aval.shape,
-    )
+    params, out = equation.params, equation.outvars[0].aval.shape
+    lhs, rhs = [one.aval.shape for one in equation.invars]
     numbers = params["dimension_numbers"]
     terms = out[numbers.out_spec[0]] * out[numbers.out_spec[1]] * rhs[numbers.rhs_spec[1]]
     for number, (low, _) in enumerate(params["padding"]):
@@ -208,19 +184,25 @@ _TRANSCENDENTAL = (
 )  # fmt: skip
 
 _COSTS: dict[str, Callable[[Any], int]] = {
-    **dict.fromkeys((*_MOVES, *_TRANSCENDENTAL), _nothing),
+    **dict.fromkeys((*_MOVES, *_TRANSCENDENTAL), lambda _: 0),
     **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"), _reduction),
     **dict.fromkeys(("reduce_xor", "argmax", "argmin", "reduce"), _reduction),
-    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _window),
-    **dict.fromkeys(("scatter_add", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"), _updates),
+    **dict.fromkeys(
+        ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"),
+        lambda equation: (_window(equation) - 1) * _elementwise(equation),
+    ),
+    **dict.fromkeys(
+        ("scatter_add", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"),
+        lambda equation: _size(equation.invars[2]),
+    ),
     "convert_element_type": _conversion,
     "conv_general_dilated": _convolution,
     "dot_general": _dot,
     "integer_pow": _power,
-    "logistic": _logistic,
+    "logistic": lambda equation: 3 * _elementwise(equation),  # the negation, the sum and the quotient, beside `exp`
     "mul": _product,
-    "ragged_dot_general": _ragged_dot,
-    "select_and_scatter_add": _scattered_window,
+    "ragged_dot_general": lambda equation: 2 * _size(equation.outvars[0]) * int(equation.invars[0].aval.shape[-1]),
+    "select_and_scatter_add": lambda equation: _window(equation) * _size(equation.invars[0]),
     "sort": _sort,
 }
 """The cost of an equation by the name of its primitive; of any other, one operation for each element."""

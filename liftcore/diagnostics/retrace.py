@@ -22,19 +22,9 @@ from ..scopes.observers import observing
 from ..scopes.scope import Scope
 from ..typing import Filter
 from . import facts
-from .facts import NOT_COMPARABLE, Facts
-from .signature import facts_of
+from .facts import NOT_COMPARABLE, Facts, facts_of
 
-__all__ = [
-    "Counted",
-    "Difference",
-    "Known",
-    "MaxTraces",
-    "Retrace",
-    "Retraces",
-    "assert_max_traces",
-    "retraces",
-]
+__all__ = ["Difference", "Retrace", "Retraces", "assert_max_traces", "retraces"]
 
 _WIDTH = 60
 """The maximal length of the text of a value in a message."""

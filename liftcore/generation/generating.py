@@ -11,11 +11,10 @@ import numpy as np
 from ..calls import boundary, raise_interrupt
 from ..errors import Expected, LiftArgumentError
 from ..typing import ArrayLike, Key
+from .arguments import Prompts, as_int, make_options, make_prompts
 from .caches import all_counts
 from .loop import Generated, Programs
 from .models import Model
-from .options import as_int, make_options
-from .prompts import Prompts, make_prompts
 
 __all__ = ["generate"]
 
@@ -95,17 +94,7 @@ def generate(
     max_length = None if max_length is None else as_int(where, "max_length", max_length)
     prompts = make_prompts(where, prompt, lengths, bucket, max_length)
     batch, padded = prompts.tokens.shape
-    options = make_options(
-        where,
-        batch,
-        key=key,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        max_new_tokens=max_new_tokens,
-        stop_tokens=stop_tokens,
-        pad_token=pad_token,
-    )
+    options = make_options(where, batch, key, temperature, top_k, top_p, max_new_tokens, stop_tokens, pad_token)
     size = int(options.limits.max())
     room = _room(where, int(prompts.lengths.max()), padded, size, max_length)
     variables = {name: collection for name, collection in variables.items() if name != "cache"}

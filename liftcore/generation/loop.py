@@ -15,11 +15,10 @@ from ..caches import bounded
 from ..calls import raise_interrupt
 from ..errors import LiftArgumentError, shown
 from ..typing import Array
+from .arguments import Options, Prompts
 from .caches import all_counts, lengthened, recounted, shortened
 from .models import Model
-from .options import Options
 from .positions import at_positions
-from .prompts import Prompts
 from .sampling import sample_tokens
 
 __all__ = ["Generated", "Programs"]

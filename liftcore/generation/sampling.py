@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,9 +13,8 @@ from jax import lax
 from ..errors import Expected, LiftArgumentError
 from ..nn.masks import broadcasts
 from ..typing import Array, ArrayLike, Key, Shape
-from .limits import check_temperature, check_top_k, check_top_p
 
-__all__ = ["filter_logits", "sample_tokens"]
+__all__ = ["check_limits", "filter_logits", "sample_tokens"]
 
 
 def filter_logits(logits: ArrayLike, top_k: ArrayLike | None = None, top_p: ArrayLike | None = None) -> Array:
@@ -42,8 +42,7 @@ def filter_logits(logits: ArrayLike, top_k: ArrayLike | None = None, top_p: Arra
             if its shape does not fit the logits.
     """
     logits = jnp.asarray(logits)
-    _check_limits("filter_logits", top_k, top_p)
-    _check_shapes("filter_logits", logits.shape[:-1], top_k=top_k, top_p=top_p)
+    check_limits("filter_logits", logits.shape[:-1], top_k=top_k, top_p=top_p)
     order = jnp.argsort(logits, axis=-1, stable=True, descending=True)
     ranked = jnp.take_along_axis(_wide(logits), order, -1)
     first = jnp.arange(logits.shape[-1]) == 0
@@ -94,8 +93,6 @@ def sample_tokens(
             if a limit has another shape, or is known and out of range.
     """
     logits = jnp.asarray(logits)
-    check_temperature("sample_tokens", temperature)
-    _check_limits("sample_tokens", top_k, top_p)
     if logits.ndim != 2:
         raise LiftArgumentError(
             "sample_tokens",
@@ -109,7 +106,7 @@ def sample_tokens(
             Expected(f"a key for each of {batch} examples", given=keys),
             f"Pass `jax.random.split(key, {batch})`.",
         )
-    _check_shapes("sample_tokens", (batch,), temperature=temperature, top_k=top_k, top_p=top_p)
+    check_limits("sample_tokens", (batch,), temperature=temperature, top_k=top_k, top_p=top_p)
     temperature, top_k, top_p = (
         jnp.broadcast_to(jnp.asarray(default if one is None else one), (batch,))
         for one, default in ((temperature, 1.0), (top_k, vocabulary), (top_p, 1.0))
@@ -128,23 +125,43 @@ def sample_tokens(
     return jnp.where(draws, lax.cond(jnp.any(draws), drawn, lambda: likeliest), likeliest).astype(jnp.int32)
 
 
-def _check_limits(where: str, top_k: ArrayLike | None, top_p: ArrayLike | None) -> None:
-    if top_k is not None:
-        check_top_k(where, top_k)
-    if top_p is not None:
-        check_top_p(where, top_p)
+_LIMITS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
+    "temperature": (lambda one: (one >= 0) & (one < np.inf), "0 or a positive number", "0.8"),
+    "top_k": (lambda one: one >= 1, "1 or more", "40"),
+    "top_p": (lambda one: (one > 0) & (one <= 1), "a number above 0 and at most 1", "0.9"),
+    "max_new_tokens": (lambda one: one >= 1, "1 or more", "50"),
+}
+"""Which numbers are right for each limit, the words for them in errors, and an example."""
 
 
-def _check_shapes(where: str, batch: Shape, **limits: Any) -> None:
-    """Check that each limit is one number, or one for each example."""
+def check_limits(where: str, batch: Shape, **limits: Any) -> None:
+    """Check that each limit is one number or one for each example, and that numbers that are not traced are right.
+
+    Args:
+        where: the caller, for errors.
+        batch: the shape of the examples.
+        **limits: `temperature`, `top_k`, `top_p` and `max_new_tokens`; None for no limit.
+
+    Raises:
+        LiftArgumentError: if one has another shape, or is wrong.
+    """
     for name, given in limits.items():
-        if given is not None and not broadcasts(np.shape(given), batch):
+        if given is None:
+            continue
+        if not broadcasts(np.shape(given), batch):
             raise LiftArgumentError(
                 where,
                 Expected(f"one number or an array of shape {tuple(batch)}", given=given),
                 "Pass one number, or one for each example.",
                 option=name,
             )
+        if isinstance(given, jax.core.Tracer):
+            continue
+        numbers, (is_right, expected, example) = np.atleast_1d(np.asarray(given)), _LIMITS[name]
+        wrong = numbers[~is_right(numbers)].tolist() if jnp.issubdtype(numbers.dtype, jnp.number) else [given]
+        if wrong:
+            fix = f"Pass a value such as `{name}={example}`."
+            raise LiftArgumentError(where, Expected(expected, given=wrong[0]), fix, option=name)
 
 
 def _wide(logits: Array) -> Array:

@@ -1,14 +1,12 @@
 from . import orbax_utils
-from .averages import ExponentialMovingAverage
 from .dynamic_scale import DynamicScale, DynamicScaleResult
 from .early_stopping import EarlyStopping
-from .examples import per_example_gradients
+from .gradients import accumulate_gradients, per_example_gradients
 from .labelling import labels, mask, part_of
 from .metrics import Accuracy, Average, Metric, MultiMetric, evaluate
-from .microbatches import accumulate_gradients
-from .sizes import count, size_bytes
+from .parts import count, size_bytes
 from .train_state import TrainState
-from .updates import apply_updates, update_average
+from .updates import ExponentialMovingAverage, apply_updates, update_average
 
 __all__ = [
     "Accuracy",

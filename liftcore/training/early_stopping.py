@@ -112,15 +112,11 @@ class EarlyStopping(PyTreeNode):
         if not (is_nan or is_close):
             # A float even for integers, as initially, so that a fresh object can restore it.
             floating = jnp.issubdtype(jnp.result_type(metric), jnp.floating)
-            best = jax.tree.map(_copy, values)
+            best = jax.tree.map(lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.copy(leaf), values)
             metric = metric if floating else float(metric)
             return self.replace(best_metric=metric, patience_count=0, has_improved=True, best=best)
         stop = self.should_stop or self.patience_count >= self.patience
         return self.replace(patience_count=self.patience_count + 1, should_stop=stop, has_improved=False)
-
-
-def _copy(leaf: Any) -> Any:
-    return jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.copy(leaf)
 
 
 def _number(metric: Any) -> float:

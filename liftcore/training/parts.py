@@ -1,8 +1,10 @@
-"""Select the part of a pytree of variables that a filter matches, and put other values for that part into the tree."""
+"""Parts of a pytree of variables that a filter matches: select them, replace them, and count their numbers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +15,7 @@ from ..filters.parameters import children_of, names_its_children
 from ..texts import path_text
 from ..typing import Filter, PyTree
 
-__all__ = ["check_like", "check_names", "inserted", "taken"]
+__all__ = ["check_like", "check_names", "count", "inserted", "size_bytes", "taken"]
 
 
 def taken(where: str, variables: PyTree, filter: Filter) -> PyTree:
@@ -98,3 +100,52 @@ def _shapes(tree: PyTree) -> dict[str, tuple[int, ...] | None]:
     """Return the shapes of the arrays in a tree by their paths, and None for each None."""
     leaves = [] if tree is None else jax.tree.leaves_with_path(tree, is_leaf=lambda node: node is None)
     return {path_text(path) or ".": None if leaf is None else np.shape(leaf) for path, leaf in leaves}
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def count(variables: PyTree, filter: Filter = True) -> int:
+    """Count the scalars in the variables that a filter matches.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, liftcore
+        >>> from liftcore.filters import PathContains
+        >>> shapes = jax.eval_shape(lambda: {"params": {"dense": {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}}})
+        >>> count(shapes), count(shapes, PathContains("kernel"))
+        (16, 12)
+
+    Args:
+        variables: `{collection: {module: {name: value}}}`, or another pytree of parameters, such as a module. Values
+            may be boxed, or be `jax.ShapeDtypeStruct`s.
+        filter: a filter of variables; all by default.
+
+    Raises:
+        LiftArgumentError: if the filter matches no variable, unless it is `None`.
+    """
+    return sum(math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(taken("count", variables, filter)))
+
+
+def size_bytes(variables: PyTree, filter: Filter = True) -> int:
+    """Count the bytes of the variables that a filter matches, over all devices. A replicated array counts once.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> variables = {"params": {"w": jnp.ones((3, 4), jnp.bfloat16)}, "cache": {"k": jnp.ones(5)}}
+        >>> size_bytes(variables), size_bytes(variables, "params")
+        (44, 24)
+
+    Args:
+        variables: `{collection: {module: {name: value}}}`, or another pytree of parameters, such as a module. Values
+            may be boxed, or be `jax.ShapeDtypeStruct`s.
+        filter: a filter of variables; all by default.
+
+    Raises:
+        LiftArgumentError: if the filter matches no variable, unless it is `None`.
+    """
+    leaves = jax.tree.leaves(taken("size_bytes", variables, filter))
+    return sum(math.prod(np.shape(leaf)) * _itemsize(leaf) for leaf in leaves)
+
+
+def _itemsize(leaf: Any) -> int:
+    return int(leaf.dtype.itemsize if hasattr(leaf, "dtype") else jax.dtypes.result_type(leaf).itemsize)

@@ -222,14 +222,14 @@ class TrainState(PyTreeNode):
         return self._applied(applied, *args, **kwargs)
 
     def _applied(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Self]:
-        if "rngs" in kwargs:
-            return self._called(call, *args, **kwargs)
-        if self.rngs is not None:
+        has_own = "rngs" in kwargs
+        if not has_own and self.rngs is not None:
             kwargs["rngs"] = jax.tree.map(lambda key: jax.random.fold_in(key, self.step), self.rngs)
         try:
             return self._called(call, *args, **kwargs)
         except InvalidRngError as error:
-            _ask_for_keys(error)
+            if not has_own:
+                _ask_for_keys(error)
             raise
 
     def _called(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Self]:
@@ -528,9 +528,8 @@ def _collections(params: PyTree, optimised: bool = False) -> dict[str, Any]:
     """Return parameters as variables, by collection. With FP8 layers, other collections are not trained or changed."""
     if not _overwrites(params):
         return {"params": params}
-    return {
-        name: params[name] for name in ("params", _OVERWRITE) if name in params and not (optimised and name != "params")
-    }
+    names = ("params",) if optimised else ("params", _OVERWRITE)
+    return {name: params[name] for name in names if name in params}
 
 
 def _check_lookahead(where: str, params: PyTree, opt_state: PyTree) -> None:

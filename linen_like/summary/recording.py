@@ -38,7 +38,8 @@ class RecordedCall:
 
     Attributes:
         place: the path of the module, including the names of lifts.
-        bare: whether `module` has no lifts of its own class: they were removed, or there were none.
+        bare: whether `module` can run alone: it is one of this library, and the lifts of its class, if any, were
+            removed.
         run: the `method=` that runs it.
     """
 
@@ -71,14 +72,6 @@ class RecordedCall:
         except Exception:  # it may need something from around it
             return dict.fromkeys(names)
         return costs(apply, (variables, rngs, types), names)
-
-
-class PartCall(RecordedCall):
-    """One call of a model of another library, or of a part of one, which cannot be run alone."""
-
-    def costs(self, rngs: RNGs, mutable: Filter, names: Sequence[str]) -> dict[str, Any]:
-        """Return None for each cost."""
-        return dict.fromkeys(names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +113,7 @@ def record(
         def note_part(inside: Any, part: Any, method: str, args: Any, kwargs: Any) -> Callable[[Any], None]:
             path = inside.path[len(scope.path) :]
             place = inside.path_text.removeprefix(above)
-            call = PartCall(path, place, _described(part), True, method, None, *_described((args, kwargs)))
+            call = RecordedCall(path, place, _described(part), False, method, None, *_described((args, kwargs)))
             calls.append(call)
             return lambda y: setattr(call, "outputs", _described(y))
 

@@ -1,8 +1,7 @@
 from ..lifting import transformation
-from .branches import cond, switch
 from .compilation import checkify, checkpoint, eval_shape, jit, named_call, purify, remat
+from .control_flow import associative_scan, cond, fori_loop, remat_scan, scan, switch, while_loop
 from .derivatives import grad, hessian, jacfwd, jacrev, jvp, linearize, value_and_grad, vjp
-from .loops import associative_scan, fori_loop, remat_scan, scan, while_loop
 from .mapping import map, pmap, shard_map, vmap
 from .rules import custom_jvp, custom_vjp, custom_vmap
 from .variables import fold_rngs, map_variables, swap_collection, with_rngs

@@ -11,6 +11,7 @@ from liftcore.calls import boundary
 from liftcore.typing import Filter, Variables
 
 from ..lifting import Methods, lift_functions, lift_with, refuse
+from .options import lift_by_options
 
 __all__ = ["checkify", "checkpoint", "eval_shape", "jit", "named_call", "purify", "remat"]
 
@@ -58,16 +59,7 @@ def remat(
         A Module class with the same fields, or a function with the same arguments.
     """
     refuse("remat", concrete=concrete)
-    lift = functools.partial(
-        liftcore.remat,
-        prevent_cse=prevent_cse,
-        policy=policy,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        variables=variables,
-        rngs=rngs,
-    )
-    return lift_with(lift, target, methods=methods, name="nn.remat")
+    return lift_by_options(liftcore.remat, locals(), ignored=("concrete",))
 
 
 checkpoint = remat
@@ -139,25 +131,7 @@ def jit(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(
-        liftcore.jit,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        donate_argnums=donate_argnums,
-        donate_argnames=donate_argnames,
-        keep_unused=keep_unused,
-        device=device,
-        backend=backend,
-        inline=inline,
-        compiler_options=compiler_options,
-        in_shardings=in_shardings,
-        out_shardings=out_shardings,
-        variable_shardings=variable_shardings,
-        donate_variables=donate_variables,
-        variables=variables,
-        rngs=rngs,
-    )
-    return lift_with(lift, target, methods=methods, name="nn.jit")
+    return lift_by_options(liftcore.jit, locals())
 
 
 def named_call(class_fn: Target, force: bool = True) -> Target:
@@ -221,8 +195,7 @@ def checkify(
         A Module class with the same fields, or a function with the same arguments; either returns the error and the
         result.
     """
-    lift = functools.partial(liftcore.checkify, errors=errors, variables=variables, rngs=rngs)
-    return lift_with(lift, target, methods=methods, name="nn.checkify")
+    return lift_by_options(liftcore.checkify, locals())
 
 
 @boundary

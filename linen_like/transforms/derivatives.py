@@ -17,7 +17,7 @@ from ..lifting import lift_functions, refuse
 from ..rebuilding.splitting import ArgumentAt
 from .trees import Trees, run_arranged, without_modules
 
-__all__ = ["by_argument", "grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "value_and_grad", "vjp"]
+__all__ = ["grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "value_and_grad", "vjp"]
 
 
 @boundary
@@ -73,10 +73,8 @@ def value_and_grad(
         LiftArgumentError: if `wrt` matches no variable, or the call uses other modules whose gradient would be left
             out.
     """
-    refuse("value_and_grad", reduce_axes=reduce_axes)
-    options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
-    options["allow_int"] = allow_int or (argnums is None and wrt is None)
-    return by_argument("nn.value_and_grad", liftcore.value_and_grad, fn, mdl, primals, wrt, argnums, options)
+    allow_int = allow_int or (argnums is None and wrt is None)
+    return _by_argument(liftcore.value_and_grad, locals())
 
 
 @boundary
@@ -124,10 +122,8 @@ def grad(
     Returns:
         The gradient; with `has_aux`, the gradient and the second value.
     """
-    refuse("grad", reduce_axes=reduce_axes)
-    options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
-    options["allow_int"] = allow_int or (argnums is None and wrt is None)
-    return by_argument("nn.grad", liftcore.grad, fn, mdl, primals, wrt, argnums, options)
+    allow_int = allow_int or (argnums is None and wrt is None)
+    return _by_argument(liftcore.grad, locals())
 
 
 @boundary
@@ -307,17 +303,17 @@ def _along(trees: Trees, along: Callable[..., Any], variable_tangents: PyTree, *
     return along(trees.into(variable_tangents), *tangents)
 
 
-def by_argument(
-    where: str,
-    transformation: Callable[..., Any],
-    fn: Callable[..., Any],
-    mdl: Any,
-    primals: tuple[Any, ...],
-    wrt: Filter,
-    argnums: int | Sequence[int] | None,
-    options: Mapping[str, Any],
-) -> Any:
-    """Compute a derivative with respect to the arguments at some positions; see `value_and_grad`."""
+def _by_argument(transformation: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Compute a derivative with respect to the arguments at some positions; see `value_and_grad`.
+
+    Args:
+        transformation: the transformation of liftcore.
+        given: the arguments of the function here of that name, `locals()` in it; all others are options.
+    """
+    options, name = dict(given), transformation.__name__
+    refuse(name, reduce_axes=options.pop("reduce_axes", ()))
+    where, primals = f"nn.{name}", options.pop("primals")
+    fn, mdl, wrt, argnums = [options.pop(each) for each in ("fn", "mdl", "wrt", "argnums")]
     if argnums is None and wrt is None and not primals:
         what = "there are no primals to differentiate with respect to."
         fix = 'For a derivative with respect to variables, choose them: `wrt="params"`.'
@@ -379,8 +375,7 @@ def jacfwd(
     Returns:
         The Jacobian; with `has_aux`, the Jacobian and the second value.
     """
-    options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
-    return by_argument("nn.jacfwd", liftcore.jacfwd, fn, mdl, primals, wrt, argnums, options)
+    return _by_argument(liftcore.jacfwd, locals())
 
 
 @boundary
@@ -426,9 +421,7 @@ def jacrev(
     Returns:
         The Jacobian; with `has_aux`, the Jacobian and the second value.
     """
-    options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
-    options["allow_int"] = allow_int
-    return by_argument("nn.jacrev", liftcore.jacrev, fn, mdl, primals, wrt, argnums, options)
+    return _by_argument(liftcore.jacrev, locals())
 
 
 @boundary
@@ -471,5 +464,4 @@ def hessian(
     Returns:
         The Hessian; with `has_aux`, the Hessian and the second value.
     """
-    options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
-    return by_argument("nn.hessian", liftcore.hessian, fn, mdl, primals, wrt, argnums, options)
+    return _by_argument(liftcore.hessian, locals())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
@@ -10,7 +9,8 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import InOutAxes
 
-from ..lifting import Methods, flags, lift_with
+from ..lifting import Methods
+from .options import lift_by_options
 
 __all__ = ["map", "pmap", "shard_map", "vmap"]
 
@@ -62,19 +62,7 @@ def vmap(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(
-        liftcore.vmap,
-        in_axes=in_axes,
-        out_axes=out_axes,
-        axis_name=axis_name,
-        axis_size=axis_size,
-        spmd_axis_name=spmd_axis_name,
-        kw_axes=kw_axes,
-        variable_axes=variable_axes,
-        split_rngs=flags(split_rngs),
-        metadata_params=metadata_params,
-    )
-    return lift_with(lift, target, methods=methods, name="nn.vmap", prefix="Vmap")
+    return lift_by_options(liftcore.vmap, locals(), prefix="Vmap")
 
 
 def map(
@@ -106,13 +94,7 @@ def map(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(
-        liftcore.map,
-        batch_size=batch_size,
-        variable_axes=variable_axes,
-        split_rngs=flags(split_rngs),
-    )
-    return lift_with(lift, target, methods=methods, name="nn.map", prefix="Map")
+    return lift_by_options(liftcore.map, locals(), prefix="Map")
 
 
 def pmap(
@@ -167,21 +149,7 @@ def pmap(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(
-        liftcore.pmap,
-        axis_name=axis_name,
-        in_axes=in_axes,
-        out_axes=out_axes,
-        devices=devices,
-        backend=backend,
-        axis_size=axis_size,
-        donate_argnums=donate_argnums,
-        kw_axes=kw_axes,
-        variable_axes=variable_axes,
-        split_rngs=flags(split_rngs),
-        metadata_params=metadata_params,
-    )
-    return lift_with(lift, target, methods=methods, name="nn.pmap", prefix="Pmap")
+    return lift_by_options(liftcore.pmap, locals(), prefix="Pmap")
 
 
 def shard_map(
@@ -234,14 +202,4 @@ def shard_map(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(
-        liftcore.shard_map,
-        mesh=mesh,
-        in_specs=in_specs,
-        out_specs=out_specs,
-        axis_names=axis_names,
-        check_vma=check_vma,
-        variable_specs=variable_specs,
-        split_rngs=flags(split_rngs),
-    )
-    return lift_with(lift, target, methods=methods, name="nn.shard_map", prefix="Shard_map")
+    return lift_by_options(liftcore.shard_map, locals(), prefix="Shard_map")

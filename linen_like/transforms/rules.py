@@ -64,25 +64,20 @@ def custom_vjp(
     """
     check_function("nn.custom_vjp", backward_fn)
 
-    @functools.wraps(fn)
-    @boundary
-    def custom(mdl: Any, *args: Any) -> Any:
-        def lift(trees: Trees, call: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(backward_fn)
-            def backward(*args: Any) -> Any:
-                given = call_user("the rule of nn.custom_vjp", backward_fn, *without_modules(args))
-                if not isinstance(given, tuple | list) or not given:
-                    return given
-                return trees.into(given[0]), *given[1:]
+    def lift(custom: Any, trees: Trees, call: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(backward_fn)
+        def backward(*args: Any) -> Any:
+            given = call_user("the rule of nn.custom_vjp", backward_fn, *without_modules(args))
+            if not isinstance(given, tuple | list) or not given:
+                return given
+            return trees.into(given[0]), *given[1:]
 
-            lifted = liftcore.custom_vjp(call, nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
-            lifted.identity = custom  # the rule may call it, for the same module
-            lifted.defvjp(forward, backward)
-            return lifted
+        lifted = liftcore.custom_vjp(call, nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
+        lifted.identity = custom  # the rule may call it, for the same module
+        lifted.defvjp(forward, backward)
+        return lifted
 
-        return run_arranged("nn.custom_vjp", lift, [fn, forward_fn], mdl, args)
-
-    return mark_lifted(custom)
+    return _with_rule("nn.custom_vjp", lift, fn, forward_fn)
 
 
 def custom_jvp(
@@ -130,22 +125,17 @@ def custom_jvp(
         LiftArgumentError: if a call uses other modules whose tangents would be left out.
     """
 
-    @functools.wraps(fn)
-    @boundary
-    def custom(mdl: Any, *args: Any) -> Any:
-        def lift(trees: Trees, call: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(rule, updated=())
-            def on_scopes(scopes: Any, *args: Any) -> Any:
-                return rule(scopes, *args[:-1], trees.out(args[-1]))
+    def lift(custom: Any, trees: Trees, call: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(rule, updated=())
+        def on_scopes(scopes: Any, *args: Any) -> Any:
+            return rule(scopes, *args[:-1], trees.out(args[-1]))
 
-            lifted = liftcore.custom_jvp(call, nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
-            lifted.identity = custom  # the rule may call it, for the same module
-            lifted.defjvp(on_scopes)
-            return lifted
+        lifted = liftcore.custom_jvp(call, nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
+        lifted.identity = custom  # the rule may call it, for the same module
+        lifted.defjvp(on_scopes)
+        return lifted
 
-        return run_arranged("nn.custom_jvp", lift, [fn, jvp_fn], mdl, args)
-
-    return mark_lifted(custom)
+    return _with_rule("nn.custom_jvp", lift, fn, jvp_fn)
 
 
 def custom_vmap(
@@ -181,20 +171,35 @@ def custom_vmap(
     def of_module(mdl: Any, axis_size: int, in_batched: Any, *args: Any) -> Any:
         return call_user("the rule of nn.custom_vmap", rule, axis_size, in_batched, mdl, *args)
 
+    # JAX keeps the rule, which must not keep the arguments alive.
+    def lift(custom: Any, trees: Trees, call: Callable[..., Any], on_module: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(rule)
+        def on_scopes(axis_size: int, in_batched: Any, scopes: Any, *args: Any) -> Any:
+            of_variables, *others = in_batched
+            return on_module(scopes, axis_size, (trees.out(of_variables), *others), *args)
+
+        lifted = liftcore.custom_vmap(call, variables=variables, rngs=rngs)
+        lifted.def_vmap(on_scopes)
+        return lifted
+
+    return _with_rule("nn.custom_vmap", lift, fn, of_module)
+
+
+def _with_rule(
+    where: str, lift: Callable[..., Callable[..., Any]], fn: Callable[..., Any], rule: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return a function of a module with a rule, which is a function of a module too.
+
+    Args:
+        where: the name of the transformation, for errors.
+        lift: called with the function that this one returns, and then as in `run_arranged`.
+        fn: the function.
+        rule: the rule, or the first part of it.
+    """
+
     @functools.wraps(fn)
     @boundary
     def custom(mdl: Any, *args: Any) -> Any:
-        # JAX keeps the rule, which must not keep the arguments alive.
-        def lift(trees: Trees, call: Callable[..., Any], on_module: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(rule)
-            def on_scopes(axis_size: int, in_batched: Any, scopes: Any, *args: Any) -> Any:
-                of_variables, *others = in_batched
-                return on_module(scopes, axis_size, (trees.out(of_variables), *others), *args)
-
-            lifted = liftcore.custom_vmap(call, variables=variables, rngs=rngs)
-            lifted.def_vmap(on_scopes)
-            return lifted
-
-        return run_arranged("nn.custom_vmap", lift, [fn, of_module], mdl, args)
+        return run_arranged(where, functools.partial(lift, custom), [fn, rule], mdl, args)
 
     return mark_lifted(custom)

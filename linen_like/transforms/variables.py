@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import liftcore
 from liftcore.typing import Filter, RNGs, Variables
 
-from ..lifting import Methods, lift_with
+from ..lifting import Methods
+from .options import lift_by_options
 
 __all__ = ["fold_rngs", "map_variables", "swap_collection", "with_rngs"]
 
@@ -62,17 +62,9 @@ def map_variables(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(
-        liftcore.map_variables,
-        mapped=mapped_collections,
-        map_in=trans_in_fn,
-        map_out=trans_out_fn,
-        init=init,
-        mutable=mutable,
-        variables=variables,
-        rngs=rngs,
-    )
-    return lift_with(lift, target, methods=methods, name="nn.map_variables", prefix="Map_variables")
+    of_linen = {"mapped_collections": "mapped", "trans_in_fn": "map_in", "trans_out_fn": "map_out"}
+    options = {of_linen.get(name, name): value for name, value in locals().items() if name != "of_linen"}
+    return lift_by_options(liftcore.map_variables, options, prefix="Map_variables")
 
 
 def swap_collection(
@@ -98,8 +90,7 @@ def swap_collection(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(liftcore.swap_collection, col_a=col_a, col_b=col_b, variables=variables, rngs=rngs)
-    return lift_with(lift, target, methods=methods, name="nn.swap_collection")
+    return lift_by_options(liftcore.swap_collection, locals())
 
 
 def fold_rngs(target: Target, variables: Filter = True, rngs: Filter = True, *, methods: Methods = None) -> Target:
@@ -123,8 +114,7 @@ def fold_rngs(target: Target, variables: Filter = True, rngs: Filter = True, *, 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(liftcore.fold_rngs, variables=variables, rngs=rngs)
-    return lift_with(lift, target, methods=methods, name="nn.fold_rngs", prefix="Fold_rngs")
+    return lift_by_options(liftcore.fold_rngs, locals(), prefix="Fold_rngs")
 
 
 def with_rngs(target: Target, rngs: RNGs, methods: Methods = None) -> Target:
@@ -151,4 +141,4 @@ def with_rngs(target: Target, rngs: RNGs, methods: Methods = None) -> Target:
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    return lift_with(functools.partial(liftcore.with_rngs, rngs=rngs), target, methods=methods, name="nn.with_rngs")
+    return lift_by_options(liftcore.with_rngs, locals())

@@ -255,7 +255,7 @@ COMPUTES = {
     "equinox_like.shard": "`filter_shard` is that function of JAX",
     "equinox_like.vmap": "moves the axis that a user named",
     "linen_like.cells": "the gates in one product, and default activations that can be pickled",
-    "linen_like.stacks.one_by_one": "stacks the outputs of layers",
+    "linen_like.stacks.stack": "stacks the outputs of layers",
     "linen_like.stacks.stacking": "stacks the variables of layers",
     "nnx_like.layers.activations": "`PReLU` may have a dtype of its own",
     "nnx_like.layers.cells": "the gates in one product, and default activations that can be pickled",

@@ -35,7 +35,7 @@ WITHOUT_FACTS = {
     "linen_like.lifecycle.binding.contains_itself": "a cycle of modules",
     "linen_like.lifecycle.calling._wrap_setup.setup": "a module without variables",
     "linen_like.module.Module.unbind": "a module without variables",
-    "linen_like.stacks.one_by_one._stacked": "the text is that of JAX",
+    "linen_like.stacks.stack._stacked": "the text is that of JAX",
     "linen_like.stacks.stack.Stack.__getitem__": "a module without variables",
     "nnx_like.transforms.uniform._check_unchanged": "an operator changed some object",
 }

@@ -491,7 +491,7 @@ MUTANTS = (
         ("lift/test_shard_map.py",),
     ),
     Mutant(
-        "diagnostics/signature.py",
+        "diagnostics/facts.py",
         'return f"{what} of scope {index}" if index else what',
         "return what",
         "several scopes are told as one",

@@ -1,4 +1,4 @@
-"""Changed copies of pytrees, comparisons of pytrees, and `inference_mode`."""
+"""Pytrees: which leaves are arrays, the selected leaves, changed copies, and comparisons."""
 
 from __future__ import annotations
 
@@ -10,14 +10,139 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from liftcore import is_array
 from liftcore.calls import boundary
 from liftcore.cycles import check_finite
 from liftcore.errors import Expected, LiftArgumentError
+from liftcore.leaves import is_array, is_array_like, number_type
 
 from .methods import MISSING
+from .split import map_prefix
 
-__all__ = ["apply_updates", "inference_mode", "tree_at", "tree_equal", "tree_inference"]
+__all__ = [
+    "apply_updates",
+    "combine",
+    "filter",
+    "inference_mode",
+    "is_array",
+    "is_array_like",
+    "is_inexact_array",
+    "is_inexact_array_like",
+    "partition",
+    "tree_at",
+    "tree_equal",
+    "tree_inference",
+]
+
+
+def is_inexact_array(element: Any) -> bool:
+    """Return whether a leaf is an array of floating-point or complex numbers.
+
+    Example:
+        >>> [is_inexact_array(leaf) for leaf in (jax.numpy.ones(2), jax.numpy.arange(2), 1.0)]
+        [True, False, False]
+
+    Args:
+        element: the leaf.
+    """
+    return is_array(element) and bool(jnp.issubdtype(element.dtype, jnp.inexact))
+
+
+def is_inexact_array_like(element: Any) -> bool:
+    """Return whether a leaf is a floating-point or complex number, or an array of such numbers.
+
+    Example:
+        >>> [is_inexact_array_like(leaf) for leaf in (jax.numpy.ones(2), 1.0, 1, True)]
+        [True, True, False, False]
+
+    Args:
+        element: the leaf.
+    """
+    return is_inexact_array(element) or number_type(element) in (float, complex)
+
+
+def filter(
+    pytree: Any,
+    filter_spec: Any,
+    inverse: bool = False,
+    replace: Any = None,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """Replace each leaf of a pytree that is not selected, by default with None.
+
+    Example:
+        >>> import jax, equinox_like as eqx
+        >>> eqx.filter({"w": jax.numpy.ones(2), "act": jax.nn.relu}, eqx.is_array)
+        {'act': None, 'w': Array([1., 1.], dtype=float32)}
+
+    Args:
+        pytree: the pytree.
+        filter_spec: a pytree prefix of bools, or of functions from a leaf to a bool: whether to select a leaf.
+        inverse: whether to select the other leaves instead.
+        replace: the value that replaces the leaves that are not selected.
+        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
+
+    Raises:
+        LiftArgumentError: if `filter_spec` is not such a prefix.
+    """
+
+    def kept(leaf: Any, is_chosen: Any) -> Any:
+        if not isinstance(is_chosen, bool | np.bool_):
+            what = Expected("bools, or functions from a leaf to a bool", is_chosen)
+            raise LiftArgumentError("filter_spec", what, _FIX, option="filter_spec")
+        return leaf if bool(is_chosen) != bool(inverse) else replace
+
+    return map_prefix("filter_spec", kept, filter_spec, pytree, _FIX, is_leaf)
+
+
+_FIX = "Write `eqx.filter(tree, eqx.is_array)`."
+
+
+def partition(
+    pytree: Any, filter_spec: Any, replace: Any = None, is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[Any, Any]:
+    """Split a pytree into two of the same structure: one with the selected leaves, one with all other leaves.
+
+    Example:
+        >>> import jax, equinox_like as eqx
+        >>> arrays, others = eqx.partition({"w": jax.numpy.ones(2), "steps": 5}, eqx.is_array)
+        >>> arrays, others
+        ({'steps': None, 'w': Array([1., 1.], dtype=float32)}, {'steps': 5, 'w': None})
+
+    Args:
+        pytree: the pytree.
+        filter_spec: a pytree prefix of bools, or of functions from a leaf to a bool: whether to select a leaf.
+        replace: the value that takes the place of a leaf in the other pytree.
+        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
+
+    Raises:
+        LiftArgumentError: if `filter_spec` is not such a prefix.
+    """
+    chosen = filter(pytree, filter_spec, replace=replace, is_leaf=is_leaf)
+    return chosen, filter(pytree, filter_spec, inverse=True, replace=replace, is_leaf=is_leaf)
+
+
+def combine(*pytrees: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """Combine several pytrees into one: each leaf is the first one that is not None. The inverse of `partition`.
+
+    Example:
+        >>> import equinox_like as eqx
+        >>> eqx.combine({"w": 1, "steps": None}, {"w": None, "steps": 5})
+        {'steps': 5, 'w': 1}
+
+    Args:
+        *pytrees: pytrees of the same structure, except that any leaf may be None.
+        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
+
+    Raises:
+        ValueError: the error of JAX for pytrees of different structures.
+    """
+    if is_leaf is None:
+        check_finite(pytrees)
+
+    def first(*leaves: Any) -> Any:
+        return next((leaf for leaf in leaves if leaf is not None), None)
+
+    return jax.tree.map(first, *pytrees, is_leaf=lambda node: node is None or (is_leaf is not None and is_leaf(node)))
 
 
 def apply_updates(model: Any, updates: Any) -> Any:
@@ -37,9 +162,7 @@ def apply_updates(model: Any, updates: Any) -> Any:
     """
 
     def added(update: Any, leaf: Any) -> Any:
-        if update is None:
-            return leaf
-        return leaf + update
+        return leaf if update is None else leaf + update
 
     return jax.tree.map(added, updates, model, is_leaf=lambda node: node is None)
 
@@ -201,8 +324,8 @@ def _nodes(where: Callable[[Any], Any], tree: Any) -> tuple[list[Any], bool]:
 
 def _check_not_static(value: Any, nodes: Iterable[Any]) -> None:
     """Raise the error for the value of a static field, which is not a node of the pytree."""
-    for node in filter(dataclasses.is_dataclass, nodes):
-        for one in dataclasses.fields(node):
+    for node in nodes:
+        for one in dataclasses.fields(node) if dataclasses.is_dataclass(node) else ():
             if one.metadata.get("static", False) and getattr(node, one.name, None) is value:
                 kind = type(node).__name__
                 raise LiftArgumentError(

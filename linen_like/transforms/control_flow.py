@@ -1,19 +1,22 @@
-"""`scan` and other loops: run a method of a module repeatedly."""
+"""Loops and branches: run a method of a module repeatedly, or one of several functions of a module."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import liftcore
 from liftcore.calls import boundary
+from liftcore.problems import no_functions
 from liftcore.typing import Filter, InOutAxes, PyTree
 
-from ..lifting import Methods, flags, lift_functions, lift_with, refuse
+from ..lifting import Methods, flags, lift_functions, refuse
+from .options import lift_by_options
 
-__all__ = ["associative_scan", "fori_loop", "remat_scan", "scan", "while_loop"]
+__all__ = ["associative_scan", "cond", "fori_loop", "remat_scan", "scan", "switch", "while_loop"]
+
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
@@ -83,22 +86,7 @@ def scan(
         A Module class with the same fields, or a function with the same arguments.
     """
     refuse("scan", data_transform=data_transform)
-    lift = functools.partial(
-        liftcore.scan,
-        length=length,
-        reverse=reverse,
-        unroll=unroll,
-        _split_transpose=_split_transpose,
-        in_axes=in_axes,
-        out_axes=out_axes,
-        kw_axes=kw_axes,
-        variable_axes=variable_axes,
-        variable_broadcast=variable_broadcast,
-        variable_carry=variable_carry,
-        split_rngs=flags(split_rngs),
-        metadata_params=metadata_params,
-    )
-    return lift_with(lift, target, methods=methods, name="nn.scan", prefix="Scan")
+    return lift_by_options(liftcore.scan, locals(), ("data_transform", "check_constancy_invariants"), prefix="Scan")
 
 
 def remat_scan(
@@ -140,16 +128,7 @@ def remat_scan(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    lift = functools.partial(
-        liftcore.remat_scan,
-        lengths=lengths,
-        policy=policy,
-        variable_broadcast=variable_broadcast,
-        variable_carry=variable_carry,
-        variable_axes=variable_axes,
-        split_rngs=flags(split_rngs),
-    )
-    return lift_with(lift, target, methods=methods, name="nn.remat_scan", prefix="Remat_scan")
+    return lift_by_options(liftcore.remat_scan, locals(), prefix="Remat_scan")
 
 
 @boundary
@@ -280,3 +259,90 @@ def associative_scan(
     """
     lift = functools.partial(liftcore.associative_scan, reverse=reverse, axis=axis, variables=variables)
     return lift_functions(lift, fn, name="nn.associative_scan")(mdl, elems)
+
+
+# --- branches ---------------------------------------------------------------------------------------------------------
+
+
+@boundary
+def cond(
+    pred: Any,
+    true_fun: Callable[..., Any],
+    false_fun: Callable[..., Any],
+    mdl: Any,
+    *operands: Any,
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Any:
+    """`liftcore.cond` for functions of a module; it runs at once.
+
+    Both functions may create variables and submodules. In `init` both create theirs, whichever one runs; submodules
+    with the same automatic name are the same.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Gate(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x, deep):
+        ...         return nn.cond(deep, lambda mdl, x: nn.Dense(3, name="deep")(x), lambda mdl, x: x, self, x)
+        >>> variables = Gate().init(jax.random.key(0), jax.numpy.ones(3), False)
+        >>> list(variables["params"])
+        ['deep']
+
+    Args:
+        pred: a scalar: whether the first function runs.
+        true_fun: called as `true_fun(mdl, *operands)` if `pred` is true.
+        false_fun: called as `false_fun(mdl, *operands)` if `pred` is false.
+        mdl: the module, or a pytree of modules.
+        *operands: pytrees of arrays; modules and variables in them are lifted too.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
+
+    Returns:
+        The result of the function.
+    """
+    lift = functools.partial(liftcore.cond, variables=variables, rngs=rngs)
+    return lift_functions(lift, true_fun, false_fun, name="nn.cond")(mdl, pred, *operands)
+
+
+@boundary
+def switch(
+    index: Any,
+    branches: Sequence[Callable[..., Any]],
+    mdl: Any,
+    *operands: Any,
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Any:
+    """`liftcore.switch` for functions of a module; it runs at once. See `cond`.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Heads(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x, head):
+        ...         heads = [lambda mdl, x, name=name: nn.Dense(2, name=name)(x) for name in ("a", "b")]
+        ...         return nn.switch(head, heads, self, x)
+        >>> variables = Heads().init(jax.random.key(0), jax.numpy.ones(3), 1)
+        >>> sorted(variables["params"])
+        ['a', 'b']
+
+    Args:
+        index: an integer: the number of the function that runs, from 0; one out of range is clamped.
+        branches: called as `branches[index](mdl, *operands)`.
+        mdl: the module, or a pytree of modules.
+        *operands: pytrees of arrays; modules and variables in them are lifted too.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
+
+    Returns:
+        The result of the function.
+    """
+    functions = list(branches) if isinstance(branches, Iterable) else []
+    if not functions:
+        raise no_functions("nn.switch", "Pass a list: `nn.switch(index, [f, g], mdl)`.", branches)
+
+    def lift(*calls: Callable[..., Any]) -> Callable[..., Any]:
+        return liftcore.switch(calls, variables=variables, rngs=rngs)
+
+    return lift_functions(lift, *functions, name="nn.switch")(mdl, index, *operands)
