@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import stat
@@ -20,6 +21,7 @@ from typing import Any, BinaryIO
 
 from ..caches import bounded
 from ..errors import CheckpointInUseError, SerializationError
+from .streams import name_of_file, write_all
 
 try:
     import fcntl
@@ -73,52 +75,43 @@ def replace_file(path: Path, parts: Iterable[Any], before: Callable[[], object] 
     temporary = path.with_name(name)
     with _errors_about(path, temporary):
         # The owner may write to it, even if the old file is read-only and this one is left over.
-        lock = _created(temporary, f'file "{path}"', 0o666 if mode is None else mode | stat.S_IRUSR | stat.S_IWUSR)
-        _replace(path, temporary, lock, parts, mode, before)
+        rights = 0o666 if mode is None else mode | stat.S_IRUSR | stat.S_IWUSR
+        with _created(temporary, f'file "{path}"', rights) as lock:
+            write_all(functools.partial(os.write, lock.fd), parts)
+            if mode is not None and mode != stat.S_IMODE(os.fstat(lock.fd).st_mode):
+                os.chmod(lock.fd if os.chmod in os.supports_fd else temporary, mode)
+            os.fsync(lock.fd)
+            if not lock.is_at(temporary):  # on a file system without locks, another writer took it for a left-over file
+                raise _in_use(f'file "{path}"', "another writer")
+            if fcntl is None:
+                lock.release()  # Windows cannot rename an open file
+            if before is not None:
+                before()
+            os.replace(temporary, path)
         sync_folder(path.parent)
 
 
-def _replace(
-    path: Path,
-    temporary: Path,
-    lock: FileLock,
-    parts: Iterable[Any],
-    mode: int | None,
-    before: Callable[[], object] | None,
-) -> None:
-    try:
-        for part in parts:
-            _write(lock.fd, part)
-            del part
-        if mode is not None and mode != stat.S_IMODE(os.fstat(lock.fd).st_mode):
-            os.chmod(lock.fd if os.chmod in os.supports_fd else temporary, mode)
-        os.fsync(lock.fd)
-        if not lock.is_at(temporary):  # on a file system without locks, another writer took it for a left-over file
-            raise _in_use(f'file "{path}"', "another writer")
-        if fcntl is None:
-            lock.release()  # Windows cannot rename an open file
-        if before is not None:
-            before()
-        os.replace(temporary, path)
-    except BaseException:
-        if lock.is_at(temporary):
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise
-    finally:
-        lock.release()
-
-
-def _created(path: Path, where: str, mode: int) -> FileLock:
-    """Create a file anew, and lock it. What a killed writer left under its name is removed first.
+@contextlib.contextmanager
+def _created(path: Path, where: str, mode: int) -> Iterator[FileLock]:
+    """Create a file anew, and lock it; remove it if the block raises. What a killed writer left is removed first.
 
     Owner and permissions of the new file are not those of what was there, and no file that a link points to is opened.
     """
-    while True:
+    lock = None
+    while lock is None:
         try:
-            return FileLock(path, where, os.O_CREAT | os.O_EXCL, mode)
+            lock = FileLock(path, where, os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
             remove_left_over(path, where)
+    try:
+        yield lock
+    except BaseException:
+        if lock.is_at(path):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        raise
+    finally:
+        lock.release()
 
 
 def remove_left_over(path: Path, where: str) -> None:
@@ -170,12 +163,11 @@ def kind_of(status: os.stat_result) -> str | None:
     )
 
 
-def open_plain(path: str | os.PathLike[str], where: str) -> BinaryIO:
+def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file for reading, without a buffer.
 
     Args:
         path: the file, or a link to it.
-        where: the name of the file, for errors.
 
     Raises:
         SerializationError: if it is a folder, a pipe or a device. To open one of these may take for ever.
@@ -185,7 +177,8 @@ def open_plain(path: str | os.PathLike[str], where: str) -> BinaryIO:
     if kind := kind_of(os.fstat(fd)):
         os.close(fd)
         what = f"this is {kind}, not a regular file."
-        raise SerializationError(where, what, "Pass the path of one file.", given=kind, expected="a regular file")
+        fix = "Pass the path of one file."
+        raise SerializationError(name_of_file(path), what, fix, given=kind, expected="a regular file")
     return os.fdopen(fd, "rb", buffering=0)
 
 
@@ -207,12 +200,6 @@ def _errors_about(path: Path, temporary: Path) -> Iterator[None]:
         if error.errno is None or (error.filename is not None and os.fspath(error.filename) != os.fspath(temporary)):
             raise
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
-
-
-def _write(fd: int, data: Any) -> None:
-    left = memoryview(data)
-    while left.nbytes:
-        left = left[os.write(fd, left) :]
 
 
 def sync_folder(folder: Path) -> None:

@@ -157,7 +157,7 @@ class Checkpoints:
         """Return the metrics of a saved step."""
         path = self.folder / _metrics_name(step)
         try:
-            with open_plain(path, f'"{path}"') as file:
+            with open_plain(path) as file:
                 return {str(name): float(value) for name, value in json.loads(file.read()).items()}
         except FileNotFoundError:
             return {}

@@ -18,6 +18,7 @@ import numpy as np
 from ..errors import LiftArgumentError, SerializationError
 from ..filters import All, Everything, Parameters, short_form, to_predicate
 from ..filters.parameters import is_variable, listed
+from ..saving.nested import leaves_of, mapped
 from ..saving.problems import printable, several
 from ..serialization import from_state_dict, to_state_dict
 from ..typing import Filter, Path, Predicate, PyTree
@@ -113,7 +114,8 @@ class Comparison(NamedTuple):
 
     def restored(self, new: Mapping[Path, Any]) -> Any:
         """Return a tree like the target, with new leaves at some paths."""
-        return from_state_dict(self.marked, _filled(self.spec, (), new))
+        state = mapped(lambda path, leaf: new[path] if path in new else unmarked(leaf), self.spec)
+        return from_state_dict(self.marked, state)
 
 
 TRANSFORM = "with `transform=`"
@@ -143,7 +145,7 @@ def compare(
     """
     marked = _with_marks(target)
     spec = to_state_dict(marked)
-    expected = dict(_flat(spec))
+    expected = dict(leaves_of(spec))
     takes = about_boxes(target, filter)
 
     def checked(path: Path, leaf: Any) -> bool:
@@ -225,19 +227,6 @@ def _is_typed_key(value: Any) -> bool:
 # --- flat states ------------------------------------------------------------------------------------------------------
 
 
-def _flat(state: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
-    """Yield the leaves of a state with their paths. An empty dict has no leaves, so there is nothing to restore."""
-    if not isinstance(state, Mapping | list):
-        yield path, state
-        return
-    for name, below in state.items() if isinstance(state, Mapping) else enumerate(state):
-        here = (*path, str(name))
-        if isinstance(below, Mapping | list):
-            yield from _flat(below, here)
-        else:
-            yield here, below
-
-
 def check_target(where: str, target: PyTree, filter: Filter, strict: bool, cast: bool) -> None:
     """Check that there is a target if an option needs one.
 
@@ -259,7 +248,7 @@ def _chosen(
     places = {*expected, *((*path, name) for path in keys for name in ("impl", "data"))}
     found = dict[Path, Any]()
     beside = left_out = 0
-    for path, leaf in _flat(state):
+    for path, leaf in leaves_of(state):
         if path in found:
             name = printable("/".join(path))
             what = f"two names are the same text: {name}."
@@ -286,13 +275,6 @@ def _with_keys(saved: dict[Path, Any], expected: Mapping[Path, Any]) -> dict[Pat
         if isinstance(leaf, KeyTarget) and all(part in saved for part in parts):
             saved[path] = SavedKey(*(saved.pop(part) for part in parts))
     return saved
-
-
-def _filled(spec: Any, path: Path, new: Mapping[Path, Any]) -> Any:
-    """Return the state of the target, with new leaves at some paths."""
-    if isinstance(spec, Mapping):
-        return {name: _filled(below, (*path, name), new) for name, below in spec.items()}
-    return new[path] if path in new else unmarked(spec)
 
 
 # --- what does not fit ------------------------------------------------------------------------------------------------

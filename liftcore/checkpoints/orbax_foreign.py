@@ -6,7 +6,7 @@ import contextlib
 import errno
 import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from ..errors import SerializationError
+from ..saving.nested import leaves_of, mapped
 from ..saving.problems import several
 from ..serialization import to_state_dict
 from ..traverse_util import unflatten_dict
@@ -89,7 +90,7 @@ def load_orbax(
         state = state if transform is None else transform(state)
         if target is None:
             return state
-        leaves = dict(_flat(to_state_dict(state)))
+        leaves = dict(leaves_of(to_state_dict(state)))
     else:
         leaves = saved.leaves()
     names, state = _fitted(saved, leaves, target)
@@ -106,23 +107,13 @@ def load_orbax(
 # --- what a target expects --------------------------------------------------------------------------------------------
 
 
-def _flat(tree: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
-    """Yield the leaves of nested dicts and lists with their paths."""
-    items = enumerate(tree) if isinstance(tree, list | tuple) else tree.items() if isinstance(tree, Mapping) else None
-    if items is None:
-        yield path, tree
-        return
-    for name, below in items:
-        yield from _flat(below, (*path, str(name)))
-
-
 def _nested(leaves: Mapping[Path, Any]) -> Any:
     return leaves[()] if () in leaves else unflatten_dict(leaves)
 
 
 def _fitted(saved: _Saved, leaves: Mapping[Path, Any], target: PyTree) -> tuple[dict[Path, Path], dict[Path, Any]]:
     """Return the saved leaves in the form that a target expects, by its paths, and the saved paths by these paths."""
-    expected = {path for path, _ in _flat(to_state_dict(target))}
+    expected = {path for path, _ in leaves_of(to_state_dict(target))}
     keys = {path[:-1] for path in expected if path[-1:] == ("impl",) and (*path[:-1], "data") in expected}
     names = _names(leaves, keys | expected)
     state = {path: leaves[at] for path, at in names.items()}
@@ -159,7 +150,7 @@ class _Saved:
 
     def __init__(self, where: str, folder: Any, structure: Any) -> None:
         self._where, self._folder, self._structure = where, folder, structure
-        self._metadata = dict(_flat(structure))
+        self._metadata = dict(leaves_of(structure))
 
     def leaves(self) -> dict[Path, Any]:
         """Return the leaves by their paths: arrays as `Stored`, and numbers, texts and `None` as they are."""
@@ -192,7 +183,7 @@ class _Saved:
         """Return the state of a random key with its leaves below `path`; the array itself if it is not a typed key."""
         args = require_orbax().ArrayRestoreArgs(sharding=SingleDeviceSharding(jax.local_devices()[0]))
         state = to_state_dict(self.read({at: args})[at])
-        parts = {(*path, *below): leaf for below, leaf in _flat(state)}
+        parts = {(*path, *below): leaf for below, leaf in leaves_of(state)}
         return {name: np.array(leaf) if isinstance(leaf, jax.Array) else leaf for name, leaf in parts.items()}
 
     def read(self, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
@@ -200,11 +191,11 @@ class _Saved:
         if not wanted:
             return {}
         ocp = require_orbax()
-        item = _like(self._structure, lambda path, leaf: leaf if path in wanted or leaf is None else ocp.PLACEHOLDER)
-        args = _like(self._structure, lambda path, leaf: None if leaf is None else wanted.get(path, ocp.RestoreArgs()))
+        item = mapped(lambda path, leaf: leaf if path in wanted or leaf is None else ocp.PLACEHOLDER, self._structure)
+        args = mapped(lambda path, leaf: None if leaf is None else wanted.get(path, ocp.RestoreArgs()), self._structure)
         restore = ocp.args.PyTreeRestore(item, restore_args=args)
         with _guarded(self._where), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-            found = dict(_flat(checkpointer.restore(self._folder, args=restore)))
+            found = dict(leaves_of(checkpointer.restore(self._folder, args=restore)))
             return {path: found[path] for path in wanted}
 
 
@@ -218,15 +209,6 @@ def _data(array: Any) -> Any:
     """Return the data of a typed random key, for a target that has no key there; any other array itself."""
     is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(array)) if is_key else array
-
-
-def _like(tree: Any, fn: Callable[[Path, Any], Any], path: Path = ()) -> Any:
-    """Return nested dicts and lists of the same structure, with a function of each path and leaf."""
-    if isinstance(tree, Mapping):
-        return {name: _like(below, fn, (*path, str(name))) for name, below in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_like(below, fn, (*path, str(index))) for index, below in enumerate(tree)]
-    return fn(path, tree)
 
 
 def _guarded(where: str) -> contextlib.AbstractContextManager[None]:

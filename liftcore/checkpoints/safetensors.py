@@ -275,7 +275,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         what = "this is the index of a model in several files, not a safetensors file."
         fix = "Load each file that its `weight_map` names with `separator=None`, and merge the dicts."
         raise SerializationError(f'"{os.fspath(path)}"', what, fix, option="separator")
-    open_plain(path, f'"{os.fspath(path)}"').close()
+    open_plain(path).close()
     with contextlib.ExitStack() as stack:
         with _about_the_file(path):
             file = stack.enter_context(package.safe_open(os.fspath(path), framework="numpy"))
