@@ -31,6 +31,7 @@ from .errors import Expected, SerializationError
 from .frozen_dict import FrozenDict
 from .leaves import is_number, is_numpy
 from .meta import AxisMetadata
+from .saving.dtypes import is_typed_key
 from .saving.encoding import decode, encode
 from .saving.problems import StateError, several
 from .struct import optional_names
@@ -119,7 +120,7 @@ def _of_partial(target: functools.partial[Any]) -> dict[str, Any]:
 
 
 def _rebuild_partial(target: functools.partial[Any], new: dict[str, Any]) -> functools.partial[Any]:
-    return functools.partial(new.get("func", target.func), *new["args"], **new["keywords"])
+    return type(target)(new.get("func", target.func), *new["args"], **new["keywords"])
 
 
 def _pytree_rule(target: Any) -> _Rule:
@@ -150,10 +151,7 @@ _RULES: dict[type, _Rule] = {
     FrozenDict: _Rule(_of_dict, lambda target, new: FrozenDict(_DICT.rebuild(target, new))),
     list: _Rule(_indexed, lambda target, new: list(new.values())),
     tuple: _Rule(_indexed, lambda target, new: tuple(new.values())),
-    jax.tree_util.Partial: _Rule(
-        lambda target: {"args": target.args, "keywords": target.keywords},
-        lambda target, new: type(target)(target.func, *new["args"], **new["keywords"]),
-    ),
+    jax.tree_util.Partial: _Rule(lambda target: {"args": target.args, "keywords": target.keywords}, _rebuild_partial),
     functools.partial: _Rule(_of_partial, _rebuild_partial),
 }
 _HOOKS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {}
@@ -181,12 +179,6 @@ def _rebuild_key(target: Any, new: dict[str, Any]) -> Any:
     return key
 
 
-def _is_typed_key(value: Any) -> bool:
-    """Whether a value is an array of typed random keys, or the shape of one."""
-    dtype: Any = getattr(value, "dtype", None)
-    return not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-
-
 _KEY = _Rule(_key_children, _rebuild_key)
 
 
@@ -196,7 +188,7 @@ def _rule(target: Any) -> _Rule | None:
     if cls in _RULES:
         return _RULES[cls]
     if _is_leaf(target) or target is None or cls is jax.ShapeDtypeStruct:
-        return _KEY if _is_typed_key(target) else None
+        return _KEY if is_typed_key(target) else None
     return None if jax.tree_util.all_leaves([target]) else _pytree_rule(target)
 
 

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .calls import boundary
 from .errors import Expected, LiftArgumentError, check_function, shown
-from .leaves import is_numpy
+from .leaves import is_numpy, split_leaves
 from .mesh_specs import LogicalRules, check_rules
 from .meta import get_sharding
 from .pipeline.equations import cut, evaluate, needed, opened, steps_of
@@ -148,13 +148,12 @@ class _Flat:
 
     def __init__(self, fn: Callable[..., Any], mesh: Mesh, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.fn, self.mesh = fn, _on_auto_axes(mesh)
-        self.given, self.treedef = jax.tree.flatten((args, kwargs))
-        for leaf in self.given:
+        for leaf in jax.tree.leaves((args, kwargs)):
             if isinstance(leaf, jax.core.Tracer):
                 what = f"an argument, {shown(leaf)}, is traced, but this function compiles its programs itself."
                 raise LiftArgumentError("init_sharded", what, "Call it outside of `jax.jit`.", given=leaf)
-        self.places = [place for place, leaf in enumerate(self.given) if isinstance(leaf, jax.Array) or is_numpy(leaf)]
-        self.arrays = [self._moved(self.given[place]) for place in self.places]
+        arrays, self.others = split_leaves((args, kwargs), lambda leaf: isinstance(leaf, jax.Array) or is_numpy(leaf))
+        self.arrays = [self._moved(array) for array in arrays]
 
     def _moved(self, array: Any) -> Any:
         """Return an array with an Explicit mesh on the same devices of the Auto mesh, without a copy."""
@@ -165,10 +164,8 @@ class _Flat:
         return array
 
     def call(self, arrays: Sequence[Any]) -> PyTree:
-        leaves = [_zeros(leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf in self.given]
-        for place, array in zip(self.places, arrays, strict=True):
-            leaves[place] = array
-        args, kwargs = jax.tree.unflatten(self.treedef, leaves)
+        others = [_zeros(leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf in self.others.leaves]
+        args, kwargs = self.others.join(arrays, others)
         return self.fn(*args, **kwargs)
 
 
@@ -201,12 +198,11 @@ class _Plan(NamedTuple):
         def make(arrays: Sequence[Any]) -> list[Any]:
             return evaluate(jaxpr, *self.jaxpr.consts, *arrays)
 
-        made = jax.jit(make, out_shardings=[self.shardings[number] for number in part])(arrays)
+        made: list[Any] = jax.jit(make, out_shardings=[self.shardings[number] for number in part])(arrays)
         if len(part) < len(self.shardings):
             jax.block_until_ready(made)  # type: ignore[no-untyped-call]
             return_memory()
-        leaves: list[Any] = made
-        return leaves
+        return made
 
 
 def _no_out_sharding(error: ValueError) -> LiftArgumentError:

@@ -15,7 +15,7 @@ from ..serialization import to_state_dict
 from ..typing import Filter, PyTree
 from .disk import open_plain, replace_file
 from .layout import parts_of, state_in
-from .matching import TRANSFORM, check_target, compare
+from .matching import compare, options_of
 from .placing import Stored
 from .streams import check_path_or_file, name_of_file, span_of, write_all
 
@@ -109,16 +109,14 @@ def load_file(
             if the file is in text mode or cannot seek.
     """
     check_path_or_file("load_file(path, target)", path, "rb")
-    check_target(f"load_file({name_of_file(path)})", target, filter, strict, cast)
+    options = options_of(f"load_file({name_of_file(path)})", target, filter, strict, cast)
     with _opened(path, checksums) as (file, state, end):
         if target is None or transform is not None:
             state = mapped(lambda _, leaf: leaf.read() if isinstance(leaf, Stored) else leaf, state)
         if transform is not None:
             state = to_state_dict(transform(state)) if target is not None else transform(state)
         if target is not None:
-            where = name_of_file(path)
-            options: Any = {"filter": filter, "strict": strict, "cast": cast, "renaming": TRANSFORM}
-            state = compare(target, state, where=where, **options).converted()
+            state = compare(target, state, where=name_of_file(path), **options).converted()
         file.seek(end)
         return state
 

@@ -25,7 +25,7 @@ from ..serialization import to_state_dict
 from ..typing import Filter, PyTree
 from .files import Transform
 from .folders import no_such_step, step_number
-from .matching import TRANSFORM, check_target, compare
+from .matching import compare, options_of
 from .orbax_arrays import SavedTree, check_regular, guarded, require_orbax, restored, step_folders, structure_in
 from .orbax_foreign import load_orbax
 from .orbax_items import parted, state_in
@@ -239,11 +239,10 @@ class OrbaxCheckpoints:
             SerializationError: if something does not fit, or cannot be read.
         """
         where = f"{self._where}.restore"
-        check_target(where, target, filter, strict, cast)
+        options = options_of(where, target, filter, strict, cast)
         self.wait()
         number = self._existing(where, step)
         place, guard = f"{self._where}, step {number}", functools.partial(self._guarded, number)
-        options: Any = {"filter": filter, "strict": strict, "cast": cast}
         with guard():
             folder = self._folders()[number]
             check_regular(place, os.fspath(folder))
@@ -258,13 +257,14 @@ class OrbaxCheckpoints:
                 raise FileNotFoundError("the folder of its arrays, `state`, is missing")
         saved = SavedTree(place, folder / "state", structure or {}, guard)
         state = state_in(place, rest, saved.leaves())
-        options |= {"where": place, "renaming": TRANSFORM}
         if target is None or transform is not None:
             values = saved.whole(may_be_keys=False)
             whole = mapped(lambda path, leaf: values.get(path, leaf), state)
             whole = whole if transform is None else transform(whole)
-            return whole if target is None else compare(target, to_state_dict(whole), **options).converted()
-        return restored(where, compare(target, state, **options), saved.read)
+            if target is None:
+                return whole
+            state = to_state_dict(whole)
+        return restored(where, compare(target, state, where=place, **options), saved.read)
 
     def _folders(self) -> dict[int, Any]:
         try:

@@ -6,6 +6,7 @@ What a folder claims is checked before orbax acts on it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import math
 import os
@@ -24,7 +25,7 @@ from ..serialization import to_state_dict
 from ..typing import Path
 from .disk import kind_of
 from .matching import Comparison
-from .placing import KeyTarget, SavedKey, Stored, converted, naming
+from .placing import KeyTarget, SavedKey, Stored, converted
 
 __all__ = ["SavedTree", "check_regular", "guarded", "require_orbax", "restored", "step_folders", "structure_in"]
 
@@ -240,11 +241,7 @@ def restored(where: str, match: Comparison, read: Read) -> Any:
     wanted = _arrays_of(match.pairs)
     _check_shardings(where, wanted)
     values = _read_in_portions(wanted, read)
-    new = {}
-    for path, (leaf, saved) in match.pairs.items():
-        with naming(where, path):
-            new[path] = _placed(path, leaf, saved, values)
-    return match.restored(new)
+    return match.converted(functools.partial(_placed, values))
 
 
 def _arrays_of(pairs: Mapping[Path, tuple[Any, Any]]) -> dict[Path, Any]:
@@ -291,7 +288,7 @@ def _size(leaf: Any) -> int:
     return int(getattr(leaf, "nbytes", 0))
 
 
-def _placed(path: Path, leaf: Any, saved: Any, values: Mapping[Path, Any]) -> Any:
+def _placed(values: Mapping[Path, Any], path: Path, leaf: Any, saved: Any) -> Any:
     """Return the restored value of a leaf."""
     if isinstance(saved, SavedKey):
         return converted(leaf, SavedKey(saved.impl, values.get((*path, "data"), saved.data)))

@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..errors import SerializationError
+from ..saving.dtypes import is_typed_key
 from ..saving.nested import leaves_of
 from ..saving.problems import several
 from ..serialization import to_state_dict
 from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
-from .matching import TRANSFORM, check_target, compare
+from .matching import compare, options_of
 from .orbax_arrays import SavedTree, check_regular, guarded, restored, step_folders, structure_in
 from .placing import Stored
 from .streams import check_path
@@ -83,7 +83,7 @@ def load_orbax(
     """
     check_path("load_orbax(path, target)", path)
     where = f'"{os.fspath(path)}"'
-    check_target(f"load_orbax({where})", target, filter, strict, cast)
+    options = options_of(f"load_orbax({where})", target, filter, strict, cast)
     saved = _found(where, path)
     if target is None or transform is not None:
         state = _nested(saved.whole(may_be_keys=True))
@@ -94,7 +94,6 @@ def load_orbax(
     else:
         leaves = saved.leaves()
     names, state = _fitted(saved, leaves, target)
-    options: Any = {"filter": filter, "strict": strict, "cast": cast, "renaming": TRANSFORM}
     match = compare(target, _nested(state), where=where, **options)
 
     def read(wanted: Mapping[Path, Any]) -> dict[Path, Any]:
@@ -138,8 +137,7 @@ def _names(saved: Mapping[Path, Any], expected: set[Path]) -> dict[Path, Path]:
 
 def _data(array: Any) -> Any:
     """Return the data of a typed random key, for a target that has no key there; any other array itself."""
-    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(array)) if is_key else array
+    return np.asarray(jax.random.key_data(array)) if is_typed_key(array) else array
 
 
 # --- which folder -----------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
 from .disk import open_plain, replace_file
-from .matching import about_boxes, check_target, compare
+from .matching import about_boxes, compare, options_of
 from .placing import Stored, naming
 from .streams import check_path
 
@@ -227,7 +227,7 @@ def load_safetensors(
     """
     check_path("load_safetensors(path, target)", path)
     where = f'"{os.fspath(path)}"'
-    check_target(f"load_safetensors({where})", target, filter, strict, cast)
+    options = options_of(f"load_safetensors({where})", target, filter, strict, cast)
     if separator is not None:
         _check_separator(f"load_safetensors({where})", separator)
     with _opened(path) as file:
@@ -237,7 +237,7 @@ def load_safetensors(
             arrays = {name: _whole(where, name, one) for name, one in flat.items()}
             return arrays if separator is None else _nested(where, arrays, separator)
         state = flat if separator is None else _nested(where, flat, separator)
-        options: Any = {"filter": about_boxes(target, filter), "strict": strict, "cast": cast, "renaming": _RENAMING}
+        options |= {"filter": about_boxes(target, filter), "renaming": _RENAMING}
         return replace_boxed(target, compare(unbox(target), state, where=where, **options).converted())
 
 

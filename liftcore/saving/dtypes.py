@@ -1,13 +1,15 @@
-"""The dtypes that can be written and read, by name."""
+"""The dtypes that can be written and read, by name, and the one that cannot."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-__all__ = ["DTYPES"]
+__all__ = ["DTYPES", "is_typed_key"]
 
 _NUMPY_DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -19,5 +21,11 @@ _ML_DTYPES = (
     *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
 DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NUMPY_DTYPES} | {
-    name: np.dtype(getattr(ml_dtypes, name)) for name in _ML_DTYPES if hasattr(ml_dtypes, name)
+    name: np.dtype(getattr(ml_dtypes, name)) for name in _ML_DTYPES
 }
+
+
+def is_typed_key(value: Any) -> bool:
+    """Return whether a value is an array of typed random keys, which no format holds, or the shape of one."""
+    dtype: Any = getattr(value, "dtype", None)
+    return dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
