@@ -109,7 +109,7 @@ def _of_dict(items: Mapping[Any, Any]) -> dict[str, Any]:
     return _named(items.items())
 
 
-def _indexed(items: Any) -> dict[str, Any]:
+def _of_sequence(items: Any) -> dict[str, Any]:
     return {str(index): item for index, item in enumerate(items)}
 
 
@@ -149,8 +149,8 @@ _DICT = _Rule(_of_dict, lambda target, new: {key: new[str(key)] for key in targe
 _RULES: dict[type, _Rule] = {
     dict: _DICT,
     FrozenDict: _Rule(_of_dict, lambda target, new: FrozenDict(_DICT.rebuild(target, new))),
-    list: _Rule(_indexed, lambda target, new: list(new.values())),
-    tuple: _Rule(_indexed, lambda target, new: tuple(new.values())),
+    list: _Rule(_of_sequence, lambda target, new: list(new.values())),
+    tuple: _Rule(_of_sequence, lambda target, new: tuple(new.values())),
     jax.tree_util.Partial: _Rule(lambda target: {"args": target.args, "keywords": target.keywords}, _rebuild_partial),
     functools.partial: _Rule(_of_partial, _rebuild_partial),
 }

@@ -259,15 +259,10 @@ class FileLock:
                     raise
             _HELD.add(self)
 
-    @property
-    def held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self.fd >= 0
-
     def is_at(self, path: Path) -> bool:
         """Return whether the locked file still has this name."""
         try:
-            return self.held and os.path.samestat(os.fstat(self.fd), os.lstat(path))
+            return self.fd >= 0 and os.path.samestat(os.fstat(self.fd), os.lstat(path))
         except OSError:
             return False
 

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
 from ..errors import CheckpointInUseError, Expected, LiftArgumentError, SerializationError
@@ -212,8 +211,7 @@ class Checkpoints:
                     )
                 with self._naming_good_steps(number):
                     return load_file(path, target, filter=filter, strict=strict, cast=cast, transform=transform)
-        steps = self.steps()
-        raise no_such_step(where, step, steps)
+        raise no_such_step(where, step, self.steps())
 
     @contextlib.contextmanager
     def _naming_good_steps(self, step: int) -> Iterator[None]:
@@ -247,9 +245,7 @@ class Checkpoints:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _hold(self, where: str) -> None:

@@ -29,7 +29,7 @@ from ..saving.wire import Tokens
 from ..typing import Path
 from .placing import Stored, number_of
 
-__all__ = ["NO_CHECKSUMS", "NoChecksums", "parts_of", "state_in"]
+__all__ = ["NO_CHECKSUMS", "parts_of", "state_in"]
 
 NO_CHECKSUMS = "If to_bytes or flax wrote it, read it with `checksums=False`. Otherwise it is damaged."
 _MARK = b"\x83" + msgpack.packb("liftcore_checkpoint")
@@ -81,12 +81,6 @@ def _parts(plan: WritePlan) -> Iterator[Any]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-class NoChecksums(StateError):
-    """A file does not begin like a file with checksums."""
-
-    option = "checksums"
-
-
 def state_in(file: Any, start: int, end: int, checksums: bool) -> tuple[Any, int]:
     """Return the state in a file, and the position at which it ends. Arrays are `Stored`: they are read on demand.
 
@@ -104,7 +98,7 @@ def state_in(file: Any, start: int, end: int, checksums: bool) -> tuple[Any, int
     if not ours:
         if checksums:
             what = "the file does not begin like a file with checksums."
-            raise NoChecksums(what, NO_CHECKSUMS, option="checksums")
+            raise StateError(what, NO_CHECKSUMS, option="checksums")
         tokens = _FileTokens(file, start, end)
     elif tokens.take() != ("value", _VERSION) or tokens.take() != ("value", "state"):
         raise damaged(f"the file is not of version {_VERSION}, the only one that this liftcore can read.")
@@ -257,8 +251,7 @@ def _read(file: Any, payload: _Payload, expected: int | None, path: Path) -> Any
 
 def _check(data: bytes | memoryview, expected: int | None, path: Path) -> None:
     if expected is not None and zlib.crc32(data) != expected:
-        error = damaged("the bytes differ from those that were written (checksum mismatch).")
-        raise StateError(error.what, error.fix, path)
+        raise damaged("the bytes differ from those that were written (checksum mismatch).", path)
 
 
 def _bytes_at(file: Any, start: int, count: int) -> bytearray:

@@ -13,7 +13,6 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
 import jax
@@ -200,9 +199,7 @@ class OrbaxCheckpoints:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     # --- restoring ----------------------------------------------------------------------------------------------------

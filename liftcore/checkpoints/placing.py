@@ -133,8 +133,11 @@ def _array_misfit(target: Any, saved: Any, cast: bool) -> Mismatch | None:
         return Mismatch("type", f"expected {shown_type(target)}, found {shown_type(saved)}")
     if np.shape(target) != np.shape(saved):
         return Mismatch("type", f"shape {np.shape(saved)}, not {np.shape(target)} as in the target")
-    loose = is_number(target) or is_number(saved)
-    if _same(target, saved, loose):
+    if is_number(target) or is_number(saved):
+        same = _kind(target) is _kind(saved) and _fits(target, saved)
+    else:
+        same = bool(_native(target.dtype) == _native(saved.dtype))
+    if same:
         return None
     if not _castable(target, saved):
         return Mismatch(
@@ -144,13 +147,6 @@ def _array_misfit(target: Any, saved: Any, cast: bool) -> Mismatch | None:
         return None
     names = [value.dtype if _is_array(value) else shown_type(value) for value in (saved, target)]
     return Mismatch("dtype", f"dtype {names[0]}, not {names[1]} as in the target")
-
-
-def _same(target: Any, saved: Any, loose: bool) -> bool:
-    """Return whether two dtypes are equal or, if one value is a Python number, of the same kind."""
-    if loose:
-        return _kind(target) == _kind(saved) and _fits(target, saved)
-    return bool(_native(target.dtype) == _native(saved.dtype))
 
 
 def _native(dtype: Any) -> Any:

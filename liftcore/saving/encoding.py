@@ -338,7 +338,9 @@ class Reader:
         # Layers repeat: an extension of the same length with the same header holds an array of the same type.
         known = self._types.get(len(data))
         if known is None or data[: len(known.header)] != known.header:
-            known = self._types[len(data)] = _type(data)
+            tokens = Tokens(data)
+            dtype, shape = array_type(tokens, len(data))
+            known = self._types[len(data)] = _Type(dtype, shape, data[: len(data) - tokens.left])
         flat = np.frombuffer(data, known.dtype, offset=len(known.header))
         return reshaped(checked(flat), known.shape)
 
@@ -356,13 +358,6 @@ class _Type(NamedTuple):
     dtype: np.dtype[Any]
     shape: list[int]
     header: memoryview
-
-
-def _type(data: memoryview) -> _Type:
-    """Return the type of the array in an extension."""
-    tokens = Tokens(data)
-    dtype, shape = array_type(tokens, len(data))
-    return _Type(dtype, shape, data[: len(data) - tokens.left])
 
 
 def array_type(tokens: Tokens, length: int) -> tuple[np.dtype[Any], list[int]]:
