@@ -162,16 +162,14 @@ def _fields(template: str) -> dict[str, None]:
 @bounded(1024)
 def _pattern(template: str, stacked: tuple[str, ...]) -> re.Pattern[str]:
     """Return the regular expression for the names that a template matches."""
-    parts, at, known = [], 0, set()
-    for match in _FIELD.finditer(template):
-        name = match["name"]
-        regex = match["regex"] or (r"\d+" if name in stacked else r"[^.]+")
-        parts += [_literal(template, template[at : match.start()])]
-        parts += [f"(?P={name})" if name in known else f"(?P<{name}>{regex})"]
-        at = match.end()
-        known.add(name)
+    literals, names, expressions = (_FIELD.split(template)[part::3] for part in range(3))
+    regex = _literal(template, literals[0])
+    for at, (name, own, after) in enumerate(zip(names, expressions, literals[1:], strict=True)):
+        own = own or (r"\d+" if name in stacked else r"[^.]+")
+        regex += f"(?P={name})" if name in names[:at] else f"(?P<{name}>{own})"
+        regex += _literal(template, after)
     try:
-        return re.compile("".join([*parts, _literal(template, template[at:])]))
+        return re.compile(regex)
     except re.error as error:
         what = f"the template has an invalid regular expression ({error})."
         fix = "Correct the expression after the colon."
@@ -246,15 +244,11 @@ def _passed_over(names: Sequence[str], rules: Sequence[WeightRule], used: set[in
     for late in (rule for at, rule in enumerate(rules) if at not in used):
         for name, (part, fields) in ((name, hit) for name in names if (hit := late.matched(name))):
             earlier = next(rule for rule in rules if rule.matched(name))
-            changes = ", ".join(map(_change_text, (*earlier.changes, *late.changes)))
+            changes = ", ".join(getattr(one, "__qualname__", repr(one)) for one in (*earlier.changes, *late.changes))
             fix = f"WeightRule({late.foreign[part]!r}, {[*earlier.path, *late.path]}, [{changes}], axis=None)"
             for path in (_filled(path, fields) for path in late.path):
                 texts[path] = f"{path}: the {earlier} takes it; one rule gives an array to several paths: {fix}"
     return texts
-
-
-def _change_text(change: Any) -> str:
-    return change.__qualname__ if callable(change) and hasattr(change, "__qualname__") else repr(change)
 
 
 def _checked(where: str, arrays: Any, rules: Any) -> tuple[list[str], list[WeightRule]]:
