@@ -127,7 +127,11 @@ class ShardedInit:
             raise
         except ValueError as error:
             if AxisType.Explicit in self.mesh.axis_types and "of type Auto" in str(error):
-                raise _no_out_sharding(error) from None
+                what = (
+                    "`init_fn` runs on Auto axes, but it uses `out_sharding=`, for which JAX requires Explicit axes: "
+                )
+                fix = "In a module, write `out_sharding=None if self.is_initializing() else …`."
+                raise LiftArgumentError("init_sharded", f"{what}{error}", fix, option="out_sharding") from None
             raise
         by_box = get_sharding(shapes, self.mesh, self.rules)
         by_leaf = jax.tree.map(lambda sharding, part: jax.tree.map(lambda _: sharding, part), by_box, shapes)
@@ -147,7 +151,8 @@ class _Flat:
     """A function as one of its array arguments only; the other arguments are fixed."""
 
     def __init__(self, fn: Callable[..., Any], mesh: Mesh, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        self.fn, self.mesh = fn, _on_auto_axes(mesh)
+        self.fn = fn  # on Explicit axes, XLA would first compute arrays of replicated type as wholes
+        self.mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
         for leaf in jax.tree.leaves((args, kwargs)):
             if isinstance(leaf, jax.core.Tracer):
                 what = f"an argument, {shown(leaf)}, is traced, but this function compiles its programs itself."
@@ -205,19 +210,8 @@ class _Plan(NamedTuple):
         return made
 
 
-def _no_out_sharding(error: ValueError) -> LiftArgumentError:
-    what = f"`init_fn` runs on Auto axes, but it uses `out_sharding=`, for which JAX requires Explicit axes: {error}"
-    fix = "In a module, write `out_sharding=None if self.is_initializing() else …`."
-    return LiftArgumentError("init_sharded", what, fix, option="out_sharding")
-
-
 def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
     if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
         fix = "Pass a key, `jax.random.key(0)`: it is small."
         raise LiftArgumentError("init_sharded", f"{shown(shape)} cannot be replaced by its shape.", fix, given=shape)
     return jnp.zeros(shape.shape, shape.dtype)
-
-
-def _on_auto_axes(mesh: Mesh) -> Mesh:
-    """Return the mesh with Auto axes. On Explicit axes, XLA would first compute arrays of replicated type as wholes."""
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))

@@ -238,10 +238,13 @@ class OrbaxCheckpoints:
         where = f"{self._where}.restore"
         options = options_of(where, target, filter, strict, cast)
         self.wait()
-        number = self._existing(where, step)
+        folders = self._folders()
+        number = max(folders, default=None) if step is None else step_number(where, step)
+        if number is None or number not in folders:
+            raise no_such_step(where, number, sorted(folders))
+        folder = folders[number]
         place, guard = f"{self._where}, step {number}", functools.partial(self._guarded, number)
         with guard():
-            folder = self._folders()[number]
             check_regular(place, os.fspath(folder))
             note = folder / "_CHECKPOINT_METADATA"  # it names the items that were saved
             items = note.read_text() if note.exists() else ""
@@ -273,13 +276,6 @@ class OrbaxCheckpoints:
         saved = several(map(str, self.steps()))
         fix = f"It may be damaged, or have just been removed. Give another step; saved are {saved}."
         return guarded(f"{self._where}, step {step}", "it cannot be read", fix)
-
-    def _existing(self, where: str, step: SupportsIndex | None) -> int:
-        steps = self.steps()
-        number = max(steps, default=None) if step is None else step_number(where, step)
-        if number is None or number not in steps:
-            raise no_such_step(where, number, steps)
-        return number
 
     # --- orbax --------------------------------------------------------------------------------------------------------
 

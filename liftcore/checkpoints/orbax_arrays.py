@@ -291,11 +291,10 @@ def _size(leaf: Any) -> int:
 def _placed(values: Mapping[Path, Any], path: Path, leaf: Any, saved: Any) -> Any:
     """Return the restored value of a leaf."""
     if isinstance(saved, SavedKey):
-        return converted(leaf, SavedKey(saved.impl, values.get((*path, "data"), saved.data)))
-    if path in values:
-        value = values[path]
-        return value if _placed_by_orbax(leaf) and isinstance(value, jax.Array) else converted(leaf, value)
-    return converted(leaf, saved)
+        saved = SavedKey(saved.impl, values.get((*path, "data"), saved.data))
+    value = values.get(path, saved)
+    is_placed = path in values and _placed_by_orbax(leaf) and isinstance(value, jax.Array)
+    return value if is_placed else converted(leaf, value)
 
 
 def _placed_by_orbax(leaf: Any) -> bool:

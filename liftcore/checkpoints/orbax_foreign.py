@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import importlib
@@ -143,10 +142,6 @@ def _data(array: Any) -> Any:
 # --- which folder -----------------------------------------------------------------------------------------------------
 
 
-def _guarded(where: str) -> contextlib.AbstractContextManager[None]:
-    return guarded(where, "orbax cannot read it", "It is damaged or incomplete. Copy it again.")
-
-
 def _found(where: str, path: str | os.PathLike[str]) -> SavedTree:
     """Return the tree in a folder, or in the item of a step.
 
@@ -161,7 +156,7 @@ def _found(where: str, path: str | os.PathLike[str]) -> SavedTree:
         fix = "If `flax.serialization.to_bytes` wrote it, use `load_file(path, target, checksums=False)`."
         raise SerializationError(where, "this is a file, but orbax writes folders.", fix, option="checksums")
     check_regular(where, os.fspath(folder))
-    guard = functools.partial(_guarded, where)
+    guard = functools.partial(guarded, where, "orbax cannot read it", "It is damaged or incomplete. Copy it again.")
     if (structure := structure_in(folder, guard)) is not None:
         return SavedTree(where, folder, structure, guard)
     _check_foreign(where, folder)
