@@ -137,7 +137,14 @@ class Cursor(Generic[A]):
         Returns:
             This cursor.
         """
-        self._update_below(update_fn, "")
+        new: list[Any] = []
+
+        def changes(path: str, value: Any) -> bool:
+            new[:] = [update_fn(path, value)]
+            return new[0] is not value
+
+        for place in self.find_all(changes):
+            place.set(new[0])
         return self
 
     def find(self, cond_fn: Callable[[str, Any], bool]) -> Cursor[Any]:
@@ -237,15 +244,6 @@ class Cursor(Generic[A]):
             keys = list(value) if isinstance(value, Mapping) else range(len(value))  # type: ignore[arg-type]
         for key in keys:
             yield f"{prefix}/{key}" if prefix else str(key), self._child(key)
-
-    def _update_below(self, update_fn: Callable[[str, Any], Any], prefix: str) -> None:
-        for path, child in self._children(prefix):
-            value = child.build()
-            new = update_fn(path, value)
-            if new is not value:
-                child.set(new)
-            else:
-                child._update_below(update_fn, path)
 
     def _found(self, cond_fn: Callable[[str, Any], bool], prefix: str) -> Iterator[Cursor[Any]]:
         for path, child in self._children(prefix):

@@ -127,11 +127,9 @@ class ShardedInit:
             raise
         except ValueError as error:
             if AxisType.Explicit in self.mesh.axis_types and "of type Auto" in str(error):
-                what = (
-                    "`init_fn` runs on Auto axes, but it uses `out_sharding=`, for which JAX requires Explicit axes: "
-                )
+                what = "`init_fn` runs on Auto axes, but it uses `out_sharding=`, for which JAX requires Explicit axes"
                 fix = "In a module, write `out_sharding=None if self.is_initializing() else …`."
-                raise LiftArgumentError("init_sharded", f"{what}{error}", fix, option="out_sharding") from None
+                raise LiftArgumentError("init_sharded", f"{what}: {error}", fix, option="out_sharding") from None
             raise
         by_box = get_sharding(shapes, self.mesh, self.rules)
         by_leaf = jax.tree.map(lambda sharding, part: jax.tree.map(lambda _: sharding, part), by_box, shapes)

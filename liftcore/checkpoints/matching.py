@@ -157,7 +157,8 @@ def compare(
         what += f"{listed(list(expected), takes)})."
         fix = "Match some of these, such as a module with `PathContains(name)`."
         raise SerializationError(where, what, fix, available=map("/".join, expected))
-    problems = _problems(taken, found, strict, cast)
+    reasons = [(path, misfit(leaf, found[path], cast)) for path, leaf in taken.items() if path in found]
+    problems = [*(_names(taken, found) if strict else ()), *((path, reason) for path, reason in reasons if reason)]
     if problems:
         part = "restore a part with `filter=`" if isinstance(takes, Everything) else _narrower(taken)
         raise _misfits(where, problems, others if strict else 0, _boxed(taken, found), part, renaming)
@@ -275,17 +276,6 @@ _FIXES = (
 
 _HELP = {"dtype": "cast", "names": "strict", "type": "filter"}
 """The option that helps with each kind of misfit."""
-
-
-def _problems(
-    taken: Mapping[Path, Any], found: Mapping[Path, Any], strict: bool, cast: bool
-) -> list[tuple[Path, Mismatch]]:
-    problems = list(_names(taken, found)) if strict else []
-    for path, leaf in taken.items():
-        reason = misfit(leaf, found[path], cast) if path in found else None
-        if reason:
-            problems.append((path, reason))
-    return problems
 
 
 def _misfits(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +29,13 @@ from .streams import check_path
 
 __all__ = ["load_safetensors", "safetensors_metadata", "save_safetensors"]
 
-_FLOAT8 = {
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-}
-"""The dtypes that the package can write from NumPy arrays but not read into them."""
-
 _BITS = (8, 16, 32, 64)
 _NAMES = (
     {"BOOL": "bool", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64"}
     | {f"I{bits}": f"int{bits}" for bits in _BITS}
     | {f"U{bits}": f"uint{bits}" for bits in _BITS}
-    | _FLOAT8
+    | {"F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E8M0": "float8_e8m0fnu"}
+    | {"F8_E5M2": "float8_e5m2", "F8_E5M2FNUZ": "float8_e5m2fnuz"}
 )
 """The dtypes of the format that NumPy has too, with their NumPy names."""
 
@@ -230,9 +221,9 @@ def load_safetensors(
     options = options_of(f"load_safetensors({where})", target, filter, strict, cast)
     if separator is not None:
         _check_separator(f"load_safetensors({where})", separator)
-    with _opened(path) as file:
-        offsets = functools.cache(lambda: _offsets(path))  # for all arrays that the package does not read
-        flat = {name: _stored(path, file, name, offsets) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+    with _opened(path) as (file, start, header):
+        header.pop("__metadata__", None)
+        flat = {name: _stored(path, file, start, name, header[name]) for name in sorted(header)}
         if target is None:
             arrays = {name: _whole(where, name, one) for name, one in flat.items()}
             return arrays if separator is None else _nested(where, arrays, separator)
@@ -258,13 +249,17 @@ def safetensors_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         SerializationError: if the file is not a safetensors file.
         FileNotFoundError: if there is no such file.
     """
-    with _opened(path) as file:
-        return dict(file.metadata() or {})
+    with _opened(path) as (_, _, header):
+        return dict(header.get("__metadata__") or {})
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a file with the package, which checks its header against its size, and translate the package's errors."""
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, int, dict[str, Any]]]:
+    """Open a file, after the package has checked its header against its size.
+
+    Yields:
+        The file, the position at which its arrays begin, and the header.
+    """
     package = _package()
     if os.path.isdir(path):
         names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
@@ -275,11 +270,11 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         what = "this is the index of a model in several files, not a safetensors file."
         fix = "Load each file that its `weight_map` names with `separator=None`, and merge the dicts."
         raise SerializationError(f'"{os.fspath(path)}"', what, fix, option="separator")
-    open_plain(path).close()
-    with contextlib.ExitStack() as stack:
-        with _about_the_file(path):
-            file = stack.enter_context(package.safe_open(os.fspath(path), framework="numpy"))
-        yield file
+    with open_plain(path) as file:
+        with _about_the_file(path), package.safe_open(os.fspath(path), framework="numpy"):
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+        yield file, 8 + size, header
 
 
 @contextlib.contextmanager
@@ -304,32 +299,20 @@ def _whole(where: str, name: str, stored: Stored) -> Any:
         return stored.read()
 
 
-def _stored(path: str | os.PathLike[str], file: Any, name: str, offsets: Callable[[], dict[str, int]]) -> Stored:
-    with _about_the_file(path):
-        part = file.get_slice(name)
-        kind, shape = part.get_dtype(), tuple(part.get_shape())
+def _stored(path: str | os.PathLike[str], file: Any, start: int, name: str, entry: Mapping[str, Any]) -> Stored:
+    """Return an array, given the position at which the arrays begin and its entry in the header."""
+    kind, shape = entry["dtype"], tuple(entry["shape"])
     if kind not in _NAMES:
-        what = f'"{name}" has dtype {kind}, which NumPy lacks.'
-        raise SerializationError(
-            f'"{os.fspath(path)}"', what, f"Convert it to one of {', '.join(_NAMES)}.", given=kind, available=_NAMES
-        )
+        what, fix = f'"{name}" has dtype {kind}, which NumPy lacks.', f"Convert it to one of {', '.join(_NAMES)}."
+        raise SerializationError(f'"{os.fspath(path)}"', what, fix, given=kind, available=_NAMES)
     dtype = DTYPES[_NAMES[kind]]
 
     def read() -> Any:
         with _about_the_file(path, name):
-            if kind not in _FLOAT8:
-                return checked(file.get_tensor(name))
-            return np.fromfile(path, dtype, math.prod(shape), offset=offsets()[name]).reshape(shape)
+            file.seek(start + entry["data_offsets"][0])
+            return checked(np.fromfile(file, dtype, math.prod(shape)).reshape(shape))
 
     return Stored(shape, dtype, read)
-
-
-def _offsets(path: str | os.PathLike[str]) -> dict[str, int]:
-    """Return where each array begins. The header, a length and JSON, was checked when the file was opened."""
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-    return {name: 8 + size + one["data_offsets"][0] for name, one in header.items() if name != "__metadata__"}
 
 
 def _nested(where: str, flat: Mapping[str, Any], separator: str) -> dict[str, Any]:
