@@ -73,7 +73,7 @@ def replace_file(path: Path, parts: Iterable[Any], before: Callable[[], object] 
     if len(os.fsencode(name)) > _LONGEST:
         name = f".{hashlib.sha1(os.fsencode(path.name), usedforsecurity=False).hexdigest()}.tmp"
     temporary = path.with_name(name)
-    with _errors_about(path, temporary):
+    try:
         # The owner may write to it, even if the old file is read-only and this one is left over.
         rights = 0o666 if mode is None else mode | stat.S_IRUSR | stat.S_IWUSR
         with _created(temporary, f'file "{path}"', rights) as lock:
@@ -89,6 +89,10 @@ def replace_file(path: Path, parts: Iterable[Any], before: Callable[[], object] 
                 before()
             os.replace(temporary, path)
         sync_folder(path.parent)
+    except OSError as error:  # the system names the temporary file, or no file
+        if error.errno is None or (error.filename is not None and os.fspath(error.filename) != os.fspath(temporary)):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
 @contextlib.contextmanager
@@ -189,17 +193,6 @@ def make_folder(folder: Path) -> None:
     make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
     sync_folder(folder.parent)
-
-
-@contextlib.contextmanager
-def _errors_about(path: Path, temporary: Path) -> Iterator[None]:
-    """Name `path` in errors of the system that name its temporary file or no file."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or (error.filename is not None and os.fspath(error.filename) != os.fspath(temporary)):
-            raise
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
 def sync_folder(folder: Path) -> None:

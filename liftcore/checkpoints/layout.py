@@ -196,13 +196,14 @@ class _Payload(NamedTuple):
 class _FileReader(Reader):
     """A reader of a state that leaves the bytes of arrays in the file."""
 
+    _tokens: _FileTokens
+
     def __init__(self, tokens: _FileTokens) -> None:
         super().__init__(tokens)
-        self._file_tokens = tokens
         self.payloads: list[_Payload] = []
 
     def array(self, data: Any, copy: bool) -> Any:
-        dtype, shape = array_type(self._file_tokens, data)
+        dtype, shape = array_type(self._tokens, data)
         return self._skipped(dtype, tuple(shape), math.prod(shape) * dtype.itemsize)
 
     def binary(self, data: Any) -> Any:
@@ -218,7 +219,7 @@ class _FileReader(Reader):
         return whole
 
     def _skipped(self, dtype: np.dtype[Any] | None, shape: tuple[int, ...], size: int) -> _Payload:
-        payload = _Payload(dtype, shape, [(self._file_tokens.skip(size), size)])
+        payload = _Payload(dtype, shape, [(self._tokens.skip(size), size)])
         self.payloads.append(payload)
         return payload
 
