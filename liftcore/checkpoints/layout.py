@@ -150,20 +150,14 @@ class _FileTokens(Tokens):
     def step(self, count: int) -> int:
         """Move forward by `count` bytes, which are in the window afterwards."""
         start = self._at - self._start
-        if start + count > len(self._data):
-            start = self._moved(count)
+        if start + count > len(self._data):  # the window moves to these bytes
+            self.check(count)
+            self._sum_up(start)
+            self._start, self._summed, start = self._at, 0, 0
+            self._data = memoryview(bytearray(min(max(count, _WINDOW), self._end - self._start)))
+            _read_into(self._file, self._start, self._data)
         self._at += count
         return start
-
-    def _moved(self, count: int) -> int:
-        """Move the window to the next `count` bytes, and return the offset of these in it."""
-        self.check(count)
-        start = self._at - self._start
-        self._sum_up(start)
-        self._start, self._summed = self._at, 0
-        size = min(max(count, _WINDOW), self._end - self._start)
-        self._data = memoryview(_bytes_at(self._file, self._start, size))
-        return 0
 
     def skip(self, count: int) -> int:
         """Skip bytes, which the checksum leaves out, and return their position in the file."""
@@ -253,12 +247,6 @@ def _read(file: Any, payload: _Payload, expected: int | None, path: Path) -> Any
 def _check(data: bytes | memoryview, expected: int | None, path: Path) -> None:
     if expected is not None and zlib.crc32(data) != expected:
         raise damaged("the bytes differ from those that were written (checksum mismatch).", path)
-
-
-def _bytes_at(file: Any, start: int, count: int) -> bytearray:
-    data = bytearray(count)
-    _read_into(file, start, memoryview(data))
-    return data
 
 
 def _read_into(file: Any, start: int, buffer: memoryview) -> None:
