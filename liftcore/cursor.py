@@ -298,23 +298,20 @@ def _value_of(operand: Any) -> Any:
 def _with_operators(cls: Any) -> None:
     """Give a class the operators of Python, applied to the values of cursors."""
 
-    def unary(fn: Callable[[Any], Any]) -> Any:
-        return lambda self: fn(self.build())
+    def applied(fn: Callable[..., Any], reflected: bool = False) -> Any:
+        def method(*operands: Any) -> Any:
+            values = [_value_of(operand) for operand in operands]
+            return fn(*reversed(values)) if reflected else fn(*values)
 
-    def binary(fn: Callable[[Any, Any], Any], reflected: bool = False) -> Any:
-        if reflected:
-            return lambda self, other: fn(_value_of(other), self.build())
-        return lambda self, other: fn(self.build(), _value_of(other))
+        return method
 
-    for name in ("neg", "pos", "abs", "invert"):
-        setattr(cls, f"__{name}__", unary(getattr(operator, f"__{name}__")))
-    for name in ("lt", "le", "eq", "ne", "gt", "ge"):
-        setattr(cls, f"__{name}__", binary(getattr(operator, name)))
+    for name in ("neg", "pos", "abs", "invert", "lt", "le", "eq", "ne", "gt", "ge"):
+        setattr(cls, f"__{name}__", applied(getattr(operator, f"__{name}__")))
     arithmetic = "add sub mul truediv floordiv mod pow matmul lshift rshift and or xor"
     for name in arithmetic.split():
         fn = getattr(operator, f"__{name}__")
-        setattr(cls, f"__{name}__", binary(fn))
-        setattr(cls, f"__r{name}__", binary(fn, reflected=True))
+        setattr(cls, f"__{name}__", applied(fn))
+        setattr(cls, f"__r{name}__", applied(fn, reflected=True))
 
 
 _with_operators(Cursor)
