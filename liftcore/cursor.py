@@ -89,18 +89,16 @@ class Cursor(Generic[A]):
     def __setitem__(self, key: Any, value: Any) -> None:
         if not _is_container(self._value):
             what = f"{shown(self._value)} is not a container, so its items cannot be edited."
-            raise LiftArgumentError(
-                self._where(), what, "Set the whole; for an array, `.set(array.at[…].set(…))`.", given=self._value
-            )
+            fix = "Set the whole; for an array, `.set(array.at[…].set(…))`."
+            raise LiftArgumentError(self._where(), what, fix, given=self._value)
         self._assign(self._key_of(key), value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _fields(self._value):
             fields = ", ".join(_fields(self._value)) or "none"
             what = f"{shown(self._value)} has no field {name!r} (its fields: {fields})."
-            raise LiftArgumentError(
-                self._where(), what, f"Write `[{name!r}]` for an item.", given=name, available=_fields(self._value)
-            )
+            fix = f"Write `[{name!r}]` for an item."
+            raise LiftArgumentError(self._where(), what, fix, given=name, available=_fields(self._value))
         self._assign(name, value)
 
     def set(self, value: Any) -> Any:

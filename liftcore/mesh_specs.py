@@ -298,9 +298,8 @@ def _check_pairs(rules: LogicalRules) -> None:
     if is_sequence and all(isinstance(one, tuple | list) and len(one) == 2 and _is_axis(one[1]) for one in rules):
         return
     given = list(rules.items()) if isinstance(rules, Mapping) else [("embed", None), ("mlp", "model")]
-    raise LiftArgumentError(
-        "rules", Expected("pairs of a logical name and a mesh axis", given=rules), f"Write a list of pairs: `{given}`."
-    )
+    wrong = Expected("pairs of a logical name and a mesh axis", given=rules)
+    raise LiftArgumentError("rules", wrong, f"Write a list of pairs: `{given}`.")
 
 
 def _is_axis(entry: Any) -> bool:

@@ -99,9 +99,8 @@ def _named(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
     named = dict(pairs)
     if len(named) < len(pairs):
         twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
-        raise StateError(
-            f"several keys are written as {twice[0]!r}.", "Use keys that differ as strings.", given=twice[0]
-        )
+        what = f"several keys are written as {twice[0]!r}."
+        raise StateError(what, "Use keys that differ as strings.", given=twice[0])
     return named
 
 
@@ -210,9 +209,8 @@ def register_serialization_state(
         SerializationError: if `ty` is registered and `override` is false.
     """
     if not override and (ty in _HOOKS or ty in _RULES):
-        raise SerializationError(
-            f"type {ty.__name__}", "it is already registered.", "Pass override=True to replace it.", option="override"
-        )
+        what, fix = "it is already registered.", "Pass override=True to replace it."
+        raise SerializationError(f"type {ty.__name__}", what, fix, option="override")
     _HOOKS[ty] = ty_to_state_dict, ty_from_state_dict
 
 
@@ -306,12 +304,8 @@ def _check_names(target: Any, children: dict[str, Any], state: Any) -> None:
         if isinstance(target, AxisMetadata) and _kind(state) == _KINDS[0]:
             what = f"the target has axis metadata here ({kind}), but what was saved is {_KINDS[0]} without it."
             raise StateError(what, "Restore into `unbox(target)`, and put the metadata back with `replace_boxed`.")
-        raise StateError(
-            f"expected a dict for the {kind} here, found {_kind(state)}.",
-            _SAME_STRUCTURE,
-            given=_kind(state),
-            expected="a dict",
-        )
+        what = f"expected a dict for the {kind} here, found {_kind(state)}."
+        raise StateError(what, _SAME_STRUCTURE, given=_kind(state), expected="a dict")
     missing, extra = [n for n in children if n not in state], [n for n in state if n not in children]
     if missing or extra:
         lacks = f"lacks {_listed(missing)}" if missing else ""
@@ -423,9 +417,8 @@ def msgpack_restore(encoded_pytree: bytes | bytearray | memoryview, *, copy: boo
         SerializationError: if the bytes do not have the form that `msgpack_serialize` writes.
     """
     if not isinstance(encoded_pytree, bytes | bytearray | memoryview):
-        raise SerializationError(
-            "msgpack", Expected("bytes", given=encoded_pytree), "Pass bytes from msgpack_serialize."
-        )
+        wrong = Expected("bytes", given=encoded_pytree)
+        raise SerializationError("msgpack", wrong, "Pass bytes from msgpack_serialize.")
     view = memoryview(encoded_pytree).toreadonly()
     if not view.c_contiguous:
         what = "the bytes are not contiguous in memory."

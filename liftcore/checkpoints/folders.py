@@ -202,13 +202,8 @@ class Checkpoints:
                 path = self.folder / _name(number)
                 if kind := kind_of(os.lstat(path)):
                     what = f"the file of step {number} is {kind}, not a regular file."
-                    raise SerializationError(
-                        where,
-                        what,
-                        f"Give one of the saved steps: [{several(map(str, self.steps()))}].",
-                        option="step",
-                        given=number,
-                    )
+                    fix = f"Give one of the saved steps: [{several(map(str, self.steps()))}]."
+                    raise SerializationError(where, what, fix, option="step", given=number)
                 with self._naming_good_steps(number):
                     return load_file(path, target, filter=filter, strict=strict, cast=cast, transform=transform)
         raise no_such_step(where, step, self.steps())
@@ -265,14 +260,8 @@ class Checkpoints:
 def no_such_step(where: str, step: Any, steps: list[int]) -> LiftArgumentError:
     """Return the error for a step that is not in a folder, or for a folder without steps."""
     if steps:
-        return LiftArgumentError(
-            where,
-            f"there is no step {step}.",
-            f"Give one of the saved steps: [{several(map(str, steps))}].",
-            option="step",
-            given=step,
-            available=steps,
-        )
+        what, fix = f"there is no step {step}.", f"Give one of the saved steps: [{several(map(str, steps))}]."
+        return LiftArgumentError(where, what, fix, option="step", given=step, available=steps)
     fix = "If this may be the first run, check before you restore: `if checkpoints.latest() is not None`."
     return LiftArgumentError(where, "there is no checkpoint, and `latest()` returns None.", fix, available=())
 

@@ -138,9 +138,8 @@ class OrbaxCheckpoints:
         last = max([self._last, *self.steps()])
         if number <= last:
             what = f"step {number} does not come after step {last}, which is saved already."
-            raise LiftArgumentError(
-                where, what, f"Continue after step {last}, or write to another folder.", option="step", given=number
-            )
+            fix = f"Continue after step {last}, or write to another folder."
+            raise LiftArgumentError(where, what, fix, option="step", given=number)
         arrays, rest = parted(where, tree)
         numbers = self._ranking.numbers(f"{where}, metrics", metrics)
         args = self._ocp.args

@@ -222,9 +222,8 @@ def _check_size(where: str, path: Path, shape: tuple[int, ...], dtype: Any) -> N
         np.empty(shape, dtype)
     except (MemoryError, ValueError) as error:
         what = f'"{"/".join(path)}" has {math.prod(shape)} elements, which do not fit into memory.'
-        raise SerializationError(
-            where, what, "Pass a target with shardings, unless the folder is damaged.", variable="/".join(path)
-        ) from error
+        fix = "Pass a target with shardings, unless the folder is damaged."
+        raise SerializationError(where, what, fix, variable="/".join(path)) from error
 
 
 def restored(where: str, match: Comparison, read: Read) -> Any:

@@ -167,14 +167,12 @@ def _found(where: str, path: str | os.PathLike[str]) -> SavedTree:
     if item is None:
         names = several(found) or "none"
         what = f"it holds no complete tree of orbax (folders in it: {names})."
-        raise SerializationError(
-            where, what, "Pass the folder of a checkpoint, which holds a file `_METADATA`.", available=found
-        )
+        fix = "Pass the folder of a checkpoint, which holds a file `_METADATA`."
+        raise SerializationError(where, what, fix, available=found)
     if item != "default" and len(items) > 1:
         what = f"this step holds several trees: {several(items)}."
-        raise SerializationError(
-            where, what, f'Pass one of them, such as `load_orbax("{folder / item}")`.', available=items
-        )
+        fix = f'Pass one of them, such as `load_orbax("{folder / item}")`.'
+        raise SerializationError(where, what, fix, available=items)
     return SavedTree(where, folder / item, items[item], guard)
 
 
@@ -184,12 +182,8 @@ def _check_not_steps(where: str, folder: Any) -> None:
     if steps:
         _check_foreign(where, steps[-1])
         what = f"this folder holds steps: {several(step.name for step in steps)}."
-        raise SerializationError(
-            where,
-            what,
-            f'Pass one of them, such as `load_orbax("{folder / steps[-1].name}")`.',
-            available=[step.name for step in steps],
-        )
+        fix = f'Pass one of them, such as `load_orbax("{folder / steps[-1].name}")`.'
+        raise SerializationError(where, what, fix, available=[step.name for step in steps])
 
 
 def _check_foreign(where: str, step: Any) -> None:

@@ -105,27 +105,24 @@ def save_safetensors(
 
 def _check_separator(where: str, separator: Any) -> None:
     if not isinstance(separator, str) or not separator:
-        raise LiftArgumentError(
-            f"{where}, separator",
-            Expected("the text that joins names", given=separator),
+        wrong, fix = (
+            Expected("the text that joins names", separator),
             'Write `separator="."`, or leave it out for slashes.',
-            option="separator",
         )
+        raise LiftArgumentError(f"{where}, separator", wrong, fix, option="separator")
 
 
 def _checked_metadata(where: str, metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata, after checking that it consists of texts."""
     if not isinstance(metadata, Mapping):
-        raise SerializationError(
-            where, Expected("texts by name", given=metadata), 'Write `metadata={"format": "np"}`.', option="metadata"
-        )
+        wrong, fix = Expected("texts by name", given=metadata), 'Write `metadata={"format": "np"}`.'
+        raise SerializationError(where, wrong, fix, option="metadata")
     for item in metadata.items():
         for text in item:
             if not isinstance(text, str) or unwritable(text):
                 what = f"{printable(str(item[0]))!r} and its value must be texts, given {printable(shown(text))}."
-                raise SerializationError(
-                    where, what, "Convert it to a text, for instance by `json.dumps`.", given=text, expected="texts"
-                )
+                fix = "Convert it to a text, for instance by `json.dumps`."
+                raise SerializationError(where, what, fix, given=text, expected="texts")
     return dict(metadata)
 
 
@@ -320,6 +317,5 @@ def _nested(where: str, flat: Mapping[str, Any], separator: str) -> dict[str, An
         return unflatten_dict(flat, sep=separator)
     except ValueError as error:
         what = f"the names are not paths joined by {separator!r} ({error})."
-        raise SerializationError(
-            where, what, "Load it with `separator=None`.", option="separator", given=separator
-        ) from error
+        fix = "Load it with `separator=None`."
+        raise SerializationError(where, what, fix, option="separator", given=separator) from error

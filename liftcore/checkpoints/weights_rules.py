@@ -254,11 +254,8 @@ def _passed_over(names: Sequence[str], rules: Sequence[WeightRule], used: set[in
 def _checked(where: str, arrays: Any, rules: Any) -> tuple[list[str], list[WeightRule]]:
     """Return the names of the arrays and the rules, after checking that they are of the right classes."""
     if not isinstance(arrays, Mapping):
-        raise LiftArgumentError(
-            where,
-            Expected("arrays by name", given=arrays),
-            "Pass a mapping, such as `load_safetensors(path, separator=None)`.",
-        )
+        fix = "Pass a mapping, such as `load_safetensors(path, separator=None)`."
+        raise LiftArgumentError(where, Expected("arrays by name", given=arrays), fix)
     fix = 'Write a list of rules, such as `[WeightRule("{layer}.bias", "params/{layer}/bias")]`.'
     if isinstance(rules, WeightRule) or not isinstance(rules, Iterable):
         given = f"one {rules}" if isinstance(rules, WeightRule) else shown(rules)

@@ -113,9 +113,8 @@ class WritePlan:
         _check_depth(depth)
         if type(tree) is dict:
             if _CHUNKED in tree:
-                raise StateError(
-                    f"the key {_CHUNKED!r} is reserved for large arrays.", "Choose another name.", given=_CHUNKED
-                )
+                what = f"the key {_CHUNKED!r} is reserved for large arrays."
+                raise StateError(what, "Choose another name.", given=_CHUNKED)
             self._add_items(tree.items(), depth, self._packer.pack_map_header(len(tree)), keyed=True)
         elif type(tree) is list:
             self._add_items(enumerate(tree), depth, self._packer.pack_array_header(len(tree)), keyed=False)
@@ -131,9 +130,8 @@ class WritePlan:
         self.head += header
         for name, child in items:
             if keyed and type(name) not in (str, int):
-                raise StateError(
-                    f"the key {name!r} is neither a string nor an integer.", "Use strings as keys.", given=name
-                )
+                what = f"the key {name!r} is neither a string nor an integer."
+                raise StateError(what, "Use strings as keys.", given=name)
             try:
                 if keyed:
                     self.head += _held(self._pack, name)
@@ -219,12 +217,8 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise StateError("a typed random key is not a plain array.", "Call to_bytes, or save jax.random.key_data(key).")
     if dtype.name not in _DTYPES:
-        raise StateError(
-            f"an array of dtype {dtype} cannot be written.",
-            f"Use one of {', '.join(_DTYPES)}.",
-            given=dtype,
-            available=_DTYPES,
-        )
+        what, fix = f"an array of dtype {dtype} cannot be written.", f"Use one of {', '.join(_DTYPES)}."
+        raise StateError(what, fix, given=dtype, available=_DTYPES)
     return _DTYPES[dtype.name]
 
 
