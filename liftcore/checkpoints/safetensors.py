@@ -105,10 +105,8 @@ def save_safetensors(
 
 def _check_separator(where: str, separator: Any) -> None:
     if not isinstance(separator, str) or not separator:
-        wrong, fix = (
-            Expected("the text that joins names", separator),
-            'Write `separator="."`, or leave it out for slashes.',
-        )
+        wrong = Expected("the text that joins names", given=separator)
+        fix = 'Write `separator="."`, or leave it out for slashes.'
         raise LiftArgumentError(f"{where}, separator", wrong, fix, option="separator")
 
 
