@@ -132,12 +132,10 @@ def remove_left_over(path: Path, where: str) -> None:
         kind = kind_of(os.lstat(path))
         if kind == "a folder":
             raise OSError(errno.EISDIR, f"This cannot be written while {path.name} is a folder", os.fspath(path))
-        lock = FileLock(path, where, 0) if fcntl and kind is None else None  # nobody writes to a link
-        try:
+        with contextlib.ExitStack() as stack:
+            if fcntl and kind is None:  # nobody writes to a link
+                stack.callback(FileLock(path, where, 0).release)
             os.unlink(path)
-        finally:
-            if lock:
-                lock.release()
 
 
 def _mode_of(path: Path) -> int | None:
@@ -160,11 +158,8 @@ def _mode_of(path: Path) -> int | None:
 
 def kind_of(status: os.stat_result) -> str | None:
     """Return what a name stands for, for errors, if it is not a regular file."""
-    if stat.S_ISREG(status.st_mode):
-        return None
-    return (
-        "a link" if stat.S_ISLNK(status.st_mode) else "a folder" if stat.S_ISDIR(status.st_mode) else "a special file"
-    )
+    kinds = {stat.S_IFREG: None, stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder"}
+    return kinds.get(stat.S_IFMT(status.st_mode), "a special file")
 
 
 def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
@@ -188,11 +183,10 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
 
 def make_folder(folder: Path) -> None:
     """Create a folder and its parents if they are missing; their names are on the disk when this returns."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:
