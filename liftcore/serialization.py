@@ -148,8 +148,7 @@ _DICT = _Rule(_of_dict, lambda target, new: {key: new[str(key)] for key in targe
 _RULES: dict[type, _Rule] = {
     dict: _DICT,
     FrozenDict: _Rule(_of_dict, lambda target, new: FrozenDict(_DICT.rebuild(target, new))),
-    list: _Rule(_of_sequence, lambda target, new: list(new.values())),
-    tuple: _Rule(_of_sequence, lambda target, new: tuple(new.values())),
+    **dict.fromkeys((list, tuple), _Rule(_of_sequence, lambda target, new: type(target)(new.values()))),
     jax.tree_util.Partial: _Rule(lambda target: {"args": target.args, "keywords": target.keywords}, _rebuild_partial),
     functools.partial: _Rule(_of_partial, _rebuild_partial),
 }

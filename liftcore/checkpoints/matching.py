@@ -177,8 +177,8 @@ class _AboutBoxes(All):
 
     def __call__(self, path: Path, value: Any) -> bool:
         places = (path[:end] for end in range(len(path) + 1))
-        box = next((place for place in places if place in self.boxes), None)
-        return super().__call__(path, value) if box is None else super().__call__(box, self.boxes[box])
+        place = next((place for place in places if place in self.boxes), path)
+        return super().__call__(place, self.boxes.get(place, value))
 
     def __repr__(self) -> str:
         return short_form(self.filters[0])

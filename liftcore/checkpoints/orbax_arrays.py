@@ -237,20 +237,14 @@ def restored(where: str, match: Comparison, read: Read) -> Any:
     Raises:
         LiftArgumentError: if a sharding of the target does not divide a shape.
     """
-    wanted = _arrays_of(match.pairs)
+    wanted: dict[Path, Any] = {}
+    for path, (leaf, saved) in match.pairs.items():
+        at, array = ((*path, "data"), saved.data) if isinstance(saved, SavedKey) else (path, saved)
+        if isinstance(array, Stored):
+            wanted[at] = leaf
     _check_shardings(where, wanted)
     values = _read_in_portions(wanted, read)
     return match.converted(functools.partial(_placed, values))
-
-
-def _arrays_of(pairs: Mapping[Path, tuple[Any, Any]]) -> dict[Path, Any]:
-    """Return the paths of the arrays to read for pairs of a target's leaf and a saved one, with the target's leaf."""
-    found = {}
-    for path, (leaf, saved) in pairs.items():
-        at, array = ((*path, "data"), saved.data) if isinstance(saved, SavedKey) else (path, saved)
-        if isinstance(array, Stored):
-            found[at] = leaf
-    return found
 
 
 def _check_shardings(where: str, wanted: Mapping[Path, Any]) -> None:

@@ -44,7 +44,6 @@ _CODES = {name: code for code, name in _NAMES.items()}
 
 def _package() -> Any:
     try:
-        importlib.import_module("safetensors.numpy")
         return importlib.import_module("safetensors")
     except ImportError as error:
         raise ImportError("This needs safetensors: pip install 'liftcore[safetensors]'") from error

@@ -80,9 +80,6 @@ class WeightRule:
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
-        self._check()
-
-    def _check(self) -> None:
         for option, what, fix in self._problems():
             raise LiftArgumentError(str(self), what, fix, option=option)
         for template in self.foreign:

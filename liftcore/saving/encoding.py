@@ -65,7 +65,7 @@ def encode(tree: Any) -> bytes:
     plan.add(tree, 0)
     # A `BytesIO` fills the bytes in place, since it is their only owner, and returns them. A join would hold all arrays
     # at once in the form in which they are written: contiguous and on the host.
-    out = io.BytesIO(bytes(plan.size()))
+    out = io.BytesIO(bytes(len(plan.head) + sum(length for array in plan.arrays for _, length in array.pieces)))
     for _, part in plan.parts():
         out.write(part)
     return out.getvalue()
@@ -88,10 +88,6 @@ class WritePlan:
         self.arrays: list[_Array] = []
         self._packer = msgpack.Packer()
         self._pack = self._packer.pack
-
-    def size(self) -> int:
-        """Return the number of all bytes."""
-        return len(self.head) + sum(length for array in self.arrays for _, length in array.pieces)
 
     def parts(self) -> Iterator[tuple[int | None, bytearray | memoryview]]:
         """Yield all bytes in order: those of arrays, each with the number of its array, and those between them.

@@ -228,7 +228,7 @@ def test_a_folder_names_the_files_in_it(tmp_path: Path, read: Any) -> None:
 def test_a_missing_file_and_a_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError):
         load_safetensors(tmp_path / "nothing")
-    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(ImportError, match=r"liftcore\[safetensors\]"):
         load_safetensors(tmp_path / "nothing")
 
