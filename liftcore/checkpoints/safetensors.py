@@ -34,8 +34,8 @@ _NAMES = (
     {"BOOL": "bool", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64"}
     | {f"I{bits}": f"int{bits}" for bits in _BITS}
     | {f"U{bits}": f"uint{bits}" for bits in _BITS}
-    | {"F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E8M0": "float8_e8m0fnu"}
-    | {"F8_E5M2": "float8_e5m2", "F8_E5M2FNUZ": "float8_e5m2fnuz"}
+    | {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E4M3FNUZ": "float8_e4m3fnuz"}
+    | {"F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu"}
 )
 """The dtypes of the format that NumPy has too, with their NumPy names."""
 
