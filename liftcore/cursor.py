@@ -17,7 +17,7 @@ import copy
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .errors import CursorFindError, LiftArgumentError, shown
 from .frozen_dict import FrozenDict
@@ -41,18 +41,6 @@ def cursor(obj: A) -> Cursor[A]:
     return Cursor(obj)
 
 
-class _Step(NamedTuple):
-    """One step from a container to a value in it.
-
-    Attributes:
-        key: the key, the index from the front, or the name of the field.
-        field: whether it is the name of a field.
-    """
-
-    key: Any
-    field: bool
-
-
 class Cursor(Generic[A]):
     """A place in nested containers, with the edits below it.
 
@@ -64,41 +52,35 @@ class Cursor(Generic[A]):
         obj: the value at the place.
     """
 
-    __slots__ = ("_assigned", "_below", "_parent", "_step", "_value")
+    __slots__ = ("_assigned", "_below", "_key", "_parent", "_value")
     __hash__ = None  # type: ignore[assignment]  # it compares equal to values that may change
-    _value: A
-    _parent: Cursor[Any] | None
-    _step: _Step
-    _below: dict[_Step, Cursor[Any]]
     _assigned: bool
+    _below: dict[Any, Cursor[Any]]
+    _key: Any  # in the container above: the key, the index from the front, or the name of the field
+    _parent: Cursor[Any] | None
+    _value: A
 
     def __init__(self, obj: A) -> None:
-        self._place(obj, None, _Step(None, False), False)
+        self._fill(False, {}, None, None, obj)
 
-    def _place(self, value: A, parent: Cursor[Any] | None, step: _Step, assigned: bool) -> None:
-        fields: dict[str, Any] = {
-            "_value": value,
-            "_parent": parent,
-            "_step": step,
-            "_below": {},
-            "_assigned": assigned,
-        }
-        for name, field in fields.items():
-            object.__setattr__(self, name, field)
+    def _fill(self, *values: Any) -> None:
+        """Set the slots, in their order."""
+        for name, value in zip(Cursor.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)
 
     # -- reading and editing -------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
         if not _is_container(self._value):
             return operator.getitem(self._value, key)  # type: ignore[call-overload]
-        return self._child(self._step_to(key, field=False))
+        return self._child(self._key_of(key))
 
     def __getattr__(self, name: str) -> Any:
         if name in Cursor.__slots__:  # the cursor is under construction
             raise AttributeError(name)
         fields = _fields(self._value)
         if name in fields:
-            return self._child(_Step(name, True))
+            return self._child(name)
         if _is_container(self._value) and not fields:
             text = f"{shown(self._value)} has no fields; write `[{name!r}]` for an item"
             raise AttributeError(text, name=name, obj=self)
@@ -107,19 +89,17 @@ class Cursor(Generic[A]):
     def __setitem__(self, key: Any, value: Any) -> None:
         if not _is_container(self._value):
             what = f"{shown(self._value)} is not a container, so its items cannot be edited."
-            raise LiftArgumentError(
-                self._where(), what, "Set the whole; for an array, `.set(array.at[…].set(…))`.", given=self._value
-            )
-        self._assign(self._step_to(key, field=False), value)
+            fix = "Set the whole; for an array, `.set(array.at[…].set(…))`."
+            raise LiftArgumentError(self._where(), what, fix, given=self._value)
+        self._assign(self._key_of(key), value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _fields(self._value):
             fields = ", ".join(_fields(self._value)) or "none"
             what = f"{shown(self._value)} has no field {name!r} (its fields: {fields})."
-            raise LiftArgumentError(
-                self._where(), what, f"Write `[{name!r}]` for an item.", given=name, available=_fields(self._value)
-            )
-        self._assign(_Step(name, True), value)
+            fix = f"Write `[{name!r}]` for an item."
+            raise LiftArgumentError(self._where(), what, fix, given=name, available=_fields(self._value))
+        self._assign(name, value)
 
     def set(self, value: Any) -> Any:
         """Set the value at this place.
@@ -135,12 +115,12 @@ class Cursor(Generic[A]):
             root = root._parent
         if self._parent is None:
             return value
-        self._parent._assign(self._step, value)
+        self._parent._assign(self._key, value)
         return root.build()
 
     def build(self) -> A:
         """Return the value at this place with all edits. Parts that were not edited are the same objects as before."""
-        new = {step: child.build() for step, child in self._below.items() if child._is_edited()}
+        new = {key: child.build() for key, child in self._below.items() if child._is_edited()}
         return _replaced(self._value, new) if new else self._value
 
     # -- many at once --------------------------------------------------------------------------------------------------
@@ -155,7 +135,14 @@ class Cursor(Generic[A]):
         Returns:
             This cursor.
         """
-        self._update_below(update_fn, "")
+        new: list[Any] = []
+
+        def changes(path: str, value: Any) -> bool:
+            new[:] = [update_fn(path, value)]
+            return new[0] is not value
+
+        for place in self.find_all(changes):
+            place.set(new[0])
         return self
 
     def find(self, cond_fn: Callable[[str, Any], bool]) -> Cursor[Any]:
@@ -205,68 +192,56 @@ class Cursor(Generic[A]):
     def __repr__(self) -> str:
         return f"Cursor({self.build()!r})"
 
-    def _child(self, step: _Step) -> Cursor[Any]:
-        if step not in self._below:
-            self._below[step] = self._at(step, self._read(step), False)
-        return self._below[step]
+    def _child(self, key: Any) -> Cursor[Any]:
+        return self._below[key] if key in self._below else self._put(key, self._read(key), False)
 
-    def _read(self, step: _Step) -> Any:
-        if step.field:
-            return getattr(self._value, step.key)
+    def _read(self, key: Any) -> Any:
+        value: Any = self._value
+        if _fields(value) and not isinstance(value, Mapping):
+            return getattr(value, key)
         try:
-            return self._value[step.key]  # type: ignore[index]
+            return value[key]
         except KeyError:
-            names = [repr(key) for key in self.build()]  # type: ignore[attr-defined]
+            names = [repr(one) for one in self.build()]  # type: ignore[attr-defined]
             more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-            what = f"there is no item {step.key!r} (items: {', '.join(names[:10]) or 'none'}{more})."
-            fix = f"Give one of these names, or add the item: `[{step.key!r}] = …`."
-            raise CursorFindError(self._where(), what, fix, given=step.key) from None
+            what = f"there is no item {key!r} (items: {', '.join(names[:10]) or 'none'}{more})."
+            fix = f"Give one of these names, or add the item: `[{key!r}] = …`."
+            raise CursorFindError(self._where(), what, fix, given=key) from None
 
-    def _at(self, step: _Step, value: Any, assigned: bool) -> Cursor[Any]:
+    def _put(self, key: Any, value: Any, assigned: bool) -> Cursor[Any]:
         child: Cursor[Any] = Cursor.__new__(Cursor)
-        child._place(value, self, step, assigned)
+        child._fill(assigned, {}, key, self, value)
+        self._below[key] = child
         return child
 
-    def _assign(self, step: _Step, value: Any) -> None:
-        new = value.build() if isinstance(value, Cursor) else value
-        self._below[step] = self._at(step, new, True)
+    def _assign(self, key: Any, value: Any) -> None:
+        self._put(key, _value_of(value), True)
 
     def _is_edited(self) -> bool:
         return self._assigned or any(child._is_edited() for child in self._below.values())
 
-    def _step_to(self, key: Any, field: bool) -> _Step:
-        """Return a key as a step; an item has the same step, whether counted from the front or the end, or named."""
+    def _key_of(self, key: Any) -> Any:
+        """Return the only key of an item, which may be counted from the front or from the end, or have a name."""
         if not isinstance(self._value, list | tuple):
             if not isinstance(self._value, Mapping):
                 what = f"{shown(self._value)} has fields, not items."
                 raise LiftArgumentError(self._where(), what, f"Write `.{key}`.", given=self._value)
-            return _Step(key, False)
+            return key
         try:
             index = range(len(self._value))[operator.index(key)]
         except (IndexError, TypeError):
             what = f"there is no item {key!r}, but {len(self._value)} items, counted from 0."
             raise CursorFindError(self._where(), what, "Give the index of one of them.", given=key) from None
         fields = _fields(self._value)
-        return _Step(fields[index], True) if fields else _Step(index, False)
+        return fields[index] if fields else index
 
     def _children(self, prefix: str) -> Iterator[tuple[str, Cursor[Any]]]:
         value = self.build()
         keys: Any = _fields(value)
-        field = bool(keys)
-        if not field and _is_container(value):
+        if not keys and _is_container(value):
             keys = list(value) if isinstance(value, Mapping) else range(len(value))  # type: ignore[arg-type]
         for key in keys:
-            step = _Step(key, field)
-            yield f"{prefix}/{key}" if prefix else str(key), self._child(step)
-
-    def _update_below(self, update_fn: Callable[[str, Any], Any], prefix: str) -> None:
-        for path, child in self._children(prefix):
-            value = child.build()
-            new = update_fn(path, value)
-            if new is not value:
-                child.set(new)
-            else:
-                child._update_below(update_fn, path)
+            yield f"{prefix}/{key}" if prefix else str(key), self._child(key)
 
     def _found(self, cond_fn: Callable[[str, Any], bool], prefix: str) -> Iterator[Cursor[Any]]:
         for path, child in self._children(prefix):
@@ -279,7 +254,7 @@ class Cursor(Generic[A]):
         if self._parent is None:
             return ""
         above = self._parent._path()
-        return f"{above}/{self._step.key}" if above else str(self._step.key)
+        return f"{above}/{self._key}" if above else str(self._key)
 
     def _where(self) -> str:
         return f"cursor at /{self._path()}"
@@ -298,9 +273,8 @@ def _is_container(value: Any) -> bool:
     return isinstance(value, Mapping | list | tuple) or bool(_fields(value))
 
 
-def _replaced(value: Any, new: dict[_Step, Any]) -> Any:
+def _replaced(value: Any, items: dict[Any, Any]) -> Any:
     """Return a copy of a container with some items or fields replaced."""
-    items = {step.key: item for step, item in new.items()}
     if isinstance(value, FrozenDict):
         return value.copy(items)
     if hasattr(value, "_replace"):
@@ -322,23 +296,20 @@ def _value_of(operand: Any) -> Any:
 def _with_operators(cls: Any) -> None:
     """Give a class the operators of Python, applied to the values of cursors."""
 
-    def unary(fn: Callable[[Any], Any]) -> Any:
-        return lambda self: fn(self.build())
+    def applied(fn: Callable[..., Any], reflected: bool = False) -> Any:
+        def method(*operands: Any) -> Any:
+            values = [_value_of(operand) for operand in operands]
+            return fn(*reversed(values)) if reflected else fn(*values)
 
-    def binary(fn: Callable[[Any, Any], Any], reflected: bool = False) -> Any:
-        if reflected:
-            return lambda self, other: fn(_value_of(other), self.build())
-        return lambda self, other: fn(self.build(), _value_of(other))
+        return method
 
-    for name in ("neg", "pos", "abs", "invert"):
-        setattr(cls, f"__{name}__", unary(getattr(operator, f"__{name}__")))
-    for name in ("lt", "le", "eq", "ne", "gt", "ge"):
-        setattr(cls, f"__{name}__", binary(getattr(operator, name)))
+    for name in ("neg", "pos", "abs", "invert", "lt", "le", "eq", "ne", "gt", "ge"):
+        setattr(cls, f"__{name}__", applied(getattr(operator, f"__{name}__")))
     arithmetic = "add sub mul truediv floordiv mod pow matmul lshift rshift and or xor"
     for name in arithmetic.split():
         fn = getattr(operator, f"__{name}__")
-        setattr(cls, f"__{name}__", binary(fn))
-        setattr(cls, f"__r{name}__", binary(fn, reflected=True))
+        setattr(cls, f"__{name}__", applied(fn))
+        setattr(cls, f"__r{name}__", applied(fn, reflected=True))
 
 
 _with_operators(Cursor)

@@ -7,7 +7,7 @@ sharded. This file has the rules and the checks for plain names; `liftcore.meta`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeAlias
 
@@ -232,10 +232,10 @@ def spec_on_mesh(
     if shape is not None and len(names) > len(shape):
         return PartitionSpec(), []  # type: ignore[no-untyped-call]
     entries = list(names) if rules is None else _followed(names, rules)
-    found = _unknown(where, entries, mesh, rules) + _repeated(where, names, entries)
+    found = [*_unknown(where, entries, mesh, rules), *_repeated(where, names, entries)]
     if not found and shape is not None:
         entries = [None if size == 1 else entry for entry, size in zip(entries, shape, strict=False)]
-        found = _uneven(where, entries, shape, dict(mesh.shape))
+        found = [*_uneven(where, entries, shape, dict(mesh.shape))]
     return PartitionSpec(*entries), found  # type: ignore[no-untyped-call]
 
 
@@ -265,43 +265,28 @@ def _followed(names: Sequence[Any], rules: LogicalRules) -> list[Any]:
     return [found.get(place, None if name in known else name) for place, name in enumerate(names)]
 
 
-def _unknown(where: str, entries: Sequence[Any], mesh: Any, rules: LogicalRules | None) -> list[Misfit]:
-    axes = list(mesh.axis_names)
+def _unknown(where: str, entries: Sequence[Any], mesh: Any, rules: LogicalRules | None) -> Iterator[Misfit]:
+    axes, known = list(mesh.axis_names), [*dict.fromkeys(name for name, _ in rules or ())]
     unknown = [axis for entry in entries for axis in _axes(entry) if axis not in axes]
-    if not unknown:
-        return []
-    if not rules:
+    if unknown and not rules:
         what = f"the mesh has no axis {_listed(unknown)} (axes: {axes}).{meant(unknown[0], axes)}"
         ways = "pass rules, or apply them with `logical_to_mesh`" if rules is None else "use `logical_axis_rules`"
         fix = f"Name an axis of the mesh. To use logical names, {ways}."
-        return [Misfit(where, what, fix, unknown[0], tuple(axes))]
-    known = [*dict.fromkeys(name for name, _ in rules)]
-    return [
-        Misfit(
-            where,
-            f"{name!r} has no rule (rules for: {known}) and is not an axis of the mesh (axes: {axes})."
-            f"{meant(name, [*known, *axes])}",
-            f'Add a rule, such as `("{name}", None)` for an axis that is not sharded.',
-            name,
-            (*known, *axes),
-        )
-        for name in dict.fromkeys(unknown)
-    ]
+        yield Misfit(where, what, fix, unknown[0], tuple(axes))
+        return
+    for name in dict.fromkeys(unknown):
+        what = f"{name!r} has no rule (rules for: {known}) and is not an axis of the mesh (axes: {axes})."
+        fix = f'Add a rule, such as `("{name}", None)` for an axis that is not sharded.'
+        yield Misfit(where, what + meant(name, [*known, *axes]), fix, name, (*known, *axes))
 
 
-def _repeated(where: str, names: Sequence[Any], entries: Sequence[Any]) -> list[Misfit]:
+def _repeated(where: str, names: Sequence[Any], entries: Sequence[Any]) -> Iterator[Misfit]:
     twice = _twice([axis for name in names for axis in _axes(name)])
     twice = twice or _twice([axis for entry in entries for axis in _axes(entry)])
-    if not twice:
-        return []
-    return [
-        Misfit(
-            where,
-            f"{_listed(twice)} occurs twice in {tuple(names)}, but a mesh axis can shard only one dimension.",
-            "Give the dimensions different names, and None to those that are not sharded.",
-            twice[0],
-        )
-    ]
+    if twice:
+        what = f"{_listed(twice)} occurs twice in {tuple(names)}, but a mesh axis can shard only one dimension."
+        fix = "Give the dimensions different names, and None to those that are not sharded."
+        yield Misfit(where, what, fix, twice[0])
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -313,9 +298,8 @@ def _check_pairs(rules: LogicalRules) -> None:
     if is_sequence and all(isinstance(one, tuple | list) and len(one) == 2 and _is_axis(one[1]) for one in rules):
         return
     given = list(rules.items()) if isinstance(rules, Mapping) else [("embed", None), ("mlp", "model")]
-    raise LiftArgumentError(
-        "rules", Expected("pairs of a logical name and a mesh axis", given=rules), f"Write a list of pairs: `{given}`."
-    )
+    wrong = Expected("pairs of a logical name and a mesh axis", given=rules)
+    raise LiftArgumentError("rules", wrong, f"Write a list of pairs: `{given}`.")
 
 
 def _is_axis(entry: Any) -> bool:
@@ -327,21 +311,14 @@ def _twice(names: Sequence[str]) -> list[str]:
     return sorted({name for name in names if names.count(name) > 1})
 
 
-def _uneven(where: str, entries: Sequence[Any], shape: Sequence[int], sizes: dict[Any, int]) -> list[Misfit]:
-    found = []
+def _uneven(where: str, entries: Sequence[Any], shape: Sequence[int], sizes: dict[Any, int]) -> Iterator[Misfit]:
     for place, (entry, size) in enumerate(zip(entries, shape, strict=False)):
         parts = math.prod(sizes[axis] for axis in _axes(entry))
         if size % parts:
             over = f"{entry!r}, of size {parts}, which does not divide {size}"
-            found.append(
-                Misfit(
-                    where,
-                    f"dimension {place} of shape {tuple(shape)} is sharded over {over}.",
-                    f"Make the size a multiple of {parts}, or use None or a smaller mesh axis there.",
-                    size,
-                )
-            )
-    return found
+            what = f"dimension {place} of shape {tuple(shape)} is sharded over {over}."
+            fix = f"Make the size a multiple of {parts}, or use None or a smaller mesh axis there."
+            yield Misfit(where, what, fix, size)
 
 
 def check_axes(where: str, spec: PartitionSpec, mesh: Any, shape: Sequence[int] | None = None) -> None:

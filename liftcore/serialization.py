@@ -31,6 +31,7 @@ from .errors import Expected, SerializationError
 from .frozen_dict import FrozenDict
 from .leaves import is_number, is_numpy
 from .meta import AxisMetadata
+from .saving.dtypes import is_typed_key
 from .saving.encoding import decode, encode
 from .saving.problems import StateError, several
 from .struct import optional_names
@@ -98,9 +99,8 @@ def _named(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
     named = dict(pairs)
     if len(named) < len(pairs):
         twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
-        raise StateError(
-            f"several keys are written as {twice[0]!r}.", "Use keys that differ as strings.", given=twice[0]
-        )
+        what = f"several keys are written as {twice[0]!r}."
+        raise StateError(what, "Use keys that differ as strings.", given=twice[0])
     return named
 
 
@@ -108,7 +108,7 @@ def _of_dict(items: Mapping[Any, Any]) -> dict[str, Any]:
     return _named(items.items())
 
 
-def _indexed(items: Any) -> dict[str, Any]:
+def _of_sequence(items: Any) -> dict[str, Any]:
     return {str(index): item for index, item in enumerate(items)}
 
 
@@ -119,7 +119,7 @@ def _of_partial(target: functools.partial[Any]) -> dict[str, Any]:
 
 
 def _rebuild_partial(target: functools.partial[Any], new: dict[str, Any]) -> functools.partial[Any]:
-    return functools.partial(new.get("func", target.func), *new["args"], **new["keywords"])
+    return type(target)(new.get("func", target.func), *new["args"], **new["keywords"])
 
 
 def _pytree_rule(target: Any) -> _Rule:
@@ -148,12 +148,8 @@ _DICT = _Rule(_of_dict, lambda target, new: {key: new[str(key)] for key in targe
 _RULES: dict[type, _Rule] = {
     dict: _DICT,
     FrozenDict: _Rule(_of_dict, lambda target, new: FrozenDict(_DICT.rebuild(target, new))),
-    list: _Rule(_indexed, lambda target, new: list(new.values())),
-    tuple: _Rule(_indexed, lambda target, new: tuple(new.values())),
-    jax.tree_util.Partial: _Rule(
-        lambda target: {"args": target.args, "keywords": target.keywords},
-        lambda target, new: type(target)(target.func, *new["args"], **new["keywords"]),
-    ),
+    **dict.fromkeys((list, tuple), _Rule(_of_sequence, lambda target, new: type(target)(new.values()))),
+    jax.tree_util.Partial: _Rule(lambda target: {"args": target.args, "keywords": target.keywords}, _rebuild_partial),
     functools.partial: _Rule(_of_partial, _rebuild_partial),
 }
 _HOOKS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {}
@@ -181,12 +177,6 @@ def _rebuild_key(target: Any, new: dict[str, Any]) -> Any:
     return key
 
 
-def _is_typed_key(value: Any) -> bool:
-    """Whether a value is an array of typed random keys, or the shape of one."""
-    dtype: Any = getattr(value, "dtype", None)
-    return not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-
-
 _KEY = _Rule(_key_children, _rebuild_key)
 
 
@@ -196,7 +186,7 @@ def _rule(target: Any) -> _Rule | None:
     if cls in _RULES:
         return _RULES[cls]
     if _is_leaf(target) or target is None or cls is jax.ShapeDtypeStruct:
-        return _KEY if _is_typed_key(target) else None
+        return _KEY if is_typed_key(target) else None
     return None if jax.tree_util.all_leaves([target]) else _pytree_rule(target)
 
 
@@ -218,9 +208,8 @@ def register_serialization_state(
         SerializationError: if `ty` is registered and `override` is false.
     """
     if not override and (ty in _HOOKS or ty in _RULES):
-        raise SerializationError(
-            f"type {ty.__name__}", "it is already registered.", "Pass override=True to replace it.", option="override"
-        )
+        what, fix = "it is already registered.", "Pass override=True to replace it."
+        raise SerializationError(f"type {ty.__name__}", what, fix, option="override")
     _HOOKS[ty] = ty_to_state_dict, ty_from_state_dict
 
 
@@ -314,12 +303,8 @@ def _check_names(target: Any, children: dict[str, Any], state: Any) -> None:
         if isinstance(target, AxisMetadata) and _kind(state) == _KINDS[0]:
             what = f"the target has axis metadata here ({kind}), but what was saved is {_KINDS[0]} without it."
             raise StateError(what, "Restore into `unbox(target)`, and put the metadata back with `replace_boxed`.")
-        raise StateError(
-            f"expected a dict for the {kind} here, found {_kind(state)}.",
-            _SAME_STRUCTURE,
-            given=_kind(state),
-            expected="a dict",
-        )
+        what = f"expected a dict for the {kind} here, found {_kind(state)}."
+        raise StateError(what, _SAME_STRUCTURE, given=_kind(state), expected="a dict")
     missing, extra = [n for n in children if n not in state], [n for n in state if n not in children]
     if missing or extra:
         lacks = f"lacks {_listed(missing)}" if missing else ""
@@ -431,9 +416,8 @@ def msgpack_restore(encoded_pytree: bytes | bytearray | memoryview, *, copy: boo
         SerializationError: if the bytes do not have the form that `msgpack_serialize` writes.
     """
     if not isinstance(encoded_pytree, bytes | bytearray | memoryview):
-        raise SerializationError(
-            "msgpack", Expected("bytes", given=encoded_pytree), "Pass bytes from msgpack_serialize."
-        )
+        wrong = Expected("bytes", given=encoded_pytree)
+        raise SerializationError("msgpack", wrong, "Pass bytes from msgpack_serialize.")
     view = memoryview(encoded_pytree).toreadonly()
     if not view.c_contiguous:
         what = "the bytes are not contiguous in memory."

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .calls import boundary
 from .errors import Expected, LiftArgumentError, check_function, shown
-from .leaves import is_numpy
+from .leaves import is_numpy, split_leaves
 from .mesh_specs import LogicalRules, check_rules
 from .meta import get_sharding
 from .pipeline.equations import cut, evaluate, needed, opened, steps_of
@@ -127,7 +127,9 @@ class ShardedInit:
             raise
         except ValueError as error:
             if AxisType.Explicit in self.mesh.axis_types and "of type Auto" in str(error):
-                raise _no_out_sharding(error) from None
+                what = "`init_fn` runs on Auto axes, but it uses `out_sharding=`, for which JAX requires Explicit axes"
+                fix = "In a module, write `out_sharding=None if self.is_initializing() else …`."
+                raise LiftArgumentError("init_sharded", f"{what}: {error}", fix, option="out_sharding") from None
             raise
         by_box = get_sharding(shapes, self.mesh, self.rules)
         by_leaf = jax.tree.map(lambda sharding, part: jax.tree.map(lambda _: sharding, part), by_box, shapes)
@@ -147,14 +149,14 @@ class _Flat:
     """A function as one of its array arguments only; the other arguments are fixed."""
 
     def __init__(self, fn: Callable[..., Any], mesh: Mesh, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        self.fn, self.mesh = fn, _on_auto_axes(mesh)
-        self.given, self.treedef = jax.tree.flatten((args, kwargs))
-        for leaf in self.given:
+        self.fn = fn  # on Explicit axes, XLA would first compute arrays of replicated type as wholes
+        self.mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+        for leaf in jax.tree.leaves((args, kwargs)):
             if isinstance(leaf, jax.core.Tracer):
                 what = f"an argument, {shown(leaf)}, is traced, but this function compiles its programs itself."
                 raise LiftArgumentError("init_sharded", what, "Call it outside of `jax.jit`.", given=leaf)
-        self.places = [place for place, leaf in enumerate(self.given) if isinstance(leaf, jax.Array) or is_numpy(leaf)]
-        self.arrays = [self._moved(self.given[place]) for place in self.places]
+        arrays, self.others = split_leaves((args, kwargs), lambda leaf: isinstance(leaf, jax.Array) or is_numpy(leaf))
+        self.arrays = [self._moved(array) for array in arrays]
 
     def _moved(self, array: Any) -> Any:
         """Return an array with an Explicit mesh on the same devices of the Auto mesh, without a copy."""
@@ -165,10 +167,8 @@ class _Flat:
         return array
 
     def call(self, arrays: Sequence[Any]) -> PyTree:
-        leaves = [_zeros(leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf in self.given]
-        for place, array in zip(self.places, arrays, strict=True):
-            leaves[place] = array
-        args, kwargs = jax.tree.unflatten(self.treedef, leaves)
+        others = [_zeros(leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf in self.others.leaves]
+        args, kwargs = self.others.join(arrays, others)
         return self.fn(*args, **kwargs)
 
 
@@ -201,18 +201,11 @@ class _Plan(NamedTuple):
         def make(arrays: Sequence[Any]) -> list[Any]:
             return evaluate(jaxpr, *self.jaxpr.consts, *arrays)
 
-        made = jax.jit(make, out_shardings=[self.shardings[number] for number in part])(arrays)
+        made: list[Any] = jax.jit(make, out_shardings=[self.shardings[number] for number in part])(arrays)
         if len(part) < len(self.shardings):
             jax.block_until_ready(made)  # type: ignore[no-untyped-call]
             return_memory()
-        leaves: list[Any] = made
-        return leaves
-
-
-def _no_out_sharding(error: ValueError) -> LiftArgumentError:
-    what = f"`init_fn` runs on Auto axes, but it uses `out_sharding=`, for which JAX requires Explicit axes: {error}"
-    fix = "In a module, write `out_sharding=None if self.is_initializing() else …`."
-    return LiftArgumentError("init_sharded", what, fix, option="out_sharding")
+        return made
 
 
 def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
@@ -220,8 +213,3 @@ def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
         fix = "Pass a key, `jax.random.key(0)`: it is small."
         raise LiftArgumentError("init_sharded", f"{shown(shape)} cannot be replaced by its shape.", fix, given=shape)
     return jnp.zeros(shape.shape, shape.dtype)
-
-
-def _on_auto_axes(mesh: Mesh) -> Mesh:
-    """Return the mesh with Auto axes. On Explicit axes, XLA would first compute arrays of replicated type as wholes."""
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))

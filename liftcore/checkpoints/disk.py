@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import stat
@@ -20,6 +21,7 @@ from typing import Any, BinaryIO
 
 from ..caches import bounded
 from ..errors import CheckpointInUseError, SerializationError
+from .streams import name_of_file, write_all
 
 try:
     import fcntl
@@ -71,54 +73,49 @@ def replace_file(path: Path, parts: Iterable[Any], before: Callable[[], object] 
     if len(os.fsencode(name)) > _LONGEST:
         name = f".{hashlib.sha1(os.fsencode(path.name), usedforsecurity=False).hexdigest()}.tmp"
     temporary = path.with_name(name)
-    with _errors_about(path, temporary):
-        # The owner may write to it, even if the old file is read-only and this one is left over.
-        lock = _created(temporary, f'file "{path}"', 0o666 if mode is None else mode | stat.S_IRUSR | stat.S_IWUSR)
-        _replace(path, temporary, lock, parts, mode, before)
-        sync_folder(path.parent)
-
-
-def _replace(
-    path: Path,
-    temporary: Path,
-    lock: FileLock,
-    parts: Iterable[Any],
-    mode: int | None,
-    before: Callable[[], object] | None,
-) -> None:
     try:
-        for part in parts:
-            _write(lock.fd, part)
-            del part
-        if mode is not None and mode != stat.S_IMODE(os.fstat(lock.fd).st_mode):
-            os.chmod(lock.fd if os.chmod in os.supports_fd else temporary, mode)
-        os.fsync(lock.fd)
-        if not lock.is_at(temporary):  # on a file system without locks, another writer took it for a left-over file
-            raise _in_use(f'file "{path}"', "another writer")
-        if fcntl is None:
-            lock.release()  # Windows cannot rename an open file
-        if before is not None:
-            before()
-        os.replace(temporary, path)
-    except BaseException:
-        if lock.is_at(temporary):
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise
-    finally:
-        lock.release()
+        # The owner may write to it, even if the old file is read-only and this one is left over.
+        rights = 0o666 if mode is None else mode | stat.S_IRUSR | stat.S_IWUSR
+        with _created(temporary, f'file "{path}"', rights) as lock:
+            write_all(functools.partial(os.write, lock.fd), parts)
+            if mode is not None and mode != stat.S_IMODE(os.fstat(lock.fd).st_mode):
+                os.chmod(lock.fd if os.chmod in os.supports_fd else temporary, mode)
+            os.fsync(lock.fd)
+            if not lock.is_at(temporary):  # on a file system without locks, another writer took it for a left-over file
+                raise _in_use(f'file "{path}"', "another writer")
+            if fcntl is None:
+                lock.release()  # Windows cannot rename an open file
+            if before is not None:
+                before()
+            os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:  # the system names the temporary file, or no file
+        if error.errno is None or (error.filename is not None and os.fspath(error.filename) != os.fspath(temporary)):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
-def _created(path: Path, where: str, mode: int) -> FileLock:
-    """Create a file anew, and lock it. What a killed writer left under its name is removed first.
+@contextlib.contextmanager
+def _created(path: Path, where: str, mode: int) -> Iterator[FileLock]:
+    """Create a file anew, and lock it; remove it if the block raises. What a killed writer left is removed first.
 
     Owner and permissions of the new file are not those of what was there, and no file that a link points to is opened.
     """
-    while True:
+    lock = None
+    while lock is None:
         try:
-            return FileLock(path, where, os.O_CREAT | os.O_EXCL, mode)
+            lock = FileLock(path, where, os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
             remove_left_over(path, where)
+    try:
+        yield lock
+    except BaseException:
+        if lock.is_at(path):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        raise
+    finally:
+        lock.release()
 
 
 def remove_left_over(path: Path, where: str) -> None:
@@ -135,12 +132,10 @@ def remove_left_over(path: Path, where: str) -> None:
         kind = kind_of(os.lstat(path))
         if kind == "a folder":
             raise OSError(errno.EISDIR, f"This cannot be written while {path.name} is a folder", os.fspath(path))
-        lock = FileLock(path, where, 0) if fcntl and kind is None else None  # nobody writes to a link
-        try:
+        with contextlib.ExitStack() as stack:
+            if fcntl and kind is None:  # nobody writes to a link
+                stack.callback(FileLock(path, where, 0).release)
             os.unlink(path)
-        finally:
-            if lock:
-                lock.release()
 
 
 def _mode_of(path: Path) -> int | None:
@@ -163,19 +158,15 @@ def _mode_of(path: Path) -> int | None:
 
 def kind_of(status: os.stat_result) -> str | None:
     """Return what a name stands for, for errors, if it is not a regular file."""
-    if stat.S_ISREG(status.st_mode):
-        return None
-    return (
-        "a link" if stat.S_ISLNK(status.st_mode) else "a folder" if stat.S_ISDIR(status.st_mode) else "a special file"
-    )
+    kinds = {stat.S_IFREG: None, stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder"}
+    return kinds.get(stat.S_IFMT(status.st_mode), "a special file")
 
 
-def open_plain(path: str | os.PathLike[str], where: str) -> BinaryIO:
+def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file for reading, without a buffer.
 
     Args:
         path: the file, or a link to it.
-        where: the name of the file, for errors.
 
     Raises:
         SerializationError: if it is a folder, a pipe or a device. To open one of these may take for ever.
@@ -185,34 +176,17 @@ def open_plain(path: str | os.PathLike[str], where: str) -> BinaryIO:
     if kind := kind_of(os.fstat(fd)):
         os.close(fd)
         what = f"this is {kind}, not a regular file."
-        raise SerializationError(where, what, "Pass the path of one file.", given=kind, expected="a regular file")
+        fix = "Pass the path of one file."
+        raise SerializationError(name_of_file(path), what, fix, given=kind, expected="a regular file")
     return os.fdopen(fd, "rb", buffering=0)
 
 
 def make_folder(folder: Path) -> None:
     """Create a folder and its parents if they are missing; their names are on the disk when this returns."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
-
-
-@contextlib.contextmanager
-def _errors_about(path: Path, temporary: Path) -> Iterator[None]:
-    """Name `path` in errors of the system that name its temporary file or no file."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or (error.filename is not None and os.fspath(error.filename) != os.fspath(temporary)):
-            raise
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
-
-
-def _write(fd: int, data: Any) -> None:
-    left = memoryview(data)
-    while left.nbytes:
-        left = left[os.write(fd, left) :]
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -272,15 +246,10 @@ class FileLock:
                     raise
             _HELD.add(self)
 
-    @property
-    def held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self.fd >= 0
-
     def is_at(self, path: Path) -> bool:
         """Return whether the locked file still has this name."""
         try:
-            return self.held and os.path.samestat(os.fstat(self.fd), os.lstat(path))
+            return self.fd >= 0 and os.path.samestat(os.fstat(self.fd), os.lstat(path))
         except OSError:
             return False
 

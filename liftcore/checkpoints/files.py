@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-import jax
-
 from ..errors import SerializationError
-from ..saving.problems import StateError
+from ..saving.nested import leaves_of, mapped
+from ..saving.problems import StateError, damaged
 from ..serialization import to_state_dict
 from ..typing import Filter, PyTree
 from .disk import open_plain, replace_file
-from .layout import parts_of, state_and_end, state_in
-from .matching import TRANSFORM, check_target, compare
+from .layout import parts_of, state_in
+from .matching import compare, options_of
 from .placing import Stored
-from .streams import Section, check_path_or_file, name_of_file, write_to
+from .streams import check_path_or_file, name_of_file, span_of, write_all
 
 __all__ = ["Transform", "about", "is_intact", "load_file", "save_file"]
 
@@ -59,7 +58,7 @@ def save_file(path: str | os.PathLike[str] | BinaryIO, tree: PyTree) -> None:
     if isinstance(path, str | os.PathLike):
         replace_file(Path(os.path.realpath(path)), parts)
     else:
-        write_to(path, parts)
+        write_all(path.write, parts)
 
 
 def load_file(
@@ -110,20 +109,14 @@ def load_file(
             if the file is in text mode or cannot seek.
     """
     check_path_or_file("load_file(path, target)", path, "rb")
-    check_target(f"load_file({name_of_file(path)})", target, filter, strict, cast)
-    with about(path), _opened(path) as (file, size):
-        if isinstance(file, Section):
-            state, end = state_and_end(file, size, checksums)
-        else:
-            state, end = state_in(file, size, checksums), size
+    options = options_of(f"load_file({name_of_file(path)})", target, filter, strict, cast)
+    with _opened(path, checksums) as (file, state, end):
         if target is None or transform is not None:
-            state = _read(state)
+            state = mapped(lambda _, leaf: leaf.read() if isinstance(leaf, Stored) else leaf, state)
         if transform is not None:
             state = to_state_dict(transform(state)) if target is not None else transform(state)
         if target is not None:
-            where = name_of_file(path)
-            options: Any = {"filter": filter, "strict": strict, "cast": cast, "renaming": TRANSFORM}
-            state = compare(target, state, where=where, **options).converted()
+            state = compare(target, state, where=name_of_file(path), **options).converted()
         file.seek(end)
         return state
 
@@ -135,8 +128,8 @@ def is_intact(path: str | os.PathLike[str]) -> bool:
         path: the file.
     """
     try:
-        with about(path), _opened(path) as (file, size):
-            for leaf in jax.tree.leaves(state_in(file, size, checksums=True)):
+        with _opened(path, checksums=True) as (_, state, _):
+            for _, leaf in leaves_of(state):
                 if isinstance(leaf, Stored):
                     leaf.read()
     except (SerializationError, OSError):
@@ -145,22 +138,15 @@ def is_intact(path: str | os.PathLike[str]) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[Any, int]]:
-    """Open a file that begins with a checkpoint; yield it and its size."""
-    if isinstance(path, str | os.PathLike):
-        with open_plain(path, name_of_file(path)) as file:
-            yield file, os.fstat(file.fileno()).st_size
-    else:
-        section = Section(path)
-        yield section, section.size
-
-
-def _read(state: Any) -> Any:
-    """Return a state with all of its arrays read; its containers are changed."""
-    if isinstance(state, dict | list):
-        for name, below in state.items() if isinstance(state, dict) else enumerate(state):
-            state[name] = _read(below)
-    return state.read() if isinstance(state, Stored) else state
+def _opened(path: str | os.PathLike[str] | BinaryIO, checksums: bool) -> Iterator[tuple[Any, Any, int]]:
+    """Open a file that begins with a checkpoint; yield it, the state without its arrays, and where that ends."""
+    opened = open_plain(path) if isinstance(path, str | os.PathLike) else contextlib.nullcontext(path)
+    with about(path), opened as file:
+        start, end = span_of(file)
+        state, stop = state_in(file, start, end, checksums)
+        if file is not path and stop < end:
+            raise damaged(f"{end - stop} bytes follow the end of the state.")
+        yield file, state, stop
 
 
 @contextlib.contextmanager

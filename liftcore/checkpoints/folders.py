@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
 from ..errors import CheckpointInUseError, Expected, LiftArgumentError, SerializationError
@@ -157,7 +156,7 @@ class Checkpoints:
         """Return the metrics of a saved step."""
         path = self.folder / _metrics_name(step)
         try:
-            with open_plain(path, f'"{path}"') as file:
+            with open_plain(path) as file:
                 return {str(name): float(value) for name, value in json.loads(file.read()).items()}
         except FileNotFoundError:
             return {}
@@ -203,17 +202,11 @@ class Checkpoints:
                 path = self.folder / _name(number)
                 if kind := kind_of(os.lstat(path)):
                     what = f"the file of step {number} is {kind}, not a regular file."
-                    raise SerializationError(
-                        where,
-                        what,
-                        f"Give one of the saved steps: [{several(map(str, self.steps()))}].",
-                        option="step",
-                        given=number,
-                    )
+                    fix = f"Give one of the saved steps: [{several(map(str, self.steps()))}]."
+                    raise SerializationError(where, what, fix, option="step", given=number)
                 with self._naming_good_steps(number):
                     return load_file(path, target, filter=filter, strict=strict, cast=cast, transform=transform)
-        steps = self.steps()
-        raise no_such_step(where, step, steps)
+        raise no_such_step(where, step, self.steps())
 
     @contextlib.contextmanager
     def _naming_good_steps(self, step: int) -> Iterator[None]:
@@ -247,9 +240,7 @@ class Checkpoints:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _hold(self, where: str) -> None:
@@ -269,14 +260,8 @@ class Checkpoints:
 def no_such_step(where: str, step: Any, steps: list[int]) -> LiftArgumentError:
     """Return the error for a step that is not in a folder, or for a folder without steps."""
     if steps:
-        return LiftArgumentError(
-            where,
-            f"there is no step {step}.",
-            f"Give one of the saved steps: [{several(map(str, steps))}].",
-            option="step",
-            given=step,
-            available=steps,
-        )
+        what, fix = f"there is no step {step}.", f"Give one of the saved steps: [{several(map(str, steps))}]."
+        return LiftArgumentError(where, what, fix, option="step", given=step, available=steps)
     fix = "If this may be the first run, check before you restore: `if checkpoints.latest() is not None`."
     return LiftArgumentError(where, "there is no checkpoint, and `latest()` returns None.", fix, available=())
 

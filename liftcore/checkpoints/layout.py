@@ -16,18 +16,20 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
 
 from ..saving.encoding import NDARRAY, Reader, WritePlan, array_type, checked, pieces_of, reshaped
+from ..saving.nested import mapped
 from ..saving.problems import StateError, damaged
 from ..saving.wire import Tokens
+from ..typing import Path
 from .placing import Stored, number_of
 
-__all__ = ["NO_CHECKSUMS", "NoChecksums", "parts_of", "state_and_end", "state_in"]
+__all__ = ["NO_CHECKSUMS", "parts_of", "state_in"]
 
 NO_CHECKSUMS = "If to_bytes or flax wrote it, read it with `checksums=False`. Otherwise it is damaged."
 _MARK = b"\x83" + msgpack.packb("liftcore_checkpoint")
@@ -79,55 +81,36 @@ def _parts(plan: WritePlan) -> Iterator[Any]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-class NoChecksums(StateError):
-    """A file does not begin like a file with checksums."""
-
-    option = "checksums"
-
-
-def state_in(file: BinaryIO, size: int, checksums: bool) -> Any:
-    """Return the state in a file. Its arrays are `Stored`: they are read and verified on demand.
+def state_in(file: Any, start: int, end: int, checksums: bool) -> tuple[Any, int]:
+    """Return the state in a file, and the position at which it ends. Arrays are `Stored`: they are read on demand.
 
     Args:
-        file: an open, unbuffered file; it must still be open when arrays are read.
-        size: the size of the file in bytes.
+        file: an open file, with `seek` and `read`; it must still be open when arrays are read.
+        start: the position at which the state begins.
+        end: the position at which the file ends.
         checksums: whether the file must have checksums; if false, a file that holds only a state is accepted too.
-
-    Raises:
-        StateError: if the file is damaged, or is not a checkpoint.
-    """
-    state, end = state_and_end(file, size, checksums)
-    if end < size:
-        raise damaged(f"{size - end} bytes follow the end of the state.")
-    return state
-
-
-def state_and_end(file: Any, size: int, checksums: bool) -> tuple[Any, int]:
-    """Return the state at the beginning of a file that may continue after it, and the state's size in bytes.
-
-    Args:
-        file: see `state_in`; any object with `seek`, `tell`, `read` and `readinto` will do.
-        size: the size of the file in bytes.
-        checksums: see `state_in`.
 
     Raises:
         StateError: if the file is damaged, or does not begin with a checkpoint.
     """
-    tokens = _FileTokens(file, size)
-    ours = size >= len(_MARK) and tokens.bytes(len(_MARK)) == _MARK
+    tokens = _FileTokens(file, start, end)
+    ours = tokens.left >= len(_MARK) and tokens.bytes(len(_MARK)) == _MARK
     if not ours:
         if checksums:
             what = "the file does not begin like a file with checksums."
-            raise NoChecksums(what, NO_CHECKSUMS, option="checksums")
-        tokens = _FileTokens(file, size)
+            raise StateError(what, NO_CHECKSUMS, option="checksums")
+        tokens = _FileTokens(file, start, end)
     elif tokens.take() != ("value", _VERSION) or tokens.take() != ("value", "state"):
         raise damaged(f"the file is not of version {_VERSION}, the only one that this liftcore can read.")
     reader = _FileReader(tokens)
     state = reader.read(1 if ours else 0, copy=False)
     sums = _sums(tokens, len(reader.payloads)) if ours else [None] * len(reader.payloads)
     of_payload = dict(zip(map(id, reader.payloads), sums, strict=True))
-    lazy = _lazy(state, (), lambda payload, path: _stored(file, payload, of_payload[id(payload)], path))
-    return lazy, size - tokens.left
+
+    def lazy(path: Path, leaf: Any) -> Any:
+        return _stored(file, leaf, of_payload[id(leaf)], path) if type(leaf) is _Payload else leaf
+
+    return mapped(lazy, state), end - tokens.left
 
 
 def _sums(tokens: _FileTokens, count: int) -> list[int]:
@@ -150,10 +133,10 @@ def _sums(tokens: _FileTokens, count: int) -> list[int]:
 class _FileTokens(Tokens):
     """The values in a file. Only a window of it is in memory, and the bytes of arrays are skipped."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
+    def __init__(self, file: Any, start: int, end: int) -> None:
         super().__init__(memoryview(b""))
-        self._file, self._end = file, size
-        self._start = 0  # the position in the file at which the window begins
+        self._file, self._at, self._end = file, start, end
+        self._start = start  # the position in the file at which the window begins
         self._summed, self._sum = 0, 0  # the checksum covers the window up to this offset
 
     def take(self) -> tuple[str, Any]:
@@ -167,20 +150,14 @@ class _FileTokens(Tokens):
     def step(self, count: int) -> int:
         """Move forward by `count` bytes, which are in the window afterwards."""
         start = self._at - self._start
-        if start + count > len(self._data):
-            start = self._moved(count)
+        if start + count > len(self._data):  # the window moves to these bytes
+            self.check(count)
+            self._sum_up(start)
+            self._start, self._summed, start = self._at, 0, 0
+            self._data = memoryview(bytearray(min(max(count, _WINDOW), self._end - self._start)))
+            _read_into(self._file, self._start, self._data)
         self._at += count
         return start
-
-    def _moved(self, count: int) -> int:
-        """Move the window to the next `count` bytes, and return the offset of these in it."""
-        self.check(count)
-        start = self._at - self._start
-        self._sum_up(start)
-        self._start, self._summed = self._at, 0
-        size = min(max(count, _WINDOW), self._end - self._start)
-        self._data = memoryview(_bytes_at(self._file, self._start, size))
-        return 0
 
     def skip(self, count: int) -> int:
         """Skip bytes, which the checksum leaves out, and return their position in the file."""
@@ -213,13 +190,14 @@ class _Payload(NamedTuple):
 class _FileReader(Reader):
     """A reader of a state that leaves the bytes of arrays in the file."""
 
+    _tokens: _FileTokens
+
     def __init__(self, tokens: _FileTokens) -> None:
         super().__init__(tokens)
-        self._file_tokens = tokens
         self.payloads: list[_Payload] = []
 
     def array(self, data: Any, copy: bool) -> Any:
-        dtype, shape = array_type(self._file_tokens, data)
+        dtype, shape = array_type(self._tokens, data)
         return self._skipped(dtype, tuple(shape), math.prod(shape) * dtype.itemsize)
 
     def binary(self, data: Any) -> Any:
@@ -235,28 +213,12 @@ class _FileReader(Reader):
         return whole
 
     def _skipped(self, dtype: np.dtype[Any] | None, shape: tuple[int, ...], size: int) -> _Payload:
-        payload = _Payload(dtype, shape, [(self._file_tokens.skip(size), size)])
+        payload = _Payload(dtype, shape, [(self._tokens.skip(size), size)])
         self.payloads.append(payload)
         return payload
 
 
-def _lazy(tree: Any, path: tuple[str, ...], stored: Callable[[_Payload, tuple[str, ...]], Any]) -> Any:
-    """Return a state in which `stored` replaces each value that is still in the file; its containers are changed."""
-    kind = type(tree)
-    if kind is _Payload:
-        return stored(tree, path)
-    if kind is dict or kind is list:
-        for name, below in tree.items() if kind is dict else enumerate(tree):
-            if type(below) in _LAZY:
-                tree[name] = _lazy(below, (*path, str(name)), stored)
-    return tree
-
-
-_LAZY = (_Payload, dict, list)
-"""What is, or may hold, a value that is still in the file."""
-
-
-def _stored(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple[str, ...]) -> Any:
+def _stored(file: Any, payload: _Payload, expected: int | None, path: Path) -> Any:
     if payload.dtype is not None:
         return Stored(payload.shape, payload.dtype, functools.partial(_read, file, payload, expected, path))
     [(start, length)] = payload.spans
@@ -266,7 +228,7 @@ def _stored(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple
     return data
 
 
-def _read(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple[str, ...]) -> Any:
+def _read(file: Any, payload: _Payload, expected: int | None, path: Path) -> Any:
     """Read an array into new memory, and verify it."""
     size = sum(length for _, length in payload.spans)
     memory = np.empty(size + _ALIGNMENT, np.uint8)
@@ -282,23 +244,21 @@ def _read(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple[s
         raise StateError(error.what, error.fix, path, **error.facts) from error.__cause__
 
 
-def _check(data: bytes | memoryview, expected: int | None, path: tuple[str, ...]) -> None:
+def _check(data: bytes | memoryview, expected: int | None, path: Path) -> None:
     if expected is not None and zlib.crc32(data) != expected:
-        error = damaged("the bytes differ from those that were written (checksum mismatch).")
-        raise StateError(error.what, error.fix, path)
+        raise damaged("the bytes differ from those that were written (checksum mismatch).", path)
 
 
-def _bytes_at(file: BinaryIO, start: int, count: int) -> bytearray:
-    data = bytearray(count)
-    _read_into(file, start, memoryview(data))
-    return data
-
-
-def _read_into(file: BinaryIO, start: int, buffer: memoryview) -> None:
+def _read_into(file: Any, start: int, buffer: memoryview) -> None:
     file.seek(start)
     done = 0
     while done < len(buffer):
-        count = file.readinto(buffer[done:])  # type: ignore[attr-defined]
+        if hasattr(file, "readinto"):
+            count = file.readinto(buffer[done:])
+        else:
+            data = file.read(len(buffer) - done)
+            count = len(data)
+            buffer[done : done + count] = data
         if not count:
             raise damaged("the file became shorter while it was being read.")
         done += count

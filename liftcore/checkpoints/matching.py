@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from ..errors import LiftArgumentError, SerializationError
 from ..filters import All, Everything, Parameters, short_form, to_predicate
 from ..filters.parameters import is_variable, listed
+from ..saving.dtypes import is_typed_key
+from ..saving.nested import leaves_of, mapped
 from ..saving.problems import printable, several
 from ..serialization import from_state_dict, to_state_dict
 from ..typing import Filter, Path, Predicate, PyTree
 from .placing import KeyTarget, Mismatch, SavedKey, converted, misfit, naming, shown_type, unmarked
 
-__all__ = ["TRANSFORM", "Comparison", "about_boxes", "check_target", "compare", "match_state"]
+__all__ = ["Comparison", "about_boxes", "compare", "match_state", "options_of"]
 
 _MAX_COMPARISONS = 20_000
 """The number of pairs of names that are compared to suggest the closest ones; it takes half a second."""
@@ -85,7 +85,8 @@ def match_state(
         SerializationError: if something does not fit; the error lists every path, with the closest name on the other
             side.
     """
-    return compare(target, to_state_dict(state), where=where, filter=filter, strict=strict, cast=cast).converted()
+    options: Any = {"filter": filter, "strict": strict, "cast": cast, "renaming": "in the state that you pass"}
+    return compare(target, to_state_dict(state), where=where, **options).converted()
 
 
 class Comparison(NamedTuple):
@@ -103,21 +104,18 @@ class Comparison(NamedTuple):
     spec: Any
     pairs: Mapping[Path, tuple[Any, Any]]
 
-    def converted(self) -> Any:
-        """Return a tree like the target, with each saved leaf converted."""
+    def converted(self, convert: Callable[[Path, Any, Any], Any] | None = None) -> Any:
+        """Return a tree like the target, with each saved leaf converted.
+
+        Args:
+            convert: converts one, given its path, the leaf of the target, and the saved leaf.
+        """
         new = {}
         for path, (leaf, saved) in self.pairs.items():
             with naming(self.where, path):
-                new[path] = converted(leaf, saved)
-        return self.restored(new)
-
-    def restored(self, new: Mapping[Path, Any]) -> Any:
-        """Return a tree like the target, with new leaves at some paths."""
-        return from_state_dict(self.marked, _filled(self.spec, (), new))
-
-
-TRANSFORM = "with `transform=`"
-"""How to rename saved entries, for functions that have that option."""
+                new[path] = convert(path, leaf, saved) if convert else converted(leaf, saved)
+        state = mapped(lambda path, leaf: new[path] if path in new else unmarked(leaf), self.spec)
+        return from_state_dict(self.marked, state)
 
 
 def compare(
@@ -125,10 +123,10 @@ def compare(
     state: Any,
     *,
     where: str,
-    filter: Filter = True,
-    strict: bool = True,
-    cast: bool = False,
-    renaming: str = "in the state that you pass",
+    filter: Filter,
+    strict: bool,
+    cast: bool,
+    renaming: str = "with `transform=`",
 ) -> Comparison:
     """Compare a target with a state, as the first step of `match_state`; see there.
 
@@ -143,7 +141,7 @@ def compare(
     """
     marked = _with_marks(target)
     spec = to_state_dict(marked)
-    expected = dict(_flat(spec))
+    expected = dict(leaves_of(spec))
     takes = about_boxes(target, filter)
 
     def checked(path: Path, leaf: Any) -> bool:
@@ -159,7 +157,8 @@ def compare(
         what += f"{listed(list(expected), takes)})."
         fix = "Match some of these, such as a module with `PathContains(name)`."
         raise SerializationError(where, what, fix, available=map("/".join, expected))
-    problems = _problems(taken, found, strict, cast)
+    reasons = [(path, misfit(leaf, found[path], cast)) for path, leaf in taken.items() if path in found]
+    problems = [*(_names(taken, found) if strict else ()), *((path, reason) for path, reason in reasons if reason)]
     if problems:
         part = "restore a part with `filter=`" if isinstance(takes, Everything) else _narrower(taken)
         raise _misfits(where, problems, others if strict else 0, _boxed(taken, found), part, renaming)
@@ -178,8 +177,8 @@ class _AboutBoxes(All):
 
     def __call__(self, path: Path, value: Any) -> bool:
         places = (path[:end] for end in range(len(path) + 1))
-        box = next((place for place in places if place in self.boxes), None)
-        return super().__call__(path, value) if box is None else super().__call__(box, self.boxes[box])
+        place = next((place for place in places if place in self.boxes), path)
+        return super().__call__(place, self.boxes.get(place, value))
 
     def __repr__(self) -> str:
         return short_form(self.filters[0])
@@ -210,36 +209,18 @@ _NOT_FROM_JAX = (TypeError, ValueError, RecursionError, SystemError)
 def _with_marks(target: PyTree) -> PyTree:
     """Return a target in which each array of typed random keys is one opaque leaf."""
     try:
-        has_keys = any(map(_is_typed_key, jax.tree.leaves(target)))
+        has_keys = any(map(is_typed_key, jax.tree.leaves(target)))
     except _NOT_FROM_JAX:  # `to_state_dict` serves the one, and has a better error for the other
         return target
     # `jax.tree.map` sorts dicts, so a target without keys is returned unchanged to keep its order.
-    return jax.tree.map(lambda leaf: KeyTarget(leaf) if _is_typed_key(leaf) else leaf, target) if has_keys else target
-
-
-def _is_typed_key(value: Any) -> bool:
-    dtype: Any = getattr(value, "dtype", None)
-    return dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    return jax.tree.map(lambda leaf: KeyTarget(leaf) if is_typed_key(leaf) else leaf, target) if has_keys else target
 
 
 # --- flat states ------------------------------------------------------------------------------------------------------
 
 
-def _flat(state: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
-    """Yield the leaves of a state with their paths. An empty dict has no leaves, so there is nothing to restore."""
-    if not isinstance(state, Mapping | list):
-        yield path, state
-        return
-    for name, below in state.items() if isinstance(state, Mapping) else enumerate(state):
-        here = (*path, str(name))
-        if isinstance(below, Mapping | list):
-            yield from _flat(below, here)
-        else:
-            yield here, below
-
-
-def check_target(where: str, target: PyTree, filter: Filter, strict: bool, cast: bool) -> None:
-    """Check that there is a target if an option needs one.
+def options_of(where: str, target: PyTree, filter: Filter, strict: bool, cast: bool) -> dict[str, Any]:
+    """Return options for `compare`, after checking that there is a target if one of them needs it.
 
     Raises:
         LiftArgumentError: if there is none.
@@ -249,17 +230,18 @@ def check_target(where: str, target: PyTree, filter: Filter, strict: bool, cast:
     if target is None and option is not None:
         what = f"`{option}` needs a target, and `target` is None."
         raise LiftArgumentError(where, what, "Pass the tree to restore into.", option=option)
+    return {"filter": filter, "strict": strict, "cast": cast}
 
 
 def _chosen(
     where: str, state: Any, expected: Mapping[Path, Any], is_taken: Callable[[Path, Any], bool]
 ) -> tuple[dict[Path, Any], int]:
     """Return the leaves of a state that are expected, and some of the others, and how many more of these there are."""
-    keys = {path for path, leaf in expected.items() if isinstance(leaf, KeyTarget)}
-    places = {*expected, *((*path, name) for path in keys for name in ("impl", "data"))}
+    keys = {path: ((*path, "impl"), (*path, "data")) for path, leaf in expected.items() if isinstance(leaf, KeyTarget)}
+    places = expected.keys() | set(itertools.chain(*keys.values()))
     found = dict[Path, Any]()
-    beside = left_out = 0
-    for path, leaf in _flat(state):
+    beside = 0
+    for path, leaf in leaves_of(state):
         if path in found:
             name = printable("/".join(path))
             what = f"two names are the same text: {name}."
@@ -267,32 +249,15 @@ def _chosen(
         if path not in places:
             if not is_taken(path, leaf):
                 continue
-            if beside == _MAX_OTHERS:
-                left_out += 1
-                continue
             beside += 1
+            if beside > _MAX_OTHERS:
+                continue
         found[path] = leaf
-    found = _with_keys(found, expected)
-    halves = [path for path in found if path not in expected and not is_taken(path, found[path])]
-    for path in halves:
-        del found[path]
-    return found, left_out
-
-
-def _with_keys(saved: dict[Path, Any], expected: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Join the saved parts of a random key into one leaf, wherever the target expects a key."""
-    for path, leaf in expected.items():
-        parts = (*path, "impl"), (*path, "data")
-        if isinstance(leaf, KeyTarget) and all(part in saved for part in parts):
-            saved[path] = SavedKey(*(saved.pop(part) for part in parts))
-    return saved
-
-
-def _filled(spec: Any, path: Path, new: Mapping[Path, Any]) -> Any:
-    """Return the state of the target, with new leaves at some paths."""
-    if isinstance(spec, Mapping):
-        return {name: _filled(below, (*path, name), new) for name, below in spec.items()}
-    return new[path] if path in new else unmarked(spec)
+    for path, parts in keys.items():
+        if found.keys() >= {*parts}:
+            found[path] = SavedKey(*(found.pop(part) for part in parts))
+    taken = {path: leaf for path, leaf in found.items() if path in expected or is_taken(path, leaf)}
+    return taken, max(0, beside - _MAX_OTHERS)
 
 
 # --- what does not fit ------------------------------------------------------------------------------------------------
@@ -311,17 +276,6 @@ _FIXES = (
 
 _HELP = {"dtype": "cast", "names": "strict", "type": "filter"}
 """The option that helps with each kind of misfit."""
-
-
-def _problems(
-    taken: Mapping[Path, Any], found: Mapping[Path, Any], strict: bool, cast: bool
-) -> list[tuple[Path, Mismatch]]:
-    problems = list(_names(taken, found)) if strict else []
-    for path, leaf in taken.items():
-        reason = misfit(leaf, found[path], cast) if path in found else None
-        if reason:
-            problems.append((path, reason))
-    return problems
 
 
 def _misfits(

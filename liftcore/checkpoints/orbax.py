@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import glob
+import json
 import math
 import os
 import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
 import jax
 
 from ..errors import LiftArgumentError
+from ..saving.nested import mapped
 from ..saving.problems import several
 from ..serialization import to_state_dict
-from ..traverse_util import flatten_dict, unflatten_dict
-from ..typing import Filter, Path, PyTree
+from ..typing import Filter, PyTree
 from .files import Transform
 from .folders import no_such_step, step_number
-from .matching import TRANSFORM, check_target, compare
-from .orbax_arrays import array_in, check_regular, check_size, guarded, require_orbax, restore_args, restored
+from .matching import compare, options_of
+from .orbax_arrays import SavedTree, check_regular, guarded, require_orbax, restored, step_folders, structure_in
 from .orbax_foreign import load_orbax
 from .orbax_items import parted, state_in
-from .placing import Stored
 from .ranking import Ranking
 from .streams import check_path
 
@@ -91,17 +91,14 @@ class OrbaxCheckpoints:
         self._where, self._ranking = where, Ranking.checked(where, keep, best, metric, mode)
         self._asynchronous = asynchronous
         self._manager: Any = None
-        self._writes, self._last = False, -1
+        self._last = -1
         self._remover: threading.Thread | None = None
 
     # --- saved steps --------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[int]:
         """Return the saved steps, in order, without one that is still being written."""
-        try:
-            return sorted(self._ocp.utils.checkpoint_steps(self.folder))
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            return []
+        return sorted(self._folders())
 
     def latest(self) -> int | None:
         """Return the last saved step, or `None`."""
@@ -109,10 +106,12 @@ class OrbaxCheckpoints:
 
     def best_step(self) -> int | None:
         """Return the saved step with the best metric (the last of equal ones), or `None` if no step has the metric."""
+        check_regular(self._where, self.folder)
         found = {}
-        for step in self.steps():
+        for step, folder in self._folders().items():
             with self._guarded(step):
-                metrics = self._open(writes=False).metrics(step) or {}
+                file = folder / "metrics/metrics"
+                metrics = json.loads(file.read_text()) if file.exists() else {}
                 found[step] = {name: float(value) for name, value in metrics.items() if name == self._ranking.metric}
         return next(iter(self._ranking.best_first(found)), None)
 
@@ -139,9 +138,8 @@ class OrbaxCheckpoints:
         last = max([self._last, *self.steps()])
         if number <= last:
             what = f"step {number} does not come after step {last}, which is saved already."
-            raise LiftArgumentError(
-                where, what, f"Continue after step {last}, or write to another folder.", option="step", given=number
-            )
+            fix = f"Continue after step {last}, or write to another folder."
+            raise LiftArgumentError(where, what, fix, option="step", given=number)
         arrays, rest = parted(where, tree)
         numbers = self._ranking.numbers(f"{where}, metrics", metrics)
         args = self._ocp.args
@@ -149,7 +147,7 @@ class OrbaxCheckpoints:
         if os.path.islink(aside):  # steps would be moved to another folder, and all that is there would be removed
             raise OSError(errno.ELOOP, "This is a link, and not the folder for removed steps; remove it", aside)
         items = {"rest": args.JsonSave(rest)} | ({"state": args.PyTreeSave(arrays)} if arrays else {})
-        manager = self._open(writes=True)
+        manager = self._open()
         self.wait()  # orbax would wait too, but only after our thread began to remove old steps
         if self._remover is None or not self._remover.is_alive():
             self._remover = threading.Thread(target=self._remove, name="removes old checkpoints")
@@ -171,13 +169,13 @@ class OrbaxCheckpoints:
 
     def close(self) -> None:
         """Wait for the last save, and end the threads of orbax. You may use the object again."""
-        manager, wrote, self._manager, self._writes = self._manager, self._writes, None, False
+        manager, self._manager = self._manager, None
         if manager is not None:
             with self._writing():
                 manager.close()
         if self._remover is not None:
             self._remover.join()
-        if wrote:
+        if manager is not None:
             self._remove()
             with contextlib.suppress(OSError):  # the folder does not exist, or another writer uses it
                 os.rmdir(os.path.join(self.folder, _REMOVED))
@@ -200,9 +198,7 @@ class OrbaxCheckpoints:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     # --- restoring ----------------------------------------------------------------------------------------------------
@@ -239,99 +235,58 @@ class OrbaxCheckpoints:
             SerializationError: if something does not fit, or cannot be read.
         """
         where = f"{self._where}.restore"
-        check_target(where, target, filter, strict, cast)
+        options = options_of(where, target, filter, strict, cast)
         self.wait()
-        number = self._existing(where, step)
-        options: Any = {"filter": filter, "strict": strict, "cast": cast}
-        if (folder := self._foreign(number)) is not None:
+        folders = self._folders()
+        number = max(folders, default=None) if step is None else step_number(where, step)
+        if number is None or number not in folders:
+            raise no_such_step(where, number, sorted(folders))
+        folder = folders[number]
+        place, guard = f"{self._where}, step {number}", functools.partial(self._guarded, number)
+        with guard():
+            check_regular(place, os.fspath(folder))
+            note = folder / "_CHECKPOINT_METADATA"  # it names the items that were saved
+            items = note.read_text() if note.exists() else ""
+        if not (folder / "rest").exists() and '"rest"' not in items:  # this class did not write it
             return load_orbax(folder, target, transform=transform, **options)
-        state = self._state(number)
-        options |= {"where": self._place(number), "renaming": TRANSFORM}
-        if target is None or transform is not None:
-            whole = self._whole(number, state)
-            whole = whole if transform is None else transform(whole)
-            return whole if target is None else compare(target, to_state_dict(whole), **options).converted()
-        return restored(where, compare(target, state, **options), lambda wanted: self._read(number, wanted))
-
-    def _foreign(self, step: int) -> Any:
-        """Return the folder of a step that orbax wrote without this class, and `None` for any other step."""
-        utils = self._ocp.utils
-        folders = {utils.step_from_checkpoint_name(one.name): one for one in utils.checkpoint_steps_paths(self.folder)}
-        folder = folders.get(step)
-        if folder is not None:
-            check_regular(self._place(step), os.fspath(folder))
-        if folder is None or (folder / "rest").exists():
-            return None
-        note = folder / "_CHECKPOINT_METADATA"  # it names the items that were saved
-        return None if note.exists() and '"rest"' in note.read_text() else folder
-
-    def _state(self, step: int) -> dict[str, Any]:
-        """Return the state of a step, without reading its arrays."""
-        text = self._restored(step, "rest", self._ocp.args.JsonRestore())
-        with self._guarded(step):
-            metadata = self._open(writes=False).metadata(step)
-            tree = getattr(metadata.item_metadata.get("state"), "tree", None)
-            if tree is None and "state" in (metadata.item_handlers or {}):
+        with guard():
+            rest = json.loads((folder / "rest/metadata").read_text())
+            structure = structure_in(folder / "state", guard)
+            if structure is None and '"state"' in items:
                 raise FileNotFoundError("the folder of its arrays, `state`, is missing")
-            found = {tuple(map(str, path)): leaf for path, leaf in flatten_dict(tree or {}).items()}
-            arrays = {
-                path: array_in(self._place(step), path, leaf, lambda path: self._read(step, {path: None})[path])
-                for path, leaf in found.items()
-                if hasattr(leaf, "dtype")
-            }
-        return state_in(self._place(step), text, arrays)
+        saved = SavedTree(place, folder / "state", structure or {}, guard)
+        state = state_in(place, rest, saved.leaves())
+        if target is None or transform is not None:
+            values = saved.whole(may_be_keys=False)
+            whole = mapped(lambda path, leaf: values.get(path, leaf), state)
+            whole = whole if transform is None else transform(whole)
+            if target is None:
+                return whole
+            state = to_state_dict(whole)
+        return restored(where, compare(target, state, where=place, **options), saved.read)
 
-    def _whole(self, step: int, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the state of a step with its arrays read."""
-        flat = flatten_dict(state)
-        arrays = {path: leaf for path, leaf in flat.items() if isinstance(leaf, Stored)}
-        for path, leaf in arrays.items():
-            check_size(self._place(step), path, leaf.shape, leaf.dtype)
-        return unflatten_dict(flat | self._read(step, dict.fromkeys(arrays)))
-
-    def _read(self, step: int, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
-        """Read some arrays of a step, each on the devices of the target's leaf, or as a NumPy array."""
-        if not wanted:
+    def _folders(self) -> dict[int, Any]:
+        try:
+            return step_folders(self.folder)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return {}
-        args = {path: restore_args(leaf) for path, leaf in wanted.items()}
-        names = unflatten_dict(dict.fromkeys(wanted, 0))
-        restore = self._ocp.args.PyTreeRestore(names, restore_args=unflatten_dict(args), partial_restore=True)
-        found = self._restored(step, "state", restore)
-        return {path: _at(found, path) for path in wanted}
-
-    def _restored(self, step: int, item: str, args: Any) -> Any:
-        with self._guarded(step):
-            return self._open(writes=False).restore(step, args=self._ocp.args.Composite(**{item: args}))[item]
-
-    def _place(self, step: int) -> str:
-        return f"{self._where}, step {step}"
 
     def _guarded(self, step: int) -> contextlib.AbstractContextManager[None]:
         saved = several(map(str, self.steps()))
         fix = f"It may be damaged, or have just been removed. Give another step; saved are {saved}."
-        return guarded(self._place(step), "it cannot be read", fix)
-
-    def _existing(self, where: str, step: SupportsIndex | None) -> int:
-        steps = self.steps()
-        number = max(steps, default=None) if step is None else step_number(where, step)
-        if number is None or number not in steps:
-            raise no_such_step(where, number, steps)
-        return number
+        return guarded(f"{self._where}, step {step}", "it cannot be read", fix)
 
     # --- orbax --------------------------------------------------------------------------------------------------------
 
-    def _open(self, writes: bool) -> Any:
-        """Return the manager. Only a writer's manager creates the folder and removes what a killed writer left."""
-        if self._manager is not None and writes and not self._writes:
-            self.close()
+    def _open(self) -> Any:
+        """Return the manager, which creates the folder and removes what a killed writer left."""
         if self._manager is None:
-            ocp, self._writes = self._ocp, writes
-            if writes:
-                self._remove()
+            ocp = self._ocp
+            self._remove()
             check_regular(self._where, self.folder)  # orbax reads a file of each step now
             options = ocp.CheckpointManagerOptions(
-                create=writes,
-                cleanup_tmp_directories=writes,
+                create=True,
+                cleanup_tmp_directories=True,
                 enable_async_checkpointing=self._asynchronous,
                 preservation_policy=self._policy(),
                 todelete_subdir=None if "://" in self.folder else _REMOVED,
@@ -375,9 +330,3 @@ class OrbaxCheckpoints:
         worst = math.inf if self._ranking.mode == "min" else -math.inf
         value = metrics.get(self._ranking.metric, worst)
         return worst if math.isnan(value) else value  # NaN compares false with everything, which breaks sorting
-
-
-def _at(tree: Any, path: Path) -> Any:
-    for name in path:
-        tree = tree[name]
-    return tree

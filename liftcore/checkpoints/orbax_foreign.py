@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import functools
 import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 
 from ..errors import SerializationError
+from ..saving.dtypes import is_typed_key
+from ..saving.nested import leaves_of
 from ..saving.problems import several
 from ..serialization import to_state_dict
 from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
-from .matching import TRANSFORM, check_target, compare
-from .orbax_arrays import array_in, check_regular, check_size, guarded, require_orbax, restore_args, restored
+from .matching import compare, options_of
+from .orbax_arrays import SavedTree, check_regular, guarded, restored, step_folders, structure_in
 from .placing import Stored
 from .streams import check_path
 
@@ -82,22 +82,21 @@ def load_orbax(
     """
     check_path("load_orbax(path, target)", path)
     where = f'"{os.fspath(path)}"'
-    check_target(f"load_orbax({where})", target, filter, strict, cast)
+    options = options_of(f"load_orbax({where})", target, filter, strict, cast)
     saved = _found(where, path)
     if target is None or transform is not None:
-        state = _nested(saved.whole())
+        state = _nested(saved.whole(may_be_keys=True))
         state = state if transform is None else transform(state)
         if target is None:
             return state
-        leaves = dict(_flat(to_state_dict(state)))
+        leaves = dict(leaves_of(to_state_dict(state)))
     else:
         leaves = saved.leaves()
     names, state = _fitted(saved, leaves, target)
-    options: Any = {"filter": filter, "strict": strict, "cast": cast, "renaming": TRANSFORM}
     match = compare(target, _nested(state), where=where, **options)
 
     def read(wanted: Mapping[Path, Any]) -> dict[Path, Any]:
-        found = saved.read({names[place]: restore_args(leaf) for place, leaf in wanted.items()})
+        found = saved.read({names[place]: leaf for place, leaf in wanted.items()})
         return {place: _data(found[names[place]]) for place in wanted}
 
     return restored(where, match, read)
@@ -106,23 +105,13 @@ def load_orbax(
 # --- what a target expects --------------------------------------------------------------------------------------------
 
 
-def _flat(tree: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
-    """Yield the leaves of nested dicts and lists with their paths."""
-    items = enumerate(tree) if isinstance(tree, list | tuple) else tree.items() if isinstance(tree, Mapping) else None
-    if items is None:
-        yield path, tree
-        return
-    for name, below in items:
-        yield from _flat(below, (*path, str(name)))
-
-
 def _nested(leaves: Mapping[Path, Any]) -> Any:
     return leaves[()] if () in leaves else unflatten_dict(leaves)
 
 
-def _fitted(saved: _Saved, leaves: Mapping[Path, Any], target: PyTree) -> tuple[dict[Path, Path], dict[Path, Any]]:
+def _fitted(saved: SavedTree, leaves: Mapping[Path, Any], target: PyTree) -> tuple[dict[Path, Path], dict[Path, Any]]:
     """Return the saved leaves in the form that a target expects, by its paths, and the saved paths by these paths."""
-    expected = {path for path, _ in _flat(to_state_dict(target))}
+    expected = {path for path, _ in leaves_of(to_state_dict(target))}
     keys = {path[:-1] for path in expected if path[-1:] == ("impl",) and (*path[:-1], "data") in expected}
     names = _names(leaves, keys | expected)
     state = {path: leaves[at] for path, at in names.items()}
@@ -145,98 +134,15 @@ def _names(saved: Mapping[Path, Any], expected: set[Path]) -> dict[Path, Path]:
     return names
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-class _Saved:
-    """A tree in a folder of orbax: its structure, from which its leaves can be read.
-
-    Args:
-        where: the name of the folder, for errors.
-        folder: the folder.
-        structure: nested dicts and lists with the metadata of the leaves.
-    """
-
-    def __init__(self, where: str, folder: Any, structure: Any) -> None:
-        self._where, self._folder, self._structure = where, folder, structure
-        self._metadata = dict(_flat(structure))
-
-    def leaves(self) -> dict[Path, Any]:
-        """Return the leaves by their paths: arrays as `Stored`, and numbers, texts and `None` as they are."""
-        ocp = require_orbax()
-        arrays = {path for path, leaf in self._metadata.items() if _is_array(leaf)}
-        others = {path: ocp.RestoreArgs() for path, leaf in self._metadata.items() if leaf is not None}
-        values = self.read({path: args for path, args in others.items() if path not in arrays})
-
-        def read(path: Path) -> Any:
-            return self.read({path: restore_args(None)})[path]
-
-        return {
-            path: array_in(self._where, path, leaf, read) if path in arrays else values.get(path)
-            for path, leaf in self._metadata.items()
-        }
-
-    def whole(self) -> dict[Path, Any]:
-        """Return the leaves by their paths, with all arrays read as NumPy arrays, and random keys as state dicts."""
-        leaves = self.leaves()
-        arrays = [path for path, leaf in leaves.items() if isinstance(leaf, Stored)]
-        for path in arrays:
-            check_size(self._where, path, leaves[path].shape, leaves[path].dtype)
-        keys = [path for path in arrays if leaves[path].dtype == np.uint32]  # they may be keys
-        leaves |= self.read({path: restore_args(None) for path in arrays if path not in keys})
-        for path in keys:
-            leaves |= self.key(path, path)
-        return {path: leaf for path, leaf in leaves.items() if not isinstance(leaf, Stored)}
-
-    def key(self, at: Path, path: Path) -> dict[Path, Any]:
-        """Return the state of a random key with its leaves below `path`; the array itself if it is not a typed key."""
-        args = require_orbax().ArrayRestoreArgs(sharding=SingleDeviceSharding(jax.local_devices()[0]))
-        state = to_state_dict(self.read({at: args})[at])
-        parts = {(*path, *below): leaf for below, leaf in _flat(state)}
-        return {name: np.array(leaf) if isinstance(leaf, jax.Array) else leaf for name, leaf in parts.items()}
-
-    def read(self, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
-        """Return some leaves, each read with its arguments for orbax."""
-        if not wanted:
-            return {}
-        ocp = require_orbax()
-        item = _like(self._structure, lambda path, leaf: leaf if path in wanted or leaf is None else ocp.PLACEHOLDER)
-        args = _like(self._structure, lambda path, leaf: None if leaf is None else wanted.get(path, ocp.RestoreArgs()))
-        restore = ocp.args.PyTreeRestore(item, restore_args=args)
-        with _guarded(self._where), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-            found = dict(_flat(checkpointer.restore(self._folder, args=restore)))
-            return {path: found[path] for path in wanted}
-
-
-def _is_array(leaf: Any) -> bool:
-    """Return whether a leaf is an array of known shape. Old versions of orbax put small arrays into one file."""
-    scalar = isinstance(leaf, require_orbax().metadata.ScalarMetadata)
-    return not scalar and getattr(leaf, "shape", None) is not None and getattr(leaf, "dtype", None) is not None
-
-
 def _data(array: Any) -> Any:
     """Return the data of a typed random key, for a target that has no key there; any other array itself."""
-    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(array)) if is_key else array
-
-
-def _like(tree: Any, fn: Callable[[Path, Any], Any], path: Path = ()) -> Any:
-    """Return nested dicts and lists of the same structure, with a function of each path and leaf."""
-    if isinstance(tree, Mapping):
-        return {name: _like(below, fn, (*path, str(name))) for name, below in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_like(below, fn, (*path, str(index))) for index, below in enumerate(tree)]
-    return fn(path, tree)
-
-
-def _guarded(where: str) -> contextlib.AbstractContextManager[None]:
-    return guarded(where, "orbax cannot read it", "It is damaged or incomplete. Copy it again.")
+    return np.asarray(jax.random.key_data(array)) if is_typed_key(array) else array
 
 
 # --- which folder -----------------------------------------------------------------------------------------------------
 
 
-def _found(where: str, path: str | os.PathLike[str]) -> _Saved:
+def _found(where: str, path: str | os.PathLike[str]) -> SavedTree:
     """Return the tree in a folder, or in the item of a step.
 
     Raises:
@@ -250,50 +156,34 @@ def _found(where: str, path: str | os.PathLike[str]) -> _Saved:
         fix = "If `flax.serialization.to_bytes` wrote it, use `load_file(path, target, checksums=False)`."
         raise SerializationError(where, "this is a file, but orbax writes folders.", fix, option="checksums")
     check_regular(where, os.fspath(folder))
-    if (structure := _structure(where, folder)) is not None:
-        return _Saved(where, folder, structure)
+    guard = functools.partial(guarded, where, "orbax cannot read it", "It is damaged or incomplete. Copy it again.")
+    if (structure := structure_in(folder, guard)) is not None:
+        return SavedTree(where, folder, structure, guard)
     _check_foreign(where, folder)
     _check_not_steps(where, folder)
-    found = {child.name: _structure(where, child) for child in sorted(folder.iterdir()) if child.is_dir()}
+    found = {child.name: structure_in(child, guard) for child in sorted(folder.iterdir()) if child.is_dir()}
     items = {name: structure for name, structure in found.items() if structure is not None}
     item = "default" if "default" in items else next(iter(items), None)
     if item is None:
         names = several(found) or "none"
         what = f"it holds no complete tree of orbax (folders in it: {names})."
-        raise SerializationError(
-            where, what, "Pass the folder of a checkpoint, which holds a file `_METADATA`.", available=found
-        )
+        fix = "Pass the folder of a checkpoint, which holds a file `_METADATA`."
+        raise SerializationError(where, what, fix, available=found)
     if item != "default" and len(items) > 1:
         what = f"this step holds several trees: {several(items)}."
-        raise SerializationError(
-            where, what, f'Pass one of them, such as `load_orbax("{folder / item}")`.', available=items
-        )
-    return _Saved(where, folder / item, items[item])
+        fix = f'Pass one of them, such as `load_orbax("{folder / item}")`.'
+        raise SerializationError(where, what, fix, available=items)
+    return SavedTree(where, folder / item, items[item], guard)
 
 
 def _check_not_steps(where: str, folder: Any) -> None:
-    utils = require_orbax().utils
-    found = {utils.step_from_checkpoint_name(step.name): step for step in utils.checkpoint_steps_paths(folder)}
-    steps = [step for _, step in sorted(found.items()) if not step.name.startswith("ocdbt.")]  # the data of a tree
+    found = sorted(step_folders(folder).items())
+    steps = [step for _, step in found if not step.name.startswith("ocdbt.")]  # the data of a tree
     if steps:
         _check_foreign(where, steps[-1])
         what = f"this folder holds steps: {several(step.name for step in steps)}."
-        raise SerializationError(
-            where,
-            what,
-            f'Pass one of them, such as `load_orbax("{folder / steps[-1].name}")`.',
-            available=[step.name for step in steps],
-        )
-
-
-def _structure(where: str, folder: Any) -> Any:
-    """Return the metadata of the tree in a folder, or `None` if it holds no tree."""
-    handler = require_orbax().PyTreeCheckpointHandler()
-    with _guarded(where):
-        try:
-            return handler.metadata(folder).tree
-        except FileNotFoundError:
-            return None
+        fix = f'Pass one of them, such as `load_orbax("{folder / steps[-1].name}")`.'
+        raise SerializationError(where, what, fix, available=[step.name for step in steps])
 
 
 def _check_foreign(where: str, step: Any) -> None:

@@ -124,33 +124,31 @@ def misfit(target: Any, saved: Any, cast: bool) -> Mismatch | None:
     if _is_array(target) or is_number(target):
         return _array_misfit(target, saved, cast)
     if (target is None or isinstance(target, str | bytes)) and type(target) is not type(saved):
-        return Mismatch("type", f"expected {shown_type(target)}, found {shown_type(saved)}")
+        return _other(target, shown_type(saved))
     return None
+
+
+def _other(target: Any, found: str) -> Mismatch:
+    return Mismatch("type", f"expected {shown_type(target)}, found {found}")
 
 
 def _array_misfit(target: Any, saved: Any, cast: bool) -> Mismatch | None:
     if not _is_array(saved) and not is_number(saved):
-        return Mismatch("type", f"expected {shown_type(target)}, found {shown_type(saved)}")
+        return _other(target, shown_type(saved))
     if np.shape(target) != np.shape(saved):
         return Mismatch("type", f"shape {np.shape(saved)}, not {np.shape(target)} as in the target")
-    loose = is_number(target) or is_number(saved)
-    if _same(target, saved, loose):
+    if is_number(target) or is_number(saved):
+        same = _kind(target) is _kind(saved) and _fits(target, saved)
+    else:
+        same = bool(_native(target.dtype) == _native(saved.dtype))
+    if same:
         return None
     if not _castable(target, saved):
-        return Mismatch(
-            "type", f"expected {shown_type(target)}, found {shown_type(saved)}{_out_of_range(target, saved)}"
-        )
+        return _other(target, f"{shown_type(saved)}{_out_of_range(target, saved)}")
     if cast:
         return None
     names = [value.dtype if _is_array(value) else shown_type(value) for value in (saved, target)]
     return Mismatch("dtype", f"dtype {names[0]}, not {names[1]} as in the target")
-
-
-def _same(target: Any, saved: Any, loose: bool) -> bool:
-    """Return whether two dtypes are equal or, if one value is a Python number, of the same kind."""
-    if loose:
-        return _kind(target) == _kind(saved) and _fits(target, saved)
-    return bool(_native(target.dtype) == _native(saved.dtype))
 
 
 def _native(dtype: Any) -> Any:
@@ -200,16 +198,14 @@ def _range(dtype: Any) -> tuple[int, int]:
 
 def _key_misfit(target: Any, saved: Any) -> Mismatch | None:
     if not isinstance(saved, SavedKey) or not isinstance(saved.impl, str):
-        return Mismatch("type", f"expected {shown_type(target)}, found {shown_type(saved)}")
+        return _other(target, shown_type(saved))
     try:
         data = jax.ShapeDtypeStruct(saved.data.shape, saved.data.dtype)  # type: ignore[no-untyped-call]
         found = jax.eval_shape(lambda data: jax.random.wrap_key_data(data, impl=saved.impl), data)
     except (AttributeError, TypeError, ValueError) as error:
-        return Mismatch(
-            "type", f"expected {shown_type(target)}, found data that is no random key of impl {saved.impl!r} ({error})"
-        )
+        return _other(target, f"data that is no random key of impl {saved.impl!r} ({error})")
     if (found.dtype, found.shape) != (target.dtype, target.shape):
-        return Mismatch("type", f"expected {shown_type(target)}, found {shown_type(found)}")
+        return _other(target, shown_type(found))
     return None
 
 

@@ -37,20 +37,11 @@ class Ranking(NamedTuple):
         """
         if (keep is not None and not _at_least(1, keep)) or not _at_least(0, best):
             what = f"`keep` is {keep!r} and `best` is {best!r}."
-            raise LiftArgumentError(
-                where,
-                what,
-                "Give numbers of steps, or `keep=None` to keep all.",
-                option="keep" if _at_least(0, best) else "best",
-            )
+            fix, option = "Give numbers of steps, or `keep=None` to keep all.", "keep" if _at_least(0, best) else "best"
+            raise LiftArgumentError(where, what, fix, option=option)
         if mode not in ("min", "max"):
-            raise LiftArgumentError(
-                where,
-                Expected('"min" or "max"', given=mode),
-                'Give "min" or "max".',
-                option="mode",
-                available=("min", "max"),
-            )
+            wrong, fix = Expected('"min" or "max"', given=mode), 'Give "min" or "max".'
+            raise LiftArgumentError(where, wrong, fix, option="mode", available=("min", "max"))
         return cls(keep, best, metric, mode)
 
     def numbers(self, where: str, metrics: Any) -> dict[str, float]:
@@ -71,21 +62,12 @@ class Ranking(NamedTuple):
             try:
                 found[name] = math.fsum([value])  # `float` would accept a text too
             except (TypeError, ValueError, OverflowError) as error:
-                raise LiftArgumentError(
-                    where,
-                    Expected(f"a number as {name!r}", given=value),
-                    "Give one number for each metric, such as the mean.",
-                ) from error
+                wrong = Expected(f"a number as {name!r}", given=value)
+                raise LiftArgumentError(where, wrong, "Give one number for each metric, such as the mean.") from error
         if self.best and found and self.metric not in found:
             what = f"{self.metric!r} decides which steps are the best, but the metrics are {list(found)}."
-            raise LiftArgumentError(
-                where,
-                what,
-                f"Give it too, or another `metric` to `{where.partition('(')[0]}`.",
-                option="metric",
-                given=self.metric,
-                available=found,
-            )
+            fix = f"Give it too, or another `metric` to `{where.partition('(')[0]}`."
+            raise LiftArgumentError(where, what, fix, option="metric", given=self.metric, available=found)
         return found
 
     def best_first(self, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +23,19 @@ from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
 from .disk import open_plain, replace_file
-from .matching import about_boxes, check_target, compare
+from .matching import about_boxes, compare, options_of
 from .placing import Stored, naming
 from .streams import check_path
 
 __all__ = ["load_safetensors", "safetensors_metadata", "save_safetensors"]
-
-_FLOAT8 = {
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-}
-"""The dtypes that the package can write from NumPy arrays but not read into them."""
 
 _BITS = (8, 16, 32, 64)
 _NAMES = (
     {"BOOL": "bool", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64"}
     | {f"I{bits}": f"int{bits}" for bits in _BITS}
     | {f"U{bits}": f"uint{bits}" for bits in _BITS}
-    | _FLOAT8
+    | {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E4M3FNUZ": "float8_e4m3fnuz"}
+    | {"F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu"}
 )
 """The dtypes of the format that NumPy has too, with their NumPy names."""
 
@@ -53,7 +44,6 @@ _CODES = {name: code for code, name in _NAMES.items()}
 
 def _package() -> Any:
     try:
-        importlib.import_module("safetensors.numpy")
         return importlib.import_module("safetensors")
     except ImportError as error:
         raise ImportError("This needs safetensors: pip install 'liftcore[safetensors]'") from error
@@ -114,27 +104,22 @@ def save_safetensors(
 
 def _check_separator(where: str, separator: Any) -> None:
     if not isinstance(separator, str) or not separator:
-        raise LiftArgumentError(
-            f"{where}, separator",
-            Expected("the text that joins names", given=separator),
-            'Write `separator="."`, or leave it out for slashes.',
-            option="separator",
-        )
+        wrong = Expected("the text that joins names", given=separator)
+        fix = 'Write `separator="."`, or leave it out for slashes.'
+        raise LiftArgumentError(f"{where}, separator", wrong, fix, option="separator")
 
 
 def _checked_metadata(where: str, metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata, after checking that it consists of texts."""
     if not isinstance(metadata, Mapping):
-        raise SerializationError(
-            where, Expected("texts by name", given=metadata), 'Write `metadata={"format": "np"}`.', option="metadata"
-        )
+        wrong, fix = Expected("texts by name", given=metadata), 'Write `metadata={"format": "np"}`.'
+        raise SerializationError(where, wrong, fix, option="metadata")
     for item in metadata.items():
         for text in item:
             if not isinstance(text, str) or unwritable(text):
                 what = f"{printable(str(item[0]))!r} and its value must be texts, given {printable(shown(text))}."
-                raise SerializationError(
-                    where, what, "Convert it to a text, for instance by `json.dumps`.", given=text, expected="texts"
-                )
+                fix = "Convert it to a text, for instance by `json.dumps`."
+                raise SerializationError(where, what, fix, given=text, expected="texts")
     return dict(metadata)
 
 
@@ -227,17 +212,17 @@ def load_safetensors(
     """
     check_path("load_safetensors(path, target)", path)
     where = f'"{os.fspath(path)}"'
-    check_target(f"load_safetensors({where})", target, filter, strict, cast)
+    options = options_of(f"load_safetensors({where})", target, filter, strict, cast)
     if separator is not None:
         _check_separator(f"load_safetensors({where})", separator)
-    with _opened(path) as file:
-        offsets = functools.cache(lambda: _offsets(path))  # for all arrays that the package does not read
-        flat = {name: _stored(path, file, name, offsets) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+    with _opened(path) as (file, start, header):
+        header.pop("__metadata__", None)
+        flat = {name: _stored(path, file, start, name, header[name]) for name in sorted(header)}
         if target is None:
             arrays = {name: _whole(where, name, one) for name, one in flat.items()}
             return arrays if separator is None else _nested(where, arrays, separator)
         state = flat if separator is None else _nested(where, flat, separator)
-        options: Any = {"filter": about_boxes(target, filter), "strict": strict, "cast": cast, "renaming": _RENAMING}
+        options |= {"filter": about_boxes(target, filter), "renaming": _RENAMING}
         return replace_boxed(target, compare(unbox(target), state, where=where, **options).converted())
 
 
@@ -258,13 +243,17 @@ def safetensors_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         SerializationError: if the file is not a safetensors file.
         FileNotFoundError: if there is no such file.
     """
-    with _opened(path) as file:
-        return dict(file.metadata() or {})
+    with _opened(path) as (_, _, header):
+        return dict(header.get("__metadata__") or {})
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a file with the package, which checks its header against its size, and translate the package's errors."""
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, int, dict[str, Any]]]:
+    """Open a file, after the package has checked its header against its size.
+
+    Yields:
+        The file, the position at which its arrays begin, and the header.
+    """
     package = _package()
     if os.path.isdir(path):
         names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
@@ -275,11 +264,11 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         what = "this is the index of a model in several files, not a safetensors file."
         fix = "Load each file that its `weight_map` names with `separator=None`, and merge the dicts."
         raise SerializationError(f'"{os.fspath(path)}"', what, fix, option="separator")
-    open_plain(path, f'"{os.fspath(path)}"').close()
-    with contextlib.ExitStack() as stack:
-        with _about_the_file(path):
-            file = stack.enter_context(package.safe_open(os.fspath(path), framework="numpy"))
-        yield file
+    with open_plain(path) as file:
+        with _about_the_file(path), package.safe_open(os.fspath(path), framework="numpy"):
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+        yield file, 8 + size, header
 
 
 @contextlib.contextmanager
@@ -304,32 +293,20 @@ def _whole(where: str, name: str, stored: Stored) -> Any:
         return stored.read()
 
 
-def _stored(path: str | os.PathLike[str], file: Any, name: str, offsets: Callable[[], dict[str, int]]) -> Stored:
-    with _about_the_file(path):
-        part = file.get_slice(name)
-        kind, shape = part.get_dtype(), tuple(part.get_shape())
+def _stored(path: str | os.PathLike[str], file: Any, start: int, name: str, entry: Mapping[str, Any]) -> Stored:
+    """Return an array, given the position at which the arrays begin and its entry in the header."""
+    kind, shape = entry["dtype"], tuple(entry["shape"])
     if kind not in _NAMES:
-        what = f'"{name}" has dtype {kind}, which NumPy lacks.'
-        raise SerializationError(
-            f'"{os.fspath(path)}"', what, f"Convert it to one of {', '.join(_NAMES)}.", given=kind, available=_NAMES
-        )
+        what, fix = f'"{name}" has dtype {kind}, which NumPy lacks.', f"Convert it to one of {', '.join(_NAMES)}."
+        raise SerializationError(f'"{os.fspath(path)}"', what, fix, given=kind, available=_NAMES)
     dtype = DTYPES[_NAMES[kind]]
 
     def read() -> Any:
         with _about_the_file(path, name):
-            if kind not in _FLOAT8:
-                return checked(file.get_tensor(name))
-            return np.fromfile(path, dtype, math.prod(shape), offset=offsets()[name]).reshape(shape)
+            file.seek(start + entry["data_offsets"][0])
+            return checked(np.fromfile(file, dtype, math.prod(shape)).reshape(shape))
 
     return Stored(shape, dtype, read)
-
-
-def _offsets(path: str | os.PathLike[str]) -> dict[str, int]:
-    """Return where each array begins. The header, a length and JSON, was checked when the file was opened."""
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-    return {name: 8 + size + one["data_offsets"][0] for name, one in header.items() if name != "__metadata__"}
 
 
 def _nested(where: str, flat: Mapping[str, Any], separator: str) -> dict[str, Any]:
@@ -337,6 +314,5 @@ def _nested(where: str, flat: Mapping[str, Any], separator: str) -> dict[str, An
         return unflatten_dict(flat, sep=separator)
     except ValueError as error:
         what = f"the names are not paths joined by {separator!r} ({error})."
-        raise SerializationError(
-            where, what, "Load it with `separator=None`.", option="separator", given=separator
-        ) from error
+        fix = "Load it with `separator=None`."
+        raise SerializationError(where, what, fix, option="separator", given=separator) from error

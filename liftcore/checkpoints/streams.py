@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import Expected, LiftArgumentError
 
-__all__ = ["Section", "check_path", "check_path_or_file", "name_of_file", "write_to"]
+__all__ = ["check_path", "check_path_or_file", "name_of_file", "span_of", "write_all"]
 
 
 def name_of_file(path: Any) -> str:
@@ -26,66 +26,35 @@ def name_of_file(path: Any) -> str:
     return f'"{os.fspath(path)}"'
 
 
-def write_to(file: Any, parts: Iterable[Any]) -> None:
-    """Write bytes to a file, from its current position on.
+def write_all(write: Callable[[memoryview], int | None], parts: Iterable[Any]) -> None:
+    """Write bytes to an open file, from its current position on.
 
     Args:
-        file: an object with a method `write` that takes bytes.
+        write: the function that writes bytes to the file.
         parts: the buffers to write, in order.
     """
     for part in parts:
         left = memoryview(part).cast("B")
         while left.nbytes:
-            count = file.write(left)
+            count = write(left)
             # An unbuffered file may write fewer bytes, and returns how many. Other objects write all of them, and may
             # return nothing.
             left = left[count if isinstance(count, int) else left.nbytes :]
         del part, left
 
 
-class Section:
-    """The rest of a file, from its current position on, as a file of its own.
-
-    Args:
-        file: an open binary file that can seek.
+def span_of(file: Any) -> tuple[int, int]:
+    """Return the current position of an open file and the position of its end.
 
     Raises:
         LiftArgumentError: if the file cannot seek.
     """
-
-    def __init__(self, file: Any) -> None:
-        try:
-            self._start = file.tell()
-            self.size = file.seek(0, os.SEEK_END) - self._start
-        except (AttributeError, OSError) as error:
-            what = "the file cannot seek, so its size is unknown."
-            fix = "Read all of it first: `load_file(io.BytesIO(file.read()), …)`."
-            raise LiftArgumentError(name_of_file(file), what, fix) from error
-        self._file = file
-        self.seek(0)
-
-    def seek(self, offset: int) -> int:
-        """Move to a position, counted from the beginning of the section, and return it."""
-        position: int = self._file.seek(self._start + offset) - self._start
-        return position
-
-    def tell(self) -> int:
-        """Return the position, counted from the beginning of the section."""
-        position: int = self._file.tell() - self._start
-        return position
-
-    def read(self, count: int) -> bytes:
-        """Read at most `count` bytes."""
-        data: bytes = self._file.read(count)
-        return data
-
-    def readinto(self, buffer: memoryview) -> int:
-        """Read bytes into a buffer, and return their number."""
-        if hasattr(self._file, "readinto"):
-            return self._file.readinto(buffer) or 0
-        data = self.read(buffer.nbytes)
-        buffer[: len(data)] = data
-        return len(data)
+    try:
+        return file.tell(), file.seek(0, os.SEEK_END)
+    except (AttributeError, OSError) as error:
+        what = "the file cannot seek, so its size is unknown."
+        fix = "Read all of it first: `load_file(io.BytesIO(file.read()), …)`."
+        raise LiftArgumentError(name_of_file(file), what, fix) from error
 
 
 def check_path(where: str, path: Any) -> None:

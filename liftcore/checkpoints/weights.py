@@ -71,7 +71,7 @@ def load_weights(
     if not isinstance(expected, Mapping):
         fix = "Write `load_weights(foreign, target, rules)`."
         raise LiftArgumentError(f"{where}, target", Expected("variables", given=target), fix)
-    shapes = {"/".join(path): np.shape(leaf) for path, leaf in flatten_dict(expected).items()}
+    shapes = {path: np.shape(leaf) for path, leaf in flatten_dict(expected, sep="/").items()}
     problems += [f"{name}: no rule matches it" for name in unused] if strict else []
     state: dict[str, Any] = {}
     for group in groups:
@@ -122,7 +122,7 @@ def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[W
     where = "export_weights"
     groups, _, problems, _ = grouped(where, like, rules)
     _check_paths(where, groups)
-    flat = {"/".join(path): leaf for path, leaf in flatten_dict(to_state_dict(unbox(variables))).items()}
+    flat = flatten_dict(to_state_dict(unbox(variables)), sep="/")
     new: dict[str, Any] = {}
     for group in filter(lambda group: group.paths, groups):
         for change in filter(callable, group.rule.changes):
@@ -180,9 +180,10 @@ def _made(group: WeightGroup, foreign: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     rows = [_row(group.rule, [np.asarray(foreign[name]) for name in names]) for names in group.rows]
     columns = zip(*rows, strict=True)
-    if group.rule.stacked:
-        return {path: np.stack(column) for path, column in zip(group.paths, columns, strict=True)}
-    return {path: column[0] for path, column in zip(group.paths, columns, strict=True)}
+    return {
+        path: np.stack(column) if group.rule.stacked else column[0]
+        for path, column in zip(group.paths, columns, strict=True)
+    }
 
 
 def _row(rule: WeightRule, arrays: list[Any]) -> list[Any]:
@@ -257,14 +258,13 @@ def _changed(change: Any, array: Any) -> Any:
         except (IndexError, TypeError, ValueError) as error:
             what = f"`change`, called with an array of shape {array.shape}, raised {type(error).__name__}: {error}"
             raise ValueError(f"{what}. It is called after the array is joined or split; see `groups=`") from error
-    order = _order(change, array)
-    return array if order is None else array.transpose(order)
+    return array.transpose(_order(change, array))
 
 
-def _order(change: Any, array: Any) -> list[int] | None:
-    """Return the order of axes that a named change transposes to, or `None`."""
+def _order(change: Any, array: Any) -> list[int]:
+    """Return the order of axes that a named change, or None, transposes to."""
     if change is None:
-        return None
+        return [*range(array.ndim)]
     if change == "linear" and array.ndim != 2:
         raise ValueError(f'"linear" takes arrays of 2 dimensions, not one of shape {array.shape}')
     if array.ndim < 2:
@@ -338,14 +338,10 @@ def _unmade(group: WeightGroup, like: Mapping[str, Any], flat: Mapping[str, Any]
         rows.append(list(array) if group.rule.stacked else [array])
     new: dict[str, Any] = {}
     for names, arrays in zip(group.rows, zip(*rows, strict=True), strict=True):
-        back = [_unchanged(change, array) for change, array in zip(group.rule.changes, arrays, strict=True)]
+        orders = [np.argsort(_order(*pair)) for pair in zip(group.rule.changes, arrays, strict=True)]
+        back = [array.transpose(order) for array, order in zip(arrays, orders, strict=True)]
         new |= dict(zip(names, _unrow(group.rule, back, [np.shape(like[name]) for name in names]), strict=True))
     return {name: np.ascontiguousarray(array, np.asarray(like[name]).dtype) for name, array in new.items()}
-
-
-def _unchanged(change: Any, array: Any) -> Any:
-    order = _order(change, array)
-    return array if order is None else array.transpose(np.argsort(order))
 
 
 def _unrow(rule: WeightRule, arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:

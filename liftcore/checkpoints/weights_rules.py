@@ -80,9 +80,6 @@ class WeightRule:
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
-        self._check()
-
-    def _check(self) -> None:
         for option, what, fix in self._problems():
             raise LiftArgumentError(str(self), what, fix, option=option)
         for template in self.foreign:
@@ -162,16 +159,14 @@ def _fields(template: str) -> dict[str, None]:
 @bounded(1024)
 def _pattern(template: str, stacked: tuple[str, ...]) -> re.Pattern[str]:
     """Return the regular expression for the names that a template matches."""
-    parts, at, known = [], 0, set()
-    for match in _FIELD.finditer(template):
-        name = match["name"]
-        regex = match["regex"] or (r"\d+" if name in stacked else r"[^.]+")
-        parts += [_literal(template, template[at : match.start()])]
-        parts += [f"(?P={name})" if name in known else f"(?P<{name}>{regex})"]
-        at = match.end()
-        known.add(name)
+    literals, names, expressions = (_FIELD.split(template)[part::3] for part in range(3))
+    regex = _literal(template, literals[0])
+    for at, (name, own, after) in enumerate(zip(names, expressions, literals[1:], strict=True)):
+        own = own or (r"\d+" if name in stacked else r"[^.]+")
+        regex += f"(?P={name})" if name in names[:at] else f"(?P<{name}>{own})"
+        regex += _literal(template, after)
     try:
-        return re.compile("".join([*parts, _literal(template, template[at:])]))
+        return re.compile(regex)
     except re.error as error:
         what = f"the template has an invalid regular expression ({error})."
         fix = "Correct the expression after the colon."
@@ -246,25 +241,18 @@ def _passed_over(names: Sequence[str], rules: Sequence[WeightRule], used: set[in
     for late in (rule for at, rule in enumerate(rules) if at not in used):
         for name, (part, fields) in ((name, hit) for name in names if (hit := late.matched(name))):
             earlier = next(rule for rule in rules if rule.matched(name))
-            changes = ", ".join(map(_change_text, (*earlier.changes, *late.changes)))
+            changes = ", ".join(getattr(one, "__qualname__", repr(one)) for one in (*earlier.changes, *late.changes))
             fix = f"WeightRule({late.foreign[part]!r}, {[*earlier.path, *late.path]}, [{changes}], axis=None)"
             for path in (_filled(path, fields) for path in late.path):
                 texts[path] = f"{path}: the {earlier} takes it; one rule gives an array to several paths: {fix}"
     return texts
 
 
-def _change_text(change: Any) -> str:
-    return change.__qualname__ if callable(change) and hasattr(change, "__qualname__") else repr(change)
-
-
 def _checked(where: str, arrays: Any, rules: Any) -> tuple[list[str], list[WeightRule]]:
     """Return the names of the arrays and the rules, after checking that they are of the right classes."""
     if not isinstance(arrays, Mapping):
-        raise LiftArgumentError(
-            where,
-            Expected("arrays by name", given=arrays),
-            "Pass a mapping, such as `load_safetensors(path, separator=None)`.",
-        )
+        fix = "Pass a mapping, such as `load_safetensors(path, separator=None)`."
+        raise LiftArgumentError(where, Expected("arrays by name", given=arrays), fix)
     fix = 'Write a list of rules, such as `[WeightRule("{layer}.bias", "params/{layer}/bias")]`.'
     if isinstance(rules, WeightRule) or not isinstance(rules, Iterable):
         given = f"one {rules}" if isinstance(rules, WeightRule) else shown(rules)

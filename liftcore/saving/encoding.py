@@ -65,7 +65,7 @@ def encode(tree: Any) -> bytes:
     plan.add(tree, 0)
     # A `BytesIO` fills the bytes in place, since it is their only owner, and returns them. A join would hold all arrays
     # at once in the form in which they are written: contiguous and on the host.
-    out = io.BytesIO(bytes(plan.size()))
+    out = io.BytesIO(bytes(len(plan.head) + sum(length for array in plan.arrays for _, length in array.pieces)))
     for _, part in plan.parts():
         out.write(part)
     return out.getvalue()
@@ -89,10 +89,6 @@ class WritePlan:
         self._packer = msgpack.Packer()
         self._pack = self._packer.pack
 
-    def size(self) -> int:
-        """Return the number of all bytes."""
-        return len(self.head) + sum(length for array in self.arrays for _, length in array.pieces)
-
     def parts(self) -> Iterator[tuple[int | None, bytearray | memoryview]]:
         """Yield all bytes in order: those of arrays, each with the number of its array, and those between them.
 
@@ -113,9 +109,8 @@ class WritePlan:
         _check_depth(depth)
         if type(tree) is dict:
             if _CHUNKED in tree:
-                raise StateError(
-                    f"the key {_CHUNKED!r} is reserved for large arrays.", "Choose another name.", given=_CHUNKED
-                )
+                what = f"the key {_CHUNKED!r} is reserved for large arrays."
+                raise StateError(what, "Choose another name.", given=_CHUNKED)
             self._add_items(tree.items(), depth, self._packer.pack_map_header(len(tree)), keyed=True)
         elif type(tree) is list:
             self._add_items(enumerate(tree), depth, self._packer.pack_array_header(len(tree)), keyed=False)
@@ -131,9 +126,8 @@ class WritePlan:
         self.head += header
         for name, child in items:
             if keyed and type(name) not in (str, int):
-                raise StateError(
-                    f"the key {name!r} is neither a string nor an integer.", "Use strings as keys.", given=name
-                )
+                what = f"the key {name!r} is neither a string nor an integer."
+                raise StateError(what, "Use strings as keys.", given=name)
             try:
                 if keyed:
                     self.head += _held(self._pack, name)
@@ -219,12 +213,8 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise StateError("a typed random key is not a plain array.", "Call to_bytes, or save jax.random.key_data(key).")
     if dtype.name not in _DTYPES:
-        raise StateError(
-            f"an array of dtype {dtype} cannot be written.",
-            f"Use one of {', '.join(_DTYPES)}.",
-            given=dtype,
-            available=_DTYPES,
-        )
+        what, fix = f"an array of dtype {dtype} cannot be written.", f"Use one of {', '.join(_DTYPES)}."
+        raise StateError(what, fix, given=dtype, available=_DTYPES)
     return _DTYPES[dtype.name]
 
 
@@ -338,7 +328,9 @@ class Reader:
         # Layers repeat: an extension of the same length with the same header holds an array of the same type.
         known = self._types.get(len(data))
         if known is None or data[: len(known.header)] != known.header:
-            known = self._types[len(data)] = _type(data)
+            tokens = Tokens(data)
+            dtype, shape = array_type(tokens, len(data))
+            known = self._types[len(data)] = _Type(dtype, shape, data[: len(data) - tokens.left])
         flat = np.frombuffer(data, known.dtype, offset=len(known.header))
         return reshaped(checked(flat), known.shape)
 
@@ -356,13 +348,6 @@ class _Type(NamedTuple):
     dtype: np.dtype[Any]
     shape: list[int]
     header: memoryview
-
-
-def _type(data: memoryview) -> _Type:
-    """Return the type of the array in an extension."""
-    tokens = Tokens(data)
-    dtype, shape = array_type(tokens, len(data))
-    return _Type(dtype, shape, data[: len(data) - tokens.left])
 
 
 def array_type(tokens: Tokens, length: int) -> tuple[np.dtype[Any], list[int]]:

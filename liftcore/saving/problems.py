@@ -38,9 +38,9 @@ class StateError(SerializationError):
         return type(self)(self.what, self.fix, (printable(str(name)), *self.path), **self.facts)
 
 
-def damaged(what: str) -> StateError:
+def damaged(what: str, path: Path = ()) -> StateError:
     """Return the error for bytes that are not as they were written."""
-    return StateError(printable(what), DAMAGED)
+    return StateError(printable(what), DAMAGED, path)
 
 
 def printable(text: str) -> str:

@@ -82,13 +82,8 @@ class Traversal(abc.ABC):
         given, places = list(values), len(list(self.iterate(inputs)))
         if len(given) != places:
             what = f"there are {len(given)} values for {places} places."
-            raise LiftArgumentError(
-                "Traversal.set",
-                what,
-                "Give one for each value of `iterate(inputs)`.",
-                given=len(given),
-                expected=places,
-            )
+            fix = "Give one for each value of `iterate(inputs)`."
+            raise LiftArgumentError("Traversal.set", what, fix, given=len(given), expected=places)
         left = iter(given)
         return self.update(lambda _: next(left), inputs)
 
@@ -212,11 +207,8 @@ class TraverseEach(Traversal):
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
         """Return a copy with new items."""
         if not isinstance(inputs, Mapping | list | tuple):
-            raise LiftArgumentError(
-                "TraverseEach",
-                Expected("a mapping, a list or a tuple", given=inputs),
-                "For the leaves of a pytree, write `.tree()`.",
-            )
+            wrong = Expected("a mapping, a list or a tuple", given=inputs)
+            raise LiftArgumentError("TraverseEach", wrong, "For the leaves of a pytree, write `.tree()`.")
         edit = cursor(inputs)
         for key in list(inputs) if isinstance(inputs, Mapping) else range(len(inputs)):
             edit[key] = fn(inputs[key])

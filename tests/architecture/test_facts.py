@@ -22,7 +22,7 @@ WITHOUT_FACTS = {
     "liftcore.checkpoints.disk._in_use": "the other writer is a process or a thread",
     "liftcore.checkpoints.orbax_arrays.guarded": "the text is that of orbax",
     "liftcore.checkpoints.orbax_items.state_in": "the bytes are damaged",
-    "liftcore.checkpoints.streams.Section.__init__": "the file is in `where`, and has nothing to name but itself",
+    "liftcore.checkpoints.streams.span_of": "the file is in `where`, and has nothing to name but itself",
     "liftcore.cycles.endless": "a cycle of values",
     "liftcore.cycles.too_deep": "values nested too deeply",
     "liftcore.pipeline.checks.not_tagged": "a transformation ran the wrong body",

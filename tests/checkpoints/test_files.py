@@ -157,7 +157,7 @@ def test_a_file_that_gets_shorter_while_it_is_read_is_an_error(path):
     save_file(path, {"a": np.ones(100_000), "b": np.ones(100_000)})
 
     with open(path, "rb", buffering=0) as file:
-        state = layout.state_in(file, path.stat().st_size, True)
+        state, _ = layout.state_in(file, 0, path.stat().st_size, True)
         os.truncate(path, 10_000)
         with pytest.raises(SerializationError, match="became shorter"):
             state["a"].read()

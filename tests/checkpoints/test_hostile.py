@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 
 import equinox_like as eqx
-from liftcore.checkpoints import files, layout, load_file, load_safetensors, match_state, safetensors
+from liftcore.checkpoints import Stored, layout, load_file, load_safetensors, match_state, safetensors
 from liftcore.errors import SerializationError
 from liftcore.saving import encoding
+from liftcore.saving.nested import mapped
 from liftcore.serialization import from_bytes, msgpack_serialize, to_state_dict
 
 TREES: list[Any] = [
@@ -82,7 +83,10 @@ MUTATIONS: list[Callable[[bytes, random.Random], bytes]] = [flip, flip, cut, spl
 
 
 def load(data: bytes, checksums: bool) -> Any:
-    return files._read(layout.state_in(io.BytesIO(data), len(data), checksums))
+    state, end = layout.state_in(io.BytesIO(data), 0, len(data), checksums)
+    if end < len(data):
+        raise SerializationError("the file", "it goes on.", "Cut it off.")
+    return mapped(lambda _, leaf: leaf.read() if isinstance(leaf, Stored) else leaf, state)
 
 
 @pytest.mark.parametrize("seed", range(len(CASES)))
