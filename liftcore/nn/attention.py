@@ -12,11 +12,11 @@ from jax import lax
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Key
 from .cudnn_attention import kernel_attention
-from .dtypes import promote_dtype
 from .equation import to_equation
 from .fused_attention import check_unfused_options, fused_attention
 from .masks import check_attention_mask
 from .options import checks_options
+from .params import promote_dtype
 from .sharding import agree, is_sharded, product_sharding, reshape
 from .stochastic import draw_kept
 

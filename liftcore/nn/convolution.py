@@ -13,7 +13,6 @@ from jax.nn import initializers
 
 from ..scopes.scope import Scope
 from ..typing import Array, Dtype, Initializer
-from .dtypes import PromoteDtypeFn, promote_dtype
 from .kernels import (
     check_groups,
     check_kernel_mask,
@@ -24,7 +23,7 @@ from .kernels import (
     with_bias,
 )
 from .options import checks_options
-from .params import param_for
+from .params import PromoteDtypeFn, param_for, promote_dtype
 from .sharding import check_out_sharding, place, reshape
 from .windows import (
     PaddingLike,

@@ -14,11 +14,9 @@ from jax.nn import initializers
 from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..typing import Array, ArrayLike, Dtype, Initializer
-from .axes import normalize_axes, to_tuple
-from .dtypes import PromoteDtypeFn, promote_dtype
 from .equation import to_equation
-from .options import checks_options
-from .params import folded, param_for
+from .options import checks_options, normalize_axes, to_tuple
+from .params import PromoteDtypeFn, folded, param_for, promote_dtype
 from .sharding import Labels, agree, align, check_out_sharding, explained, is_sharded, product_sharding, reshape
 
 __all__ = ["affine", "affine_einsum", "dense", "dense_general", "einsum"]

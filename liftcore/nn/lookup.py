@@ -11,7 +11,7 @@ from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
-from .dtypes import PromoteDtypeFn, promote_dtype
+from .params import PromoteDtypeFn, promote_dtype
 from .sharding import check_out_sharding, on_auto_axes, product_sharding, sharding_entries, to_spec
 
 __all__ = ["Embedding", "embedding"]

@@ -19,13 +19,12 @@ from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
-from .axes import normalize_axes, to_tuple
-from .dtypes import PromoteDtypeFn, promote_dtype
 from .equation import to_equation
 from .kernels import check_groups, check_kernel_mask, convolve
 from .linear import affine, affine_einsum
 from .lookup import Embedding
-from .params import check_stored, folded, param_for
+from .options import normalize_axes, to_tuple
+from .params import PromoteDtypeFn, check_stored, folded, param_for, promote_dtype
 from .sharding import gather, product_sharding, reshape
 from .windows import PaddingLike, to_window
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..typing import Array, Dtype
-from .dtypes import canonicalize_dtype
 from .options import checks_options
+from .params import canonicalize_dtype
 from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["spectral_normalize", "unit_norm"]

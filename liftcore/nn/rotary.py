@@ -9,9 +9,9 @@ import numpy as np
 
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike
-from .dtypes import canonicalize_dtype
 from .masks import broadcasts
 from .options import checks_options
+from .params import canonicalize_dtype
 from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["rotary_embedding", "rotate_pairs", "rotation_table"]

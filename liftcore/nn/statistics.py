@@ -15,8 +15,9 @@ from jax import lax
 
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Shape
-from .axes import check_mask, normalize_axes, split_mask
-from .dtypes import canonicalize_dtype
+from .masks import check_mask, split_mask
+from .options import normalize_axes
+from .params import canonicalize_dtype
 from .sharding import align, on_auto_axes, reshape, sharding_entries, to_spec
 
 __all__ = [

@@ -12,8 +12,7 @@ from ..errors import Expected, LiftArgumentError
 from ..rng import is_key
 from ..scopes.scope import Scope
 from ..typing import Array, Key
-from .axes import normalize_axes
-from .options import checks_options
+from .options import checks_options, normalize_axes
 from .sharding import on_auto_axes, shard_like, sharding_entries, sharding_with
 
 __all__ = ["draw_kept", "drop", "dropout"]

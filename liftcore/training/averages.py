@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from ..errors import Expected, LiftArgumentError, shown
 from ..filters import Parameters, to_predicate
-from ..nn.dtypes import accumulation_dtype
+from ..nn.params import accumulation_dtype
 from ..struct import PyTreeNode, field
 from ..texts import path_text
 from ..typing import Filter, PyTree

@@ -19,7 +19,7 @@ from ..leaves import Others
 from ..lift.eval_shape import eval_shape
 from ..lift.grad import value_and_grad
 from ..lift.scan import scan
-from ..nn.dtypes import accumulation_dtype
+from ..nn.params import accumulation_dtype
 from ..runners.axes import Out, broadcast, flatten_axes, keyword_axes
 from ..typing import Filter, InOutAxes, PyTree
 from .dynamic_scale import DynamicScale, paired, scaled, unscaled
