@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -12,12 +13,12 @@ from jax import lax
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Key
 from .cudnn_attention import kernel_attention
-from .equation import to_equation
 from .fused_attention import check_unfused_options, fused_attention
+from .linear import affine_einsum
 from .masks import check_attention_mask
 from .options import checks_options
 from .params import promote_dtype
-from .sharding import agree, is_sharded, product_sharding, reshape
+from .sharding import reshape
 from .stochastic import draw_kept
 
 __all__ = ["attention_inputs", "dot_product_attention", "dot_product_attention_weights", "head_features"]
@@ -196,16 +197,8 @@ def _separately(query: Array, key: Array, value: Array, mask: ArrayLike | None, 
 
 
 def _einsum(precision: lax.PrecisionLike, dot_general: Callable[..., Array] | None) -> Callable[..., Array]:
-    options: Any = {"precision": precision} | ({} if dot_general is None else {"_dot_general": dot_general})
-
-    def einsum(text: str, left: Array, right: Array) -> Array:
-        if is_sharded(left, right):
-            equation = to_equation("attention", text, left.shape, right.shape)
-            left, right = agree(left, right, equation)
-            return jnp.einsum(text, left, right, out_sharding=product_sharding(left, right, equation), **options)
-        return jnp.einsum(text, left, right, **options)
-
-    return einsum
+    multiply = None if dot_general is None else functools.partial(jnp.einsum, _dot_general=dot_general)
+    return functools.partial(affine_einsum, precision=precision, einsum_op=multiply, where="attention")
 
 
 def _products(query: Array, key: Array, einsum: Callable[..., Array]) -> Array:

@@ -24,7 +24,7 @@ from .kernels import (
 )
 from .options import checks_options
 from .params import PromoteDtypeFn, param_for, promote_dtype
-from .sharding import check_out_sharding, place, reshape
+from .sharding import check_out_sharding, reshape, reshard
 from .windows import (
     PaddingLike,
     batch_ndim,
@@ -217,11 +217,9 @@ def conv_local(
         )
         return with_bias(y, bias, x.shape[:1])
 
-    y = sharded_convolution(run, x, kernel, bias, batch=1, out_sharding=None if len(batch) != 1 else out_sharding)
-    if len(batch) == 1:
-        return y
+    y = sharded_convolution(run, x, kernel, bias, batch=1)
     y = reshape(y, (*batch, *y.shape[1:]))
-    return y if out_sharding is None else place(y, (), out_sharding=out_sharding)
+    return y if out_sharding is None else reshard(y, out_sharding)
 
 
 @checks_options

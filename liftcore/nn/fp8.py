@@ -242,8 +242,7 @@ def _sharded(how: _Product, lhs: Array, rhs: Array, metas: tuple[Fp8Meta, ...], 
     rest = [left[i] for i in range(lhs.ndim) if i not in (*how.contract[0], *how.batch[0])]
     new = [right[j] for j in range(rhs.ndim) if j not in (*how.contract[1], *how.batch[1])]
     multiply = functools.partial(_multiply, how)
-    y: Array = on_auto_axes(multiply, to_spec(*batch, *rest, *new), lhs, rhs, *metas, out_sharding=out_sharding)
-    return y
+    return on_auto_axes(multiply, to_spec(*batch, *rest, *new), lhs, rhs, *metas, out_sharding=out_sharding)
 
 
 # -- one product and its derivative ------------------------------------------------------------------------------------

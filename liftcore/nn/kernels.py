@@ -21,7 +21,7 @@ from .sharding import (
     on_each_device,
     on_rest_axes,
     place,
-    reshape,
+    reshard,
     sharding_entries,
     to_spec,
 )
@@ -150,8 +150,8 @@ def sharded_convolution(
         y = _sharded(run, inputs, kernel, batch, axes, groups)
     else:
         y = on_rest_axes(run, inputs, kernel)
-    y = y if out_sharding is None else place(y, (), out_sharding=out_sharding)
-    return y if bias is None else y + align(reshape(bias, (*(1,) * (y.ndim - bias.ndim), *bias.shape)), y)
+    y = y if out_sharding is None else reshard(y, out_sharding)
+    return y if bias is None else y + align(bias, y, (*(1,) * (y.ndim - bias.ndim), *bias.shape))
 
 
 def _sharded(
@@ -159,10 +159,8 @@ def _sharded(
 ) -> Array:
     lead, space = sharding_entries(inputs)[:batch], sharding_entries(inputs)[batch:-1]
     given, new = (sharding_entries(kernel)[axis] for axis in axes)
-    y: Array
     if any(space):
-        y = on_auto_axes(run, to_spec(*lead, *space, new), inputs, kernel)
-        return y
+        return on_auto_axes(run, to_spec(*lead, *space, new), inputs, kernel)
     both = given if given == sharding_entries(inputs)[-1] else None  # otherwise the inputs' features are gathered
     *rows, new, both = distinct([*lead, None if groups else new, None if groups else both])
     parts: list[Entry] = [None] * kernel.ndim
@@ -182,8 +180,7 @@ def _sharded(
     except Exception as error:
         if not is_sharding_error(error):
             raise
-        y = on_auto_axes(run, to_spec(*out), inputs, kernel)  # in a `jax.vmap` of sharded arrays
-        return y
+        return on_auto_axes(run, to_spec(*out), inputs, kernel)  # in a `jax.vmap` of sharded arrays
     return place(y, out, inputs, kernel)
 
 

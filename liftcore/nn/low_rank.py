@@ -25,7 +25,7 @@ from .linear import affine, affine_einsum
 from .lookup import Embedding
 from .options import normalize_axes, to_tuple
 from .params import PromoteDtypeFn, check_stored, folded, param_for, promote_dtype
-from .sharding import gather, product_sharding, reshape
+from .sharding import gather, reshape
 from .windows import PaddingLike, to_window
 
 __all__ = [
@@ -322,8 +322,7 @@ def lora_conv(
     if mask is None:
         kernel = a if groups == 1 else jnp.tile(gather(a, range(a.ndim)), groups)
     else:
-        labels = range(a.ndim), (a.ndim - 1, a.ndim), (*range(a.ndim - 1), a.ndim)
-        kernel = jnp.matmul(a, b, precision=precision, out_sharding=product_sharding(a, b, labels)) * mask
+        kernel = affine(a, b, precision=precision, where=update.where) * mask
     y = convolve(
         x,
         kernel,

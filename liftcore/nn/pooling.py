@@ -59,14 +59,11 @@ def pool(
     single = inputs.ndim == len(window) + 1
     x = inputs[None] if single else inputs
     sizes = (*batch, *window, 1), (*batch, *steps, 1)
-
-    def reduce(x: Array) -> Array:
-        reduced: Array = lax.reduce_window(x, init, reduce_fn, *sizes, pads)
-        return reduced
-
     spec = to_spec(*sharding_entries(x))
-    # XLA's partitioner cannot handle padded windows over sharded dimensions.
-    y: Array = on_auto_axes(reduce, spec, gather(x, range(len(batch), x.ndim - 1)))
+    x = gather(
+        x, range(len(batch), x.ndim - 1)
+    )  # XLA's partitioner cannot handle padded windows over sharded dimensions
+    y: Array = on_auto_axes(lambda x: lax.reduce_window(x, init, reduce_fn, *sizes, pads), spec, x)
     return jnp.squeeze(y, axis=0) if single else y
 
 

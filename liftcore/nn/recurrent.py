@@ -484,10 +484,8 @@ _OWN_CARRY = (
 
 
 def _picked(array: Array, index: Array, axis: int) -> Array:
-    picked: Array = on_auto_axes(
-        functools.partial(jnp.take_along_axis, axis=axis), to_spec(*sharding_entries(array)), array, index
-    )
-    return picked
+    pick = functools.partial(jnp.take_along_axis, axis=axis)
+    return on_auto_axes(pick, to_spec(*sharding_entries(array)), array, index)
 
 
 def _with_axes(array: Any, ndim: int) -> Array:

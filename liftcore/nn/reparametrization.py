@@ -70,5 +70,4 @@ def spectral_normalize(
         return jnp.asarray(divided, canonicalize_dtype(weights, u, v, sigma, dtype=dtype)), u, sigma
 
     specs = to_spec(*sharding_entries(weights)), to_spec(*sharding_entries(u)), to_spec()
-    found: tuple[Array, Array, Array] = on_auto_axes(divide, specs, weights, u)
-    return found
+    return on_auto_axes(divide, specs, weights, u)

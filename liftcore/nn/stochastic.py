@@ -135,8 +135,7 @@ def draw_kept(key: Key, keep: float, shape: Sequence[int], like: Array) -> Array
 
     if jax.sharding.get_abstract_mesh().empty:  # without `jax.set_mesh`, JAX makes arrays on one device only
         return draw(key)
-    drawn: Array = on_auto_axes(draw, None, key, out_sharding=sharding_with(entries, like))
-    return drawn
+    return on_auto_axes(draw, None, key, out_sharding=sharding_with(entries, like))
 
 
 def _check_deterministic(where: str, deterministic: bool | None) -> None:

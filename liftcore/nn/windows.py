@@ -150,7 +150,7 @@ def pad(where: str, inputs: Array, window: Window) -> tuple[Array, Window]:
     else:
         pairs = [(0, 0), *((n // 2, (n + 1) // 2) for n in reach), (0, 0)]
         add = functools.partial(jnp.pad, pad_width=pairs, mode=_MODES[window.padding])
-    padded: Array = on_auto_axes(add, to_spec(*sharding_entries(inputs)), inputs)
+    padded = on_auto_axes(add, to_spec(*sharding_entries(inputs)), inputs)
     return padded, window._replace(padding="VALID")
 
 
