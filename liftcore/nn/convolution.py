@@ -109,7 +109,7 @@ def conv(
     check_groups(where, inputs.shape[-1], features, feature_group_count)
     shape = (*window.size, inputs.shape[-1] // feature_group_count, features)
     check_kernel_mask(where, mask, shape)
-    param = functools.partial(param_for, inputs, "conv", scope)
+    param = functools.partial(param_for, inputs, where, scope)
     kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (features,), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel if mask is None else kernel * mask, bias, dtype=dtype)
@@ -198,7 +198,7 @@ def conv_local(
     places = positions(where, x.shape[1:-1], window)
     shape = (*places, math.prod(window.size) * x.shape[-1], features)
     check_kernel_mask(where, mask, shape)
-    param = functools.partial(param_for, inputs, "conv_local", scope)
+    param = functools.partial(param_for, inputs, where, scope)
     kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (*places, features), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(x, kernel if mask is None else kernel * mask, bias, dtype=dtype)
@@ -294,7 +294,7 @@ def conv_transpose(
     ends = (features, inputs.shape[-1]) if transpose_kernel else (inputs.shape[-1], features)
     shape = (*window.size, *ends)
     check_kernel_mask(where, mask, shape)
-    param = functools.partial(param_for, inputs, "conv_transpose", scope)
+    param = functools.partial(param_for, inputs, where, scope)
     kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (features,), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel if mask is None else kernel * mask, bias, dtype=dtype)

@@ -80,18 +80,16 @@ def dense(
         LiftArgumentError: if the inputs are a scalar.
         ScopeParamShapeError: if the stored parameters are for other sizes.
     """
+    where = f"dense at {scope.path_text}"
     if jnp.ndim(inputs) == 0:
-        raise LiftArgumentError(
-            f"dense at {scope.path_text}",
-            Expected("inputs of shape (..., in)", given=inputs),
-            "Add a dimension: `inputs[None]`.",
-        )
+        what = Expected("inputs of shape (..., in)", given=inputs)
+        raise LiftArgumentError(where, what, "Add a dimension: `inputs[None]`.")
     shape = (jnp.shape(inputs)[-1], features)
-    kernel = param_for(inputs, "dense", scope, "kernel", kernel_init, shape, param_dtype)
+    kernel = param_for(inputs, where, scope, "kernel", kernel_init, shape, param_dtype)
     bias = scope.param("bias", bias_init, (features,), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
     options: Any = {"precision": precision, "dot_general": dot_general, "out_sharding": out_sharding}
-    return affine(x, kernel, bias, **options, where=f"dense at {scope.path_text}")
+    return affine(x, kernel, bias, **options, where=where)
 
 
 @checks_options
@@ -159,7 +157,7 @@ def dense_general(
     batch_shape = tuple(shape[i] for i in batch)
     summed_shape = tuple(shape[i] for i in axes)
     n, rows, columns = math.prod(batch_shape), math.prod(summed_shape), math.prod(features)
-    param = functools.partial(param_for, inputs, "dense_general", scope)
+    param = functools.partial(param_for, inputs, where, scope)
     shapes = (*batch_shape, *summed_shape, *features), (*batch_shape, *features)
     kernel = param("kernel", folded(kernel_init, (n * rows, columns)), shapes[0], param_dtype)
     bias = param("bias", folded(bias_init, (n * columns,)), shapes[1], param_dtype) if use_bias else None

@@ -27,7 +27,7 @@ __all__ = [
 
 def param_for(
     inputs: ArrayLike | None,
-    layer: str,
+    where: str,
     scope: Scope,
     name: str,
     init_fn: Initializer,
@@ -44,7 +44,7 @@ def param_for(
     try:
         return scope.param(name, _of_nothing(init_fn) if 0 in shape else init_fn, shape, dtype)
     except ScopeParamShapeError as error:
-        _note(error, inputs, layer, scope)
+        _note(error, inputs, where)
         raise
 
 
@@ -70,7 +70,7 @@ def folded(init_fn: Initializer, flat: Shape) -> Initializer:
 
 
 def check_stored(
-    inputs: ArrayLike | None, layer: str, scope: Scope, name: str, value: ArrayLike, shape: tuple[int, ...]
+    inputs: ArrayLike | None, where: str, scope: Scope, name: str, value: ArrayLike, shape: tuple[int, ...]
 ) -> None:
     """Check that a variable that is not a parameter has the shape that the inputs require.
 
@@ -83,13 +83,13 @@ def check_stored(
             Expected(f"a stored value of shape {shape}", given=jnp.shape(value)),
             "Check the sizes of the module and of its inputs, or call `init` again for this model.",
         )
-        _note(error, inputs, layer, scope)
+        _note(error, inputs, where)
         raise error
 
 
-def _note(error: Exception, inputs: ArrayLike | None, layer: str, scope: Scope) -> None:
+def _note(error: Exception, inputs: ArrayLike | None, where: str) -> None:
     if inputs is not None:
-        error.add_note(f"The {layer} at {scope.path_text} was called with inputs of shape {jnp.shape(inputs)}.")
+        error.add_note(f"The {where} was called with inputs of shape {jnp.shape(inputs)}.")
 
 
 # -- the dtype that a layer computes in --------------------------------------------------------------------------------
