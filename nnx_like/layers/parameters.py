@@ -16,7 +16,7 @@ from liftcore.errors import Expected, LiftArgumentError
 from liftcore.nn import canonicalize_dtype
 from liftcore.typing import ArrayLike, Dtype, Initializer
 
-from ..rnglib.streams import Rngs
+from ..rnglib.streams import Rngs, RngStream
 from ..variablelib.kinds import Param
 from ..variablelib.metadata import VariableMetadata
 from ..variablelib.variable import Variable
@@ -29,6 +29,7 @@ __all__ = [
     "folded",
     "new_param",
     "promote_dtype",
+    "stream_of",
     "unpacked",
     "value_of",
     "wrong_rngs",
@@ -126,6 +127,29 @@ def chosen(layer: Any, name: str, given: bool | None) -> bool:
         what = f"`{name}` is None both in the layer and in the call."
         raise LiftArgumentError(type(layer).__name__, what, fix, option=name)
     return found
+
+
+def stream_of(layer: str, rngs: Any, name: str, expected: str = "an Rngs or an RngStream") -> RngStream | None:
+    """Return the stream of a name of `Rngs`, or a stream as it was given, or None.
+
+    Example:
+        >>> stream_of("RNN", Rngs(carry=3), "carry").tag
+        'carry'
+
+    Args:
+        layer: the layer, for errors.
+        rngs: `Rngs`, a stream, or None.
+        name: the name.
+        expected: the types that it may have, for errors.
+
+    Raises:
+        LiftArgumentError: if it has another type.
+    """
+    if isinstance(rngs, Rngs):
+        return rngs[name]
+    if rngs is None or isinstance(rngs, RngStream):
+        return rngs
+    raise wrong_rngs(layer, rngs, expected)
 
 
 def wrong_rngs(layer: str, given: Any, expected: str, fix: str = "Pass `rngs=nnx.Rngs(0)`.") -> LiftArgumentError:

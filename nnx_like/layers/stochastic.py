@@ -13,7 +13,7 @@ from liftcore.typing import Array
 
 from ..objects.module import Module
 from ..rnglib.streams import Rngs, RngStream
-from .parameters import chosen, wrong_rngs
+from .parameters import chosen, stream_of
 
 __all__ = ["Dropout"]
 
@@ -64,11 +64,8 @@ class Dropout(Module):
         self.broadcast_dims = broadcast_dims
         self.deterministic = deterministic
         self.rng_collection = rng_collection
-        if isinstance(rngs, Rngs):
-            rngs = rngs[rng_collection]
-        if rngs is not None and not isinstance(rngs, RngStream):
-            raise wrong_rngs("Dropout", rngs, "an Rngs, an RngStream or None")
-        self.rngs = None if rngs is None else rngs.fork()
+        stream = stream_of("Dropout", rngs, rng_collection, "an Rngs, an RngStream or None")
+        self.rngs = None if stream is None else stream.fork()
 
     @nn.checks_options
     def __call__(
@@ -98,17 +95,14 @@ class Dropout(Module):
         """Return a function that draws the key when it is needed."""
 
         def draw() -> jax.Array:
-            if isinstance(source, Rngs):
-                return source[self.rng_collection]()
-            if isinstance(source, RngStream):
-                return source()
             if isinstance(source, jax.Array):
                 return source
-            if source is None:
+            stream = stream_of("Dropout", source, self.rng_collection, "an Rngs, an RngStream or a key")
+            if stream is None:
                 what = "`deterministic` is False, but `rngs` was given neither to the constructor nor in the call."
                 fix = "Write `Dropout(rate, rngs=rngs)`, or `dropout(x, rngs=rngs)`."
                 raise LiftArgumentError("Dropout", what, fix, option="rngs")
-            raise wrong_rngs("Dropout", source, "an Rngs, an RngStream or a key")
+            return stream()
 
         return draw
 
