@@ -19,7 +19,7 @@ from .masks import check_attention_mask
 from .options import checks_options
 from .params import promote_dtype
 from .sharding import reshape
-from .stochastic import draw_kept
+from .stochastic import check_rate, draw_kept
 
 __all__ = ["attention_inputs", "dot_product_attention", "dot_product_attention_weights", "head_features"]
 
@@ -227,14 +227,11 @@ def _softmax(weights: Array, mask: ArrayLike | None, is_causal: bool, dtype: Dty
         causal = queries[:, None] >= keys
         mask = causal if mask is None else jnp.logical_and(mask, causal)
     if mask is not None:
-        weights = jnp.where(mask, weights, _lowest(dtype))  # not -inf, for which the softmax may be NaN
+        lowest = jnp.finfo(dtype).min  # type: ignore[no-untyped-call]  # not -inf, for which the softmax may be NaN
+        weights = jnp.where(mask, weights, lowest)
     if force_fp32 and dtype != jnp.float32:
         return jax.nn.softmax(weights.astype(jnp.float32))
     return jax.nn.softmax(weights).astype(dtype)
-
-
-def _lowest(dtype: Dtype) -> Any:
-    return jnp.finfo(dtype).min  # type: ignore[no-untyped-call]
 
 
 def _dropped(weights: Array, rng: Key | None, rate: float, broadcast: bool, dtype: Dtype) -> Array:
@@ -296,13 +293,7 @@ def _drops(where: str, rate: float, deterministic: bool, rng: Key | None) -> boo
     """Return whether to drop anything."""
     if deterministic or rate == 0:
         return False
-    if not 0 <= rate <= 1:
-        raise LiftArgumentError(
-            where,
-            Expected("a probability from 0 to 1", given=rate),
-            "Pass the fraction to drop, such as `dropout_rate=0.1`.",
-            option="dropout_rate",
-        )
+    check_rate(where, "dropout_rate", rate)
     if rng is None:
         raise LiftArgumentError(
             where,

@@ -19,13 +19,13 @@ from .kernels import (
     convolve,
     convolve_transpose,
     sharded_convolution,
-    to_spread_window,
     with_bias,
 )
 from .options import checks_options
 from .params import PromoteDtypeFn, param_for, promote_dtype
 from .sharding import check_out_sharding, reshape, reshard
 from .windows import (
+    SPREAD_PADDINGS,
     PaddingLike,
     batch_ndim,
     check_padding,
@@ -289,7 +289,7 @@ def conv_transpose(
         LiftArgumentError: if inputs, window and mask do not match, or the padding is an unknown word.
     """
     where = f"conv_transpose at {scope.path_text}"
-    window = to_spread_window(where, kernel_size, strides, padding, kernel_dilation)
+    window = to_window(where, kernel_size, strides, padding, 1, kernel_dilation, SPREAD_PADDINGS)
     check_padding(where, window, inputs.shape[batch_ndim(where, inputs, len(window.size)) : -1])
     ends = (features, inputs.shape[-1]) if transpose_kernel else (inputs.shape[-1], features)
     shape = (*window.size, *ends)

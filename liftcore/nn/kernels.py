@@ -25,7 +25,7 @@ from .sharding import (
     sharding_entries,
     to_spec,
 )
-from .windows import PaddingLike, Window, check_padding, dimension_numbers, flatten_batch, pad, to_window
+from .windows import SPREAD_PADDINGS, PaddingLike, check_padding, dimension_numbers, flatten_batch, pad, to_window
 
 __all__ = [
     "check_groups",
@@ -33,7 +33,6 @@ __all__ = [
     "convolve",
     "convolve_transpose",
     "sharded_convolution",
-    "to_spread_window",
     "with_bias",
 ]
 
@@ -234,7 +233,7 @@ def convolve_transpose(
     check_out_sharding(where, out_sharding)
 
     def run(inputs: Array, kernel: Array, bias: Array | None = None) -> Array:
-        window = to_spread_window(where, kernel.shape[:-2], strides, padding, kernel_dilation)
+        window = to_window(where, kernel.shape[:-2], strides, padding, 1, kernel_dilation, SPREAD_PADDINGS)
         x, batch = flatten_batch(where, inputs, len(window.size))
         circular = window.padding == "CIRCULAR"
         check_padding(where, window, x.shape[1:-1])
@@ -256,21 +255,6 @@ def convolve_transpose(
 
     axes = (-1, -2) if transpose_kernel else (-2, -1)
     return sharded_convolution(run, inputs, kernel, bias, axes=axes, out_sharding=out_sharding)
-
-
-def to_spread_window(
-    where: str,
-    kernel_size: int | Iterable[int],
-    strides: int | Iterable[int] | None,
-    padding: PaddingLike,
-    kernel_dilation: int | Iterable[int] | None,
-) -> Window:
-    """Return the window of a transposed convolution, which supports fewer words for padding.
-
-    Raises:
-        LiftArgumentError: see `to_window`.
-    """
-    return to_window(where, kernel_size, strides, padding, 1, kernel_dilation, words=("SAME", "VALID", "CIRCULAR"))
 
 
 def _wound(y: Array, periods: list[int], more_after: bool) -> Array:

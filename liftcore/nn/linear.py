@@ -380,18 +380,12 @@ def _check_axes(
 ) -> None:
     """Check axes as they were given, and as they are counted from the front."""
     if sorted(batch_dims) != list(range(len(batch_dims))):
-        raise LiftArgumentError(
-            where,
-            f"batch_dims are {batch_dims}, but only the leading axes, counted from the front, can be batch dimensions.",
-            f"Move them to the front, and pass `batch_dims={tuple(range(len(batch_dims)))}`.",
-            option="batch_dims",
-            given=batch_dims,
+        what = (
+            f"batch_dims are {batch_dims}, but only the leading axes, counted from the front, can be batch dimensions."
         )
+        fix = f"Move them to the front, and pass `batch_dims={tuple(range(len(batch_dims)))}`."
+        raise LiftArgumentError(where, what, fix, option="batch_dims", given=batch_dims)
     if len(axis) != len(axes) or {*batch} & {*axes}:
-        raise LiftArgumentError(
-            where,
-            f"axis is {axis} and batch_dims are {batch_dims}, which name one axis of the inputs twice.",
-            "Give each axis of the inputs once, in `axis` or in `batch_dims`.",
-            option="axis",
-            given=axis,
-        )
+        what = f"axis is {axis} and batch_dims are {batch_dims}, which name one axis of the inputs twice."
+        fix = "Give each axis of the inputs once, in `axis` or in `batch_dims`."
+        raise LiftArgumentError(where, what, fix, option="axis", given=axis)

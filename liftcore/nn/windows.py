@@ -20,6 +20,7 @@ from .options import to_tuple
 from .sharding import on_auto_axes, reshape, sharding_entries, to_spec
 
 __all__ = [
+    "SPREAD_PADDINGS",
     "PaddingLike",
     "Window",
     "batch_ndim",
@@ -35,6 +36,8 @@ PaddingLike: TypeAlias = str | int | Sequence[int | Sequence[int]]
 """Type: `"SAME"`, `"CAUSAL"` and the like, one int, or an int or a pair `(low, high)` for each spatial axis."""
 
 _PADDINGS = ("SAME", "SAME_LOWER", "VALID", "CIRCULAR", "REFLECT", "CAUSAL")
+SPREAD_PADDINGS = ("SAME", "VALID", "CIRCULAR")
+"""The words for padding that a transposed convolution supports."""
 
 
 class Window(NamedTuple):
@@ -164,21 +167,14 @@ def check_padding(where: str, window: Window, spatial: Sequence[int]) -> None:
         LiftArgumentError: if more than one dimension needs causal padding, or there is nothing to repeat.
     """
     if window.padding == "CAUSAL" and len(window.size) != 1:
-        raise LiftArgumentError(
-            where,
-            f'padding "CAUSAL" needs one spatial dimension, but kernel_size {window.size} has {len(window.size)}.',
-            "Pass the pairs yourself: `padding=[(kernel_size - 1, 0), …]` for each causal dimension.",
-            option="padding",
-            given=window.padding,
-        )
-    if window.padding in ("CIRCULAR", "REFLECT") and 0 in spatial:
-        raise LiftArgumentError(
-            where,
-            f'padding "{window.padding}" repeats the inputs, but of spatial sizes {tuple(spatial)} there are none.',
-            'Pass `padding="SAME"`, or longer inputs.',
-            option="padding",
-            given=window.padding,
-        )
+        what = f'padding "CAUSAL" needs one spatial dimension, but kernel_size {window.size} has {len(window.size)}.'
+        fix = "Pass the pairs yourself: `padding=[(kernel_size - 1, 0), …]` for each causal dimension."
+    elif window.padding in ("CIRCULAR", "REFLECT") and 0 in spatial:
+        what = f'padding "{window.padding}" repeats the inputs, but of spatial sizes {tuple(spatial)} there are none.'
+        fix = 'Pass `padding="SAME"`, or longer inputs.'
+    else:
+        return
+    raise LiftArgumentError(where, what, fix, option="padding", given=window.padding)
 
 
 def positions(where: str, spatial: Sequence[int], window: Window) -> tuple[int, ...]:

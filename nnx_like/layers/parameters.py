@@ -16,12 +16,14 @@ from liftcore.errors import Expected, LiftArgumentError
 from liftcore.nn import canonicalize_dtype
 from liftcore.typing import ArrayLike, Dtype, Initializer
 
+from ..objects.module import Module
 from ..rnglib.streams import Rngs, RngStream
 from ..variablelib.kinds import Param
 from ..variablelib.metadata import VariableMetadata
 from ..variablelib.variable import Variable
 
 __all__ = [
+    "Affine",
     "PromoteDtypeFn",
     "canonicalize_dtype",
     "check_features",
@@ -34,6 +36,13 @@ __all__ = [
     "value_of",
     "wrong_rngs",
 ]
+
+
+_Param: TypeAlias = tuple[Initializer, tuple[int, ...], Mapping[str, Any]]
+"""Type: what makes a parameter, its shape and its metadata."""
+
+PromoteDtypeFn: TypeAlias = Callable[..., Any]
+"""The type of functions that convert inputs and parameters to one dtype: `fn(arrays, dtype=dtype) -> arrays`."""
 
 
 def new_param(
@@ -75,6 +84,41 @@ def new_param(
     return kind(value, **metadata)
 
 
+class Affine(Module):
+    """Base of the layers that have a kernel and, unless there is none, a bias."""
+
+    kernel: Any
+    bias: Any
+
+    def _begin(
+        self,
+        rngs: Rngs,
+        kernel: _Param,
+        bias: _Param | None,
+        dtype: Dtype | None,
+        param_dtype: Dtype,
+        precision: Any,
+        promote_dtype: PromoteDtypeFn,
+        preferred_element_type: Dtype | None,
+    ) -> None:
+        """Make the kernel and the bias, each of which draws a key, and set the options that all these layers have."""
+        for name, param in (("kernel", kernel), ("bias", bias)):
+            setattr(self, name, None)
+            if param is not None:
+                init_fn, shape, metadata = param
+                setattr(self, name, new_param(type(self).__name__, rngs, init_fn, shape, param_dtype, metadata))
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.promote_dtype = promote_dtype
+        self.preferred_element_type = preferred_element_type
+
+    def _promoted(self, inputs: ArrayLike, mask: ArrayLike | None = None) -> Any:
+        """Return the inputs, the kernel, with a mask if there is one, and the bias, in one dtype."""
+        kernel = value_of(self.kernel) if mask is None else value_of(self.kernel) * mask
+        return self.promote_dtype((inputs, kernel, value_of(self.bias)), dtype=self.dtype)
+
+
 def folded(init_fn: Initializer, flat: tuple[int, ...]) -> Initializer:
     """Wrap an initializer to see a flat shape with the right fan-in and fan-out; the result is reshaped."""
 
@@ -108,10 +152,6 @@ def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:
 
 
 # --- the dtype that a layer computes in -------------------------------------------------------------------------------
-
-
-PromoteDtypeFn: TypeAlias = Callable[..., Any]
-"""The type of functions that convert inputs and parameters to one dtype: `fn(arrays, dtype=dtype) -> arrays`."""
 
 
 def chosen(layer: Any, name: str, given: bool | None) -> bool:
