@@ -43,7 +43,7 @@ def _has_axes(value: Any) -> bool:
     return isinstance(shape := getattr(value, "shape", ()), tuple) and shape != ()
 
 
-def _number(least: float, most: float, types: Any = int | float) -> Callable[[Any], bool]:
+def _number(least: float | None = None, most: float = 1, types: Any = int | float) -> Callable[[Any], bool]:
     """Return a function that tells whether a value is a number in a range, as far as it is known."""
 
     def allows(value: Any) -> bool:
@@ -56,7 +56,7 @@ def _number(least: float, most: float, types: Any = int | float) -> Callable[[An
             if not is_array or isinstance(value, jax.core.Tracer):
                 return True  # not known before the layer runs
             value = np.asarray(value).item()
-        return isinstance(value, types) and bool(least <= value <= most)
+        return isinstance(value, types) and (least is None or bool(least <= value <= most))
 
     return allows
 
@@ -71,18 +71,18 @@ def _other_than(*types: type, least: float = -math.inf) -> Callable[[Any], bool]
 
 
 _KINDS = {
-    "bool": OptionKind("a bool", _number(0, 1, int), "True"),
+    "bool": OptionKind("a bool", _number(0, types=int), "True"),
     "int": OptionKind("an int", _other_than(str, bytes, float), "1"),
     "int | Sequence[int]": OptionKind("an int, or several", _other_than(str, bytes), "1"),
     "float": OptionKind("a number", lambda value: not isinstance(value, str | bytes), "1.0"),
 }
-_RATE = OptionKind("a number", _number(-math.inf, math.inf), "0.5")
+_RATE = OptionKind("a number", _number(), "0.5")
 _COUNT = OptionKind("an int of at least 0", _other_than(str, bytes, float, least=0), "8")
 _NAMED = {
     ("float", "epsilon"): OptionKind(
         "a number of at least 0 and less than 1", _number(0, math.nextafter(1, 0)), "1e-6"
     ),
-    ("float", "momentum"): OptionKind("a number from 0 to 1", _number(0, 1), "0.9"),
+    ("float", "momentum"): OptionKind("a number from 0 to 1", _number(0), "0.9"),
     **{("float", name): _RATE for name in ("rate", "dropout_rate")},
     **{("int", name): _COUNT for name in ("features", "out_features", "num_embeddings", "num_heads")},
 }
