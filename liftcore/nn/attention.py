@@ -277,16 +277,12 @@ def _check_shapes(where: str, query: Array, key: Array, value: Array | None = No
         what, fix = "queries and keys differ in depth", "Project them to the same number of features."
     elif value is not None and value.shape[-3:-1] != key.shape[-3:-1]:
         what, fix = "keys and values differ in length or heads", "Pass one value for each key."
-    elif not _divides(key.shape[-2], query.shape[-2]):
+    elif key.shape[-2] != query.shape[-2] and (key.shape[-2] == 0 or query.shape[-2] % key.shape[-2]):
         what = f"{query.shape[-2]} heads of queries cannot share {key.shape[-2]} heads of keys evenly"
         fix = "Use as many heads of keys and values as of queries, or a divisor of that number."
     else:
         return
     raise LiftArgumentError(where, f"{what}; given {shapes}.", fix, given=shapes)
-
-
-def _divides(few: int, many: int) -> bool:
-    return few == many or (few > 0 and many % few == 0)
 
 
 def _drops(where: str, rate: float, deterministic: bool, rng: Key | None) -> bool:

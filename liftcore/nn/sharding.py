@@ -294,7 +294,9 @@ def on_auto_axes(fn: Callable[..., T], specs: Any, *args: Any, out_sharding: Any
         def fitting(spec: Any, result: Any) -> NamedSharding:
             return NamedSharding(mesh, _fitting(mesh, tuple(spec), result.shape))
 
-        shapes = jax.eval_shape(fn, *jax.tree.map(_without_sharding, args))
+        struct: Any = jax.ShapeDtypeStruct  # untyped
+        plain = jax.tree.map(lambda leaf: struct(jnp.shape(leaf), jax.typeof(leaf).dtype), args)
+        shapes = jax.eval_shape(fn, *plain)
         out_sharding = jax.tree.map(fitting, specs, shapes, is_leaf=lambda leaf: isinstance(leaf, P))
     else:
         return fn(*args)
@@ -389,10 +391,6 @@ def check_out_sharding(where: str, out_sharding: Any) -> None:
 def is_sharding_error(error: BaseException) -> bool:
     """Return whether JAX raised an error because it cannot decide how a result is sharded."""
     return type(error).__name__ == "ShardingTypeError"  # a class that JAX does not export
-
-
-def _without_sharding(leaf: Any) -> Any:
-    return jax.ShapeDtypeStruct(jnp.shape(leaf), jax.typeof(leaf).dtype)  # type: ignore[no-untyped-call]
 
 
 def _mesh_of(*arrays: Any) -> Any:
