@@ -217,7 +217,7 @@ def conv_local(
         )
         return with_bias(y, bias, x.shape[:1])
 
-    y = sharded_convolution(run, x, kernel, bias, batch=1)
+    y = sharded_convolution(run, x, kernel, bias)
     y = reshape(y, (*batch, *y.shape[1:]))
     return y if out_sharding is None else reshard(y, out_sharding)
 

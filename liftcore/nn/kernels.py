@@ -120,7 +120,6 @@ def sharded_convolution(
     kernel: Array,
     bias: Array | None,
     *,
-    batch: int | None = None,
     axes: tuple[int, int] = (-2, -1),
     groups: bool = False,
     out_sharding: Any = None,
@@ -137,7 +136,6 @@ def sharded_convolution(
         inputs: an array, channels last.
         kernel: the kernel.
         bias: added to the result.
-        batch: the number of batch dimensions of the result; by default as many as the kernel leaves.
         axes: the axes of the kernel for the features of inputs and result.
         groups: whether features are mapped in groups.
         out_sharding: the sharding of the result, used instead of this one.
@@ -145,17 +143,15 @@ def sharded_convolution(
     if out_sharding is None and not is_sharded(inputs, kernel, bias):
         return on_rest_axes(run, inputs, kernel, bias)
     if is_sharded(inputs, kernel):
-        batch = inputs.ndim - kernel.ndim + 1 if batch is None else batch
-        y = _sharded(run, inputs, kernel, batch, axes, groups)
+        y = _sharded(run, inputs, kernel, axes, groups)
     else:
         y = on_rest_axes(run, inputs, kernel)
     y = y if out_sharding is None else reshard(y, out_sharding)
     return y if bias is None else y + align(bias, y, (*(1,) * (y.ndim - bias.ndim), *bias.shape))
 
 
-def _sharded(
-    run: Callable[..., Array], inputs: Array, kernel: Array, batch: int, axes: tuple[int, int], groups: bool
-) -> Array:
+def _sharded(run: Callable[..., Array], inputs: Array, kernel: Array, axes: tuple[int, int], groups: bool) -> Array:
+    batch = inputs.ndim - kernel.ndim + 1
     lead, space = sharding_entries(inputs)[:batch], sharding_entries(inputs)[batch:-1]
     given, new = (sharding_entries(kernel)[axis] for axis in axes)
     if any(space):

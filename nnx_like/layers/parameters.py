@@ -26,7 +26,6 @@ __all__ = [
     "Affine",
     "PromoteDtypeFn",
     "canonicalize_dtype",
-    "check_features",
     "chosen",
     "folded",
     "new_param",
@@ -137,18 +136,6 @@ def _reshaped(made: Any, shape: tuple[int, ...]) -> Any:
 def value_of(param: Any) -> Any:
     """Return the value of a parameter, or the array that replaced it; None for None."""
     return None if param is None else param[...]
-
-
-def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:
-    """Check that inputs of some shape have the expected number of features.
-
-    Raises:
-        LiftArgumentError: if they do not.
-    """
-    if given[-1:] != (expected,):
-        what = f"the layer expects {expected} features, given inputs of shape {given}."
-        fix = f"Create it with that number of features, or pass inputs of shape (..., {expected})."
-        raise LiftArgumentError(layer, what, fix, expected=f"{expected} features", given=given)
 
 
 # --- the dtype that a layer computes in -------------------------------------------------------------------------------
