@@ -19,7 +19,6 @@ from .kernels import (
     convolve,
     convolve_transpose,
     sharded_convolution,
-    with_bias,
 )
 from .options import checks_options
 from .params import PromoteDtypeFn, param_for, promote_dtype
@@ -203,8 +202,8 @@ def conv_local(
     bias = param("bias", bias_init, (*places, features), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(x, kernel if mask is None else kernel * mask, bias, dtype=dtype)
 
-    def run(x: Array, kernel: Array, bias: Array | None = None) -> Array:
-        y = lax.conv_general_dilated_local(
+    def run(x: Array, kernel: Array) -> Array:
+        return lax.conv_general_dilated_local(
             x,
             kernel,
             window.strides,
@@ -215,7 +214,6 @@ def conv_local(
             dimension_numbers=dimension_numbers(x.ndim),
             precision=precision,
         )
-        return with_bias(y, bias, x.shape[:1])
 
     y = sharded_convolution(run, x, kernel, bias)
     y = reshape(y, (*batch, *y.shape[1:]))

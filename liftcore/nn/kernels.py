@@ -33,7 +33,6 @@ __all__ = [
     "convolve",
     "convolve_transpose",
     "sharded_convolution",
-    "with_bias",
 ]
 
 
@@ -89,7 +88,7 @@ def convolve(
     """
     check_out_sharding(where, out_sharding)
 
-    def run(inputs: Array, kernel: Array, bias: Array | None = None) -> Array:
+    def run(inputs: Array, kernel: Array) -> Array:
         window = to_window(where, kernel.shape[:-2], strides, padding, input_dilation, kernel_dilation)
         x, batch = flatten_batch(where, inputs, len(window.size))
         check_groups(where, x.shape[-1], kernel.shape[-1], feature_group_count)
@@ -108,7 +107,7 @@ def convolve(
             precision=precision,
             **options,  # which a user's function may not accept
         )
-        return with_bias(y, bias, batch)
+        return jnp.reshape(y, (*batch, *y.shape[1:]))
 
     groups = feature_group_count > 1
     return sharded_convolution(run, inputs, kernel, bias, groups=groups, out_sharding=out_sharding)
@@ -124,7 +123,7 @@ def sharded_convolution(
     groups: bool = False,
     out_sharding: Any = None,
 ) -> Array:
-    """Run a convolution `run(inputs, kernel, bias)`; if one of these is sharded by its type, so is the result.
+    """Run a convolution `run(inputs, kernel)`, and add a bias; what is sharded by its type gives a sharded result.
 
     The result has the sharding of the inputs, and its features that of the kernel. JAX has a rule for this only if a
     single batch dimension is sharded and nothing else. XLA computes wrong gradients of feature groups on a mesh with
@@ -140,12 +139,8 @@ def sharded_convolution(
         groups: whether features are mapped in groups.
         out_sharding: the sharding of the result, used instead of this one.
     """
-    if out_sharding is None and not is_sharded(inputs, kernel, bias):
-        return on_rest_axes(run, inputs, kernel, bias)
-    if is_sharded(inputs, kernel):
-        y = _sharded(run, inputs, kernel, axes, groups)
-    else:
-        y = on_rest_axes(run, inputs, kernel)
+    is_plain = not is_sharded(inputs, kernel)
+    y = on_rest_axes(run, inputs, kernel) if is_plain else _sharded(run, inputs, kernel, axes, groups)
     y = y if out_sharding is None else reshard(y, out_sharding)
     return y if bias is None else y + align(bias, y, (*(1,) * (y.ndim - bias.ndim), *bias.shape))
 
@@ -228,7 +223,7 @@ def convolve_transpose(
     """
     check_out_sharding(where, out_sharding)
 
-    def run(inputs: Array, kernel: Array, bias: Array | None = None) -> Array:
+    def run(inputs: Array, kernel: Array) -> Array:
         window = to_window(where, kernel.shape[:-2], strides, padding, 1, kernel_dilation, SPREAD_PADDINGS)
         x, batch = flatten_batch(where, inputs, len(window.size))
         circular = window.padding == "CIRCULAR"
@@ -247,7 +242,7 @@ def convolve_transpose(
         if circular:
             periods = [size * step for size, step in zip(x.shape[1:-1], window.strides, strict=True)]
             y = _wound(y, periods, transpose_kernel)
-        return with_bias(y, bias, batch)
+        return jnp.reshape(y, (*batch, *y.shape[1:]))
 
     axes = (-1, -2) if transpose_kernel else (-2, -1)
     return sharded_convolution(run, inputs, kernel, bias, axes=axes, out_sharding=out_sharding)
@@ -265,12 +260,6 @@ def _wound(y: Array, periods: list[int], more_after: bool) -> Array:
         number = y.shape[axis] // period
         y = jnp.reshape(y, (*y.shape[:axis], number, period, *y.shape[axis + 1 :])).sum(axis=axis)
     return y
-
-
-def with_bias(y: Array, bias: Array | None, batch: tuple[int, ...]) -> Array:
-    """Add the bias to a result `(batch, *spatial, features)`, and restore the batch dimensions of the inputs."""
-    y = y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - bias.ndim) + bias.shape)
-    return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
 
 
 def check_groups(where: str, given: int, features: int, groups: int) -> None:

@@ -351,9 +351,9 @@ def _product(
     out_sharding: Any,
 ) -> Array:
     """Multiply operands; the first two may be sharded, and `labels` name their dimensions and those of the result."""
-    check_out_sharding(where, out_sharding)
     inputs, kernel, *others = operands
-    if is_sharded(inputs, kernel):
+    if out_sharding is not None or is_sharded(inputs, kernel):
+        check_out_sharding(where, out_sharding)
         inputs, kernel = agree(inputs, kernel, labels)
         out_sharding = product_sharding(inputs, kernel, labels) if out_sharding is None else out_sharding
     options = {"preferred_element_type": preferred_element_type, "out_sharding": out_sharding}
