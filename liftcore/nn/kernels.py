@@ -159,10 +159,7 @@ def _sharded(run: Callable[..., Array], inputs: Array, kernel: Array, axes: tupl
 
     def convolve(x: Array, kernel: Array) -> Array:
         y = run(x, kernel)
-        if both is None:
-            return y
-        summed: Array = lax.psum(y, both)  # type: ignore[no-untyped-call]
-        return summed
+        return y if both is None else lax.psum(y, both)  # type: ignore[no-untyped-call]
 
     out = [*rows, *whole, sharding_entries(kernel)[axes[1]]]
     try:
