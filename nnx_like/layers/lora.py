@@ -100,8 +100,8 @@ class LoRA(Module):
         self.base_module = base_module
         self.promote_dtype = promote_dtype
         a, b = (in_features, lora_rank), (lora_rank, out_features)
-        self.lora_a = new_param("LoRA", rngs, a_initializer, a, param_dtype, a_metadata, lora_param_type)
-        self.lora_b = new_param("LoRA", rngs, b_initializer, b, param_dtype, b_metadata, lora_param_type)
+        self.lora_a = new_param("LoRA", rngs, param_dtype, a_initializer, a, a_metadata, lora_param_type)
+        self.lora_b = new_param("LoRA", rngs, param_dtype, b_initializer, b, b_metadata, lora_param_type)
 
     def __call__(self, x: ArrayLike, **kwargs: Any) -> Array:
         """Return the low-rank update, added to the result of `base_module` if there is one.

@@ -47,24 +47,24 @@ PromoteDtypeFn: TypeAlias = Callable[..., Any]
 def new_param(
     layer: str,
     rngs: Rngs,
+    dtype: Dtype,
     init_fn: Initializer,
     shape: tuple[int, ...],
-    dtype: Dtype,
     metadata: Mapping[str, Any],
     kind: Callable[..., Variable[Any]] = Param,
 ) -> Any:
     """Create a variable with a value from an initializer, and with metadata.
 
     Example:
-        >>> new_param("Linear", Rngs(0), jax.nn.initializers.ones, (2,), jnp.float32, {"tag": "scale"}).tag
+        >>> new_param("Linear", Rngs(0), jnp.float32, jax.nn.initializers.ones, (2,), {"tag": "scale"}).tag
         'scale'
 
     Args:
         layer: the layer, for errors.
         rngs: gives one key from its stream `params`.
+        dtype: the dtype of the value.
         init_fn: called as `init_fn(key, shape, dtype)`; returns an array or a `VariableMetadata`.
         shape: the shape of the value. Without elements, zeros are used if the initializer divides by fan-in.
-        dtype: the dtype of the value.
         metadata: the metadata of the variable; metadata of the initializer is added.
         kind: the type of the variable.
 
@@ -102,10 +102,8 @@ class Affine(Module):
     ) -> None:
         """Make the kernel and the bias, each of which draws a key, and set the options that all these layers have."""
         for name, param in (("kernel", kernel), ("bias", bias)):
-            setattr(self, name, None)
-            if param is not None:
-                init_fn, shape, metadata = param
-                setattr(self, name, new_param(type(self).__name__, rngs, init_fn, shape, param_dtype, metadata))
+            made = None if param is None else new_param(type(self).__name__, rngs, param_dtype, *param)
+            setattr(self, name, made)
         self.dtype = dtype
         self.param_dtype = param_dtype
         self.precision = precision
