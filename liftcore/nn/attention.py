@@ -18,7 +18,7 @@ from .linear import affine_einsum
 from .masks import check_attention_mask
 from .options import checks_options
 from .params import promote_dtype
-from .sharding import reshape
+from .sharding import is_sharded, reshape
 from .stochastic import check_rate, draw_kept
 
 __all__ = ["attention_inputs", "dot_product_attention", "dot_product_attention_weights", "head_features"]
@@ -197,8 +197,14 @@ def _separately(query: Array, key: Array, value: Array, mask: ArrayLike | None, 
 
 
 def _einsum(precision: lax.PrecisionLike, dot_general: Callable[..., Array] | None) -> Callable[..., Array]:
-    multiply = None if dot_general is None else functools.partial(jnp.einsum, _dot_general=dot_general)
-    return functools.partial(affine_einsum, precision=precision, einsum_op=multiply, where="attention")
+    multiply = jnp.einsum if dot_general is None else functools.partial(jnp.einsum, _dot_general=dot_general)
+
+    def einsum(text: str, left: Array, right: Array) -> Array:
+        if is_sharded(left, right):
+            return affine_einsum(text, left, right, precision=precision, einsum_op=multiply, where="attention")
+        return multiply(text, left, right, precision=precision)
+
+    return einsum
 
 
 def _products(query: Array, key: Array, einsum: Callable[..., Array]) -> Array:

@@ -107,7 +107,7 @@ def convolve(
             precision=precision,
             **options,  # which a user's function may not accept
         )
-        return jnp.reshape(y, (*batch, *y.shape[1:]))
+        return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
 
     groups = feature_group_count > 1
     return sharded_convolution(run, inputs, kernel, bias, groups=groups, out_sharding=out_sharding)
@@ -239,7 +239,7 @@ def convolve_transpose(
         if circular:
             periods = [size * step for size, step in zip(x.shape[1:-1], window.strides, strict=True)]
             y = _wound(y, periods, transpose_kernel)
-        return jnp.reshape(y, (*batch, *y.shape[1:]))
+        return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
 
     axes = (-1, -2) if transpose_kernel else (-2, -1)
     return sharded_convolution(run, inputs, kernel, bias, axes=axes, out_sharding=out_sharding)
