@@ -180,8 +180,7 @@ class MultiHeadDotProductAttention(Module):
         """
         where = f"{type(self).__name__} at {self.scope.path_text}"
         inputs_k, inputs_v = _keys_and_values(where, inputs_q, inputs_k, inputs_v, inputs_kv)
-        _check_positions(where, self.rotary, positions, key_positions)
-        _check_lengths(where, lengths, self.decode and self.ragged_cache)
+        _check_given(self, where, lengths, positions, key_positions)
         chosen = {**_dropout(self, deterministic, dropout_rng), **_products(self)}
         query, key, value = _projections(self, where, inputs_q, inputs_k, inputs_v)
         cache = None
@@ -271,7 +270,9 @@ class SelfAttention(MultiHeadDotProductAttention):
 
 def _projections(module: MultiHeadDotProductAttention, where: str, *inputs: Array) -> tuple[Array, Array, Array]:
     """Return queries, keys and values, `(*batch, length, heads, head_features)`."""
-    heads, kv_heads, size = _heads(where, module, inputs[0].shape[-1])
+    heads = module.num_heads
+    kv_heads = heads if module.num_kv_heads is None else module.num_kv_heads
+    size = nn.head_features(where, module.qkv_features or inputs[0].shape[-1], heads, kv_heads)
     dense = functools.partial(
         DenseGeneral,
         dot_general=module.qkv_dot_general,
@@ -352,22 +353,15 @@ def _keys_and_values(
     return nn.attention_inputs(where, inputs_q, inputs_k, inputs_v)
 
 
-def _check_positions(where: str, rotary: Any, *positions: ArrayLike | None) -> None:
-    if rotary is None and any(one is not None for one in positions):
+def _check_given(
+    module: MultiHeadDotProductAttention, where: str, lengths: ArrayLike | None, *positions: ArrayLike | None
+) -> None:
+    """Check that the layer uses the positions and lengths that were given."""
+    if module.rotary is None and any(one is not None for one in positions):
         what = "positions were given, but the layer does not use them."
         fix = "To rotate queries and keys by their positions, make it with `rotary=nn.rotary_embedding`."
         raise LiftArgumentError(where, what, fix, option="rotary")
-
-
-def _check_lengths(where: str, lengths: ArrayLike | None, are_taken: bool) -> None:
-    if lengths is not None and not are_taken:
+    if lengths is not None and not (module.decode and module.ragged_cache):
         what = "lengths were given, but the layer has no cache with a position for each example."
         fix = "Make it with `decode=True, ragged_cache=True`. If it does not decode, hide padding with a mask."
         raise LiftArgumentError(where, what, fix, option="lengths")
-
-
-def _heads(where: str, module: MultiHeadDotProductAttention, features: int) -> tuple[int, int, int]:
-    """Return the number of heads of queries, of keys and values, and the number of features of each head."""
-    heads, features = module.num_heads, module.qkv_features or features
-    kv_heads = heads if module.num_kv_heads is None else module.num_kv_heads
-    return heads, kv_heads, nn.head_features(where, features, heads, kv_heads)

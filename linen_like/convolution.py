@@ -16,7 +16,7 @@ from liftcore.typing import Array, Dtype
 from .dense import default_kernel_init
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, zeros_init
-from .lifecycle.calling import compact, nowrap
+from .lifecycle.calling import compact
 from .lifecycle.fields import options
 from .module import Module
 
@@ -129,11 +129,6 @@ class ConvLocal(_Conv):
     @compact
     def __call__(self, inputs: Array) -> Array:
         """Map `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`."""
-        self._check_options()
-        return nn.conv_local(self.scope, inputs, **options(self, nn.conv_local))
-
-    @nowrap
-    def _check_options(self) -> None:
         hooks = (self.conv_general_dilated, self.conv_general_dilated_cls)
         if self.feature_group_count != 1 or hooks != (None, None):
             raise LiftArgumentError(
@@ -143,6 +138,7 @@ class ConvLocal(_Conv):
                 "Leave them out, or use `Conv`.",
                 option="conv_general_dilated" if self.feature_group_count == 1 else "feature_group_count",
             )
+        return nn.conv_local(self.scope, inputs, **options(self, nn.conv_local))
 
 
 class ConvTranspose(Module):

@@ -331,7 +331,8 @@ class SpectralNorm(Module):
         if len(shape) > 2 and self.error_on_non_matrix:
             where = f'"{name}" in SpectralNorm at {self.scope.path_text}'
             raise no_matrix(where, shape)
-        u = self.variable(self.collection_name, f"{name}/u", self._start, shape[-1])
+        start = functools.partial(jax.random.normal, shape=(1, shape[-1]), dtype=self.param_dtype)
+        u = self.variable(self.collection_name, f"{name}/u", lambda: start(self.make_rng("params")))
         sigma = self.variable(self.collection_name, f"{name}/sigma", jnp.ones, (), self.param_dtype)
 
         def divided(value: Array) -> Array:
@@ -346,10 +347,6 @@ class SpectralNorm(Module):
         if value.ndim < 2 or self.n_steps < 1:
             return None
         return canonicalize_dtype(value, jnp.zeros((), self.param_dtype), dtype=self.dtype)
-
-    @nowrap
-    def _start(self, size: int) -> Array:
-        return jax.random.normal(self.make_rng("params"), (1, size), self.param_dtype)
 
 
 class WeightNorm(Module):

@@ -105,7 +105,7 @@ def with_lora(
                 continue
             place = place_of_update(path[1:])
             update = LowRankUpdate("with_lora", scope.below(place).rewound(), rank, LORA, param_dtype, a_init, _ZEROS)
-            update.checked().factors(None, *_factor_shapes(path[-1], kernel.shape, rank, stacked))
+            update.factors(None, *_factor_shapes(path[-1], kernel.shape, rank, stacked))
             found |= {absolute, *((LORA, *scope.path, *place, name) for name in ("a", "b"))}
         return found
 

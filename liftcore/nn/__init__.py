@@ -9,17 +9,17 @@
     activation                       prelu
     attention                        dot_product_attention, dot_product_attention_weights; checks of inputs and heads
     cudnn_attention                  kernel_attention: a fused kernel where it can be used
-    masks, rotary, decoding          for attention: masks, positions, and the cache for decoding
+    masks                            make_attention_mask and others for attention; check_mask, split_mask for statistics
+    rotary, decoding                 for attention: positions, and the cache for decoding
     fp8                              fp8_dot_general, fp8_simulated_dot_general, fp8_einsum: products of 8-bit numbers
     low_rank                         lora, lora_einsum, lora_conv, lora_embedding: updates of low rank;
                                      merge_lora, unmerge_lora for trees of variables
     pooling                          max_pool, min_pool, avg_pool, pool, which need no scope
-    options                          checks of plain options: option_kind, check_option, checks_options
+    options                          checks of plain options: option_kind, check_option, checks_options; normalize_axes
     statistics                       Normalization, and its parts: averager, moments, standardize, axes, groups
     reparametrization                unit_norm, spectral_normalize: weights that are rescaled before use
     recurrent                        lstm_step, gru_step, run_cell, Sequences, flip_sequences, and checks
-    axes                             normalize_axes, check_mask, split_mask
-    dtypes                           canonicalize_dtype, promote_dtype: the dtype that a layer computes in
+    params                           canonicalize_dtype, promote_dtype: the dtype that a layer computes in
     initializers                     those of JAX, with zeros_init and ones_init
 
 Names of parameters, numbers and dtypes are those of `flax.linen`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -12,13 +13,13 @@ from jax import lax
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Key
 from .cudnn_attention import kernel_attention
-from .dtypes import promote_dtype
-from .equation import to_equation
 from .fused_attention import check_unfused_options, fused_attention
+from .linear import affine_einsum
 from .masks import check_attention_mask
 from .options import checks_options
-from .sharding import agree, is_sharded, product_sharding, reshape
-from .stochastic import draw_kept
+from .params import promote_dtype
+from .sharding import is_sharded, reshape
+from .stochastic import check_rate, draw_kept
 
 __all__ = ["attention_inputs", "dot_product_attention", "dot_product_attention_weights", "head_features"]
 
@@ -196,14 +197,12 @@ def _separately(query: Array, key: Array, value: Array, mask: ArrayLike | None, 
 
 
 def _einsum(precision: lax.PrecisionLike, dot_general: Callable[..., Array] | None) -> Callable[..., Array]:
-    options: Any = {"precision": precision} | ({} if dot_general is None else {"_dot_general": dot_general})
+    multiply = jnp.einsum if dot_general is None else functools.partial(jnp.einsum, _dot_general=dot_general)
 
     def einsum(text: str, left: Array, right: Array) -> Array:
         if is_sharded(left, right):
-            equation = to_equation("attention", text, left.shape, right.shape)
-            left, right = agree(left, right, equation)
-            return jnp.einsum(text, left, right, out_sharding=product_sharding(left, right, equation), **options)
-        return jnp.einsum(text, left, right, **options)
+            return affine_einsum(text, left, right, precision=precision, einsum_op=multiply, where="attention")
+        return multiply(text, left, right, precision=precision)
 
     return einsum
 
@@ -234,14 +233,11 @@ def _softmax(weights: Array, mask: ArrayLike | None, is_causal: bool, dtype: Dty
         causal = queries[:, None] >= keys
         mask = causal if mask is None else jnp.logical_and(mask, causal)
     if mask is not None:
-        weights = jnp.where(mask, weights, _lowest(dtype))  # not -inf, for which the softmax may be NaN
+        lowest = jnp.finfo(dtype).min  # type: ignore[no-untyped-call]  # not -inf, for which the softmax may be NaN
+        weights = jnp.where(mask, weights, lowest)
     if force_fp32 and dtype != jnp.float32:
         return jax.nn.softmax(weights.astype(jnp.float32))
     return jax.nn.softmax(weights).astype(dtype)
-
-
-def _lowest(dtype: Dtype) -> Any:
-    return jnp.finfo(dtype).min  # type: ignore[no-untyped-call]
 
 
 def _dropped(weights: Array, rng: Key | None, rate: float, broadcast: bool, dtype: Dtype) -> Array:
@@ -287,7 +283,7 @@ def _check_shapes(where: str, query: Array, key: Array, value: Array | None = No
         what, fix = "queries and keys differ in depth", "Project them to the same number of features."
     elif value is not None and value.shape[-3:-1] != key.shape[-3:-1]:
         what, fix = "keys and values differ in length or heads", "Pass one value for each key."
-    elif not _divides(key.shape[-2], query.shape[-2]):
+    elif key.shape[-2] != query.shape[-2] and (key.shape[-2] == 0 or query.shape[-2] % key.shape[-2]):
         what = f"{query.shape[-2]} heads of queries cannot share {key.shape[-2]} heads of keys evenly"
         fix = "Use as many heads of keys and values as of queries, or a divisor of that number."
     else:
@@ -295,21 +291,11 @@ def _check_shapes(where: str, query: Array, key: Array, value: Array | None = No
     raise LiftArgumentError(where, f"{what}; given {shapes}.", fix, given=shapes)
 
 
-def _divides(few: int, many: int) -> bool:
-    return few == many or (few > 0 and many % few == 0)
-
-
 def _drops(where: str, rate: float, deterministic: bool, rng: Key | None) -> bool:
     """Return whether to drop anything."""
     if deterministic or rate == 0:
         return False
-    if not 0 <= rate <= 1:
-        raise LiftArgumentError(
-            where,
-            Expected("a probability from 0 to 1", given=rate),
-            "Pass the fraction to drop, such as `dropout_rate=0.1`.",
-            option="dropout_rate",
-        )
+    check_rate(where, "dropout_rate", rate)
     if rng is None:
         raise LiftArgumentError(
             where,

@@ -13,20 +13,18 @@ from jax.nn import initializers
 
 from ..scopes.scope import Scope
 from ..typing import Array, Dtype, Initializer
-from .dtypes import PromoteDtypeFn, promote_dtype
 from .kernels import (
     check_groups,
     check_kernel_mask,
     convolve,
     convolve_transpose,
     sharded_convolution,
-    to_spread_window,
-    with_bias,
 )
 from .options import checks_options
-from .params import param_for
-from .sharding import check_out_sharding, place, reshape
+from .params import PromoteDtypeFn, param_for, promote_dtype
+from .sharding import check_out_sharding, reshape, reshard
 from .windows import (
+    SPREAD_PADDINGS,
     PaddingLike,
     batch_ndim,
     check_padding,
@@ -110,7 +108,7 @@ def conv(
     check_groups(where, inputs.shape[-1], features, feature_group_count)
     shape = (*window.size, inputs.shape[-1] // feature_group_count, features)
     check_kernel_mask(where, mask, shape)
-    param = functools.partial(param_for, inputs, "conv", scope)
+    param = functools.partial(param_for, inputs, where, scope)
     kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (features,), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel if mask is None else kernel * mask, bias, dtype=dtype)
@@ -199,13 +197,13 @@ def conv_local(
     places = positions(where, x.shape[1:-1], window)
     shape = (*places, math.prod(window.size) * x.shape[-1], features)
     check_kernel_mask(where, mask, shape)
-    param = functools.partial(param_for, inputs, "conv_local", scope)
+    param = functools.partial(param_for, inputs, where, scope)
     kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (*places, features), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(x, kernel if mask is None else kernel * mask, bias, dtype=dtype)
 
-    def run(x: Array, kernel: Array, bias: Array | None = None) -> Array:
-        y = lax.conv_general_dilated_local(
+    def run(x: Array, kernel: Array) -> Array:
+        return lax.conv_general_dilated_local(
             x,
             kernel,
             window.strides,
@@ -216,13 +214,10 @@ def conv_local(
             dimension_numbers=dimension_numbers(x.ndim),
             precision=precision,
         )
-        return with_bias(y, bias, x.shape[:1])
 
-    y = sharded_convolution(run, x, kernel, bias, batch=1, out_sharding=None if len(batch) != 1 else out_sharding)
-    if len(batch) == 1:
-        return y
+    y = sharded_convolution(run, x, kernel, bias)
     y = reshape(y, (*batch, *y.shape[1:]))
-    return y if out_sharding is None else place(y, (), out_sharding=out_sharding)
+    return y if out_sharding is None else reshard(y, out_sharding)
 
 
 @checks_options
@@ -292,12 +287,12 @@ def conv_transpose(
         LiftArgumentError: if inputs, window and mask do not match, or the padding is an unknown word.
     """
     where = f"conv_transpose at {scope.path_text}"
-    window = to_spread_window(where, kernel_size, strides, padding, kernel_dilation)
+    window = to_window(where, kernel_size, strides, padding, 1, kernel_dilation, SPREAD_PADDINGS)
     check_padding(where, window, inputs.shape[batch_ndim(where, inputs, len(window.size)) : -1])
     ends = (features, inputs.shape[-1]) if transpose_kernel else (inputs.shape[-1], features)
     shape = (*window.size, *ends)
     check_kernel_mask(where, mask, shape)
-    param = functools.partial(param_for, inputs, "conv_transpose", scope)
+    param = functools.partial(param_for, inputs, where, scope)
     kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (features,), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel if mask is None else kernel * mask, bias, dtype=dtype)

@@ -45,7 +45,13 @@ def to_equation(where: str, text: str, left: Sequence[int], right: Sequence[int]
     hidden = max(-min((label for label in side if isinstance(label, int)), default=0) for side in labels)
     equation = Equation(*labels, _letters(where, result, hidden))
     _check_sizes(where, equation, left, right)
-    _check_result(where, text, equation)
+    if not {*equation.result} <= {*equation.left, *equation.right} or len({*equation.result}) < len(equation.result):
+        raise LiftArgumentError(
+            where,
+            f'the result of "{text}" has a letter twice, or one that no operand has.',
+            "Label each dimension of the result with a different letter of the operands.",
+            given=text,
+        )
     return equation
 
 
@@ -88,15 +94,4 @@ def _check_sizes(where: str, equation: Equation, left: Sequence[int], right: Seq
             "Check the shape of the inputs, or pass another `shape` of the kernel.",
             given=size,
             expected=other,
-        )
-
-
-def _check_result(where: str, text: str, equation: Equation) -> None:
-    known = {*equation.left, *equation.right}
-    if any(label not in known for label in equation.result) or len({*equation.result}) < len(equation.result):
-        raise LiftArgumentError(
-            where,
-            f'the result of "{text}" has a letter twice, or one that no operand has.',
-            "Label each dimension of the result with a different letter of the operands.",
-            given=text,
         )

@@ -100,10 +100,12 @@ def fp8_dot_general(
     Raises:
         LiftArgumentError: if `rhs` is not floating, or a precision is given.
     """
-    _check("fp8_dot_general", rhs, precision)
-    dtypes = rhs.dtype, preferred_element_type or rhs.dtype, e4m3_dtype, e5m2_dtype
-    how = _to_product(dimension_numbers, *dtypes, False)
-    return _sharded(how, jnp.asarray(lhs, rhs.dtype), rhs, (lhs_meta, rhs_meta, grad_meta), out_sharding)
+    where, metas = "fp8_dot_general", (lhs_meta, rhs_meta, grad_meta)
+    if precision is not None:
+        what = f"8-bit numbers have only one precision, given {precision!r}."
+        raise LiftArgumentError(where, what, "Pass `precision=None`.", option="precision", given=precision)
+    how = preferred_element_type, e4m3_dtype, e5m2_dtype, False
+    return _product(where, lhs, rhs, dimension_numbers, how, metas, out_sharding)
 
 
 def fp8_simulated_dot_general(
@@ -135,9 +137,12 @@ def fp8_simulated_dot_general(
     Raises:
         LiftArgumentError: if `rhs` is not floating.
     """
-    _check("fp8_simulated_dot_general", rhs, None)
-    how = _to_product(dimension_numbers, rhs.dtype, rhs.dtype, e4m3_dtype, e5m2_dtype, True)
-    return _sharded(how, jnp.asarray(lhs, rhs.dtype), rhs, (lhs_meta, rhs_meta, grad_meta), out_sharding)
+    where, metas, how = (
+        "fp8_simulated_dot_general",
+        (lhs_meta, rhs_meta, grad_meta),
+        (None, e4m3_dtype, e5m2_dtype, True),
+    )
+    return _product(where, lhs, rhs, dimension_numbers, how, metas, out_sharding)
 
 
 def fp8_einsum(
@@ -169,7 +174,6 @@ def fp8_einsum(
         LiftArgumentError: if the equation does not have this form or does not match the shapes, or `rhs` is not
             floating.
     """
-    _check("fp8_einsum", rhs, None)
     x = jnp.asarray(lhs, rhs.dtype)
     left, right, result = to_equation("fp8_einsum", equation, x.shape, rhs.shape)
     for labels in (left, right):
@@ -186,17 +190,9 @@ def fp8_einsum(
     batch = [label for label in left if label in right and label in result]
     contract = [label for label in left if label in right and label not in result]
     found = [*batch, *(label for label in (*left, *right) if (label in left) is not (label in right))]
-    y = fp8_dot_general(
-        x,
-        rhs,
-        (_places(contract, left, right), _places(batch, left, right)),
-        preferred_element_type=preferred_element_type,
-        lhs_meta=lhs_meta,
-        rhs_meta=rhs_meta,
-        grad_meta=grad_meta,
-        e4m3_dtype=e4m3_dtype,
-        e5m2_dtype=e5m2_dtype,
-    )
+    dimensions = _places(contract, left, right), _places(batch, left, right)
+    how = preferred_element_type, e4m3_dtype, e5m2_dtype, False
+    y = _product("fp8_einsum", x, rhs, dimensions, how, (lhs_meta, rhs_meta, grad_meta))
     return lax.transpose(y, [found.index(label) for label in result])
 
 
@@ -215,35 +211,28 @@ def _places(labels: list[Label], *operands: tuple[Label, ...]) -> tuple[Any, Any
     return left, right
 
 
-def _check(where: str, rhs: Array, precision: lax.PrecisionLike) -> None:
+def _product(
+    where: str,
+    lhs: ArrayLike,
+    rhs: Array,
+    dimension_numbers: DimensionNumbers,
+    how: tuple[Dtype | None, Dtype, Dtype, bool],
+    metas: tuple[Fp8Meta, ...],
+    out_sharding: Any = None,
+) -> Array:
+    """Compute a product; if an operand is sharded by its type, the compiler shards the values inside."""
     if not jnp.issubdtype(rhs.dtype, jnp.floating):
-        raise LiftArgumentError(
-            where, Expected("a kernel of a floating dtype", given=rhs.dtype), "Convert it: `kernel.astype(…)`."
-        )
-    if precision is not None:
-        raise LiftArgumentError(
-            where,
-            f"8-bit numbers have only one precision, given {precision!r}.",
-            "Pass `precision=None`.",
-            option="precision",
-            given=precision,
-        )
-
-
-def _to_product(dimension_numbers: DimensionNumbers, *rest: Any) -> _Product:
+        what = Expected("a kernel of a floating dtype", given=rhs.dtype)
+        raise LiftArgumentError(where, what, "Convert it: `kernel.astype(…)`.")
+    x, (dtype, forward, backward, simulated) = jnp.asarray(lhs, rhs.dtype), how
     contract, batch = (tuple(tuple(map(int, axes)) for axes in pair) for pair in dimension_numbers)
-    return _Product(contract, batch, *rest)  # type: ignore[arg-type]
-
-
-def _sharded(how: _Product, lhs: Array, rhs: Array, metas: tuple[Fp8Meta, ...], out_sharding: Any) -> Array:
-    """Compute the product; if an operand is sharded by its type, the compiler shards the values inside."""
-    left, right = sharding_entries(lhs), sharding_entries(rhs)
-    batch = [left[i] or right[j] for i, j in zip(*how.batch, strict=True)]
-    rest = [left[i] for i in range(lhs.ndim) if i not in (*how.contract[0], *how.batch[0])]
-    new = [right[j] for j in range(rhs.ndim) if j not in (*how.contract[1], *how.batch[1])]
-    multiply = functools.partial(_multiply, how)
-    y: Array = on_auto_axes(multiply, to_spec(*batch, *rest, *new), lhs, rhs, *metas, out_sharding=out_sharding)
-    return y
+    product = _Product(contract, batch, rhs.dtype, dtype or rhs.dtype, forward, backward, simulated)  # type: ignore[arg-type]
+    left, right = sharding_entries(x), sharding_entries(rhs)
+    both = [left[i] or right[j] for i, j in zip(*batch, strict=True)]
+    rest = [left[i] for i in range(x.ndim) if i not in (*contract[0], *batch[0])]
+    new = [right[j] for j in range(rhs.ndim) if j not in (*contract[1], *batch[1])]
+    multiply, spec = functools.partial(_multiply, product), to_spec(*both, *rest, *new)
+    return on_auto_axes(multiply, spec, x, rhs, *metas, out_sharding=out_sharding)
 
 
 # -- one product and its derivative ------------------------------------------------------------------------------------

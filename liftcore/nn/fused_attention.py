@@ -102,8 +102,7 @@ def fused_attention(
         return y.reshape(*batch, *y.shape[1:])
 
     spec = to_spec(*sharding_entries(query)[:-1], sharding_entries(value)[-1])
-    y: Array = on_auto_axes(attend, spec, query, key, value, bias, mask)
-    return y
+    return on_auto_axes(attend, spec, query, key, value, bias, mask)
 
 
 def _one_batch_axis(x: Array, batch: tuple[int, ...]) -> Array:

@@ -21,11 +21,11 @@ from .sharding import (
     on_each_device,
     on_rest_axes,
     place,
-    reshape,
+    reshard,
     sharding_entries,
     to_spec,
 )
-from .windows import PaddingLike, Window, check_padding, dimension_numbers, flatten_batch, pad, to_window
+from .windows import SPREAD_PADDINGS, PaddingLike, check_padding, dimension_numbers, flatten_batch, pad, to_window
 
 __all__ = [
     "check_groups",
@@ -33,8 +33,6 @@ __all__ = [
     "convolve",
     "convolve_transpose",
     "sharded_convolution",
-    "to_spread_window",
-    "with_bias",
 ]
 
 
@@ -90,7 +88,7 @@ def convolve(
     """
     check_out_sharding(where, out_sharding)
 
-    def run(inputs: Array, kernel: Array, bias: Array | None = None) -> Array:
+    def run(inputs: Array, kernel: Array) -> Array:
         window = to_window(where, kernel.shape[:-2], strides, padding, input_dilation, kernel_dilation)
         x, batch = flatten_batch(where, inputs, len(window.size))
         check_groups(where, x.shape[-1], kernel.shape[-1], feature_group_count)
@@ -109,7 +107,7 @@ def convolve(
             precision=precision,
             **options,  # which a user's function may not accept
         )
-        return with_bias(y, bias, batch)
+        return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
 
     groups = feature_group_count > 1
     return sharded_convolution(run, inputs, kernel, bias, groups=groups, out_sharding=out_sharding)
@@ -121,12 +119,11 @@ def sharded_convolution(
     kernel: Array,
     bias: Array | None,
     *,
-    batch: int | None = None,
     axes: tuple[int, int] = (-2, -1),
     groups: bool = False,
     out_sharding: Any = None,
 ) -> Array:
-    """Run a convolution `run(inputs, kernel, bias)`; if one of these is sharded by its type, so is the result.
+    """Run a convolution `run(inputs, kernel)`, and add a bias; what is sharded by its type gives a sharded result.
 
     The result has the sharding of the inputs, and its features that of the kernel. JAX has a rule for this only if a
     single batch dimension is sharded and nothing else. XLA computes wrong gradients of feature groups on a mesh with
@@ -138,31 +135,22 @@ def sharded_convolution(
         inputs: an array, channels last.
         kernel: the kernel.
         bias: added to the result.
-        batch: the number of batch dimensions of the result; by default as many as the kernel leaves.
         axes: the axes of the kernel for the features of inputs and result.
         groups: whether features are mapped in groups.
         out_sharding: the sharding of the result, used instead of this one.
     """
-    if out_sharding is None and not is_sharded(inputs, kernel, bias):
-        return on_rest_axes(run, inputs, kernel, bias)
-    if is_sharded(inputs, kernel):
-        batch = inputs.ndim - kernel.ndim + 1 if batch is None else batch
-        y = _sharded(run, inputs, kernel, batch, axes, groups)
-    else:
-        y = on_rest_axes(run, inputs, kernel)
-    y = y if out_sharding is None else place(y, (), out_sharding=out_sharding)
-    return y if bias is None else y + align(reshape(bias, (*(1,) * (y.ndim - bias.ndim), *bias.shape)), y)
+    is_plain = not is_sharded(inputs, kernel)
+    y = on_rest_axes(run, inputs, kernel) if is_plain else _sharded(run, inputs, kernel, axes, groups)
+    y = y if out_sharding is None else reshard(y, out_sharding)
+    return y if bias is None else y + align(bias, y, (*(1,) * (y.ndim - bias.ndim), *bias.shape))
 
 
-def _sharded(
-    run: Callable[..., Array], inputs: Array, kernel: Array, batch: int, axes: tuple[int, int], groups: bool
-) -> Array:
+def _sharded(run: Callable[..., Array], inputs: Array, kernel: Array, axes: tuple[int, int], groups: bool) -> Array:
+    batch = inputs.ndim - kernel.ndim + 1
     lead, space = sharding_entries(inputs)[:batch], sharding_entries(inputs)[batch:-1]
     given, new = (sharding_entries(kernel)[axis] for axis in axes)
-    y: Array
     if any(space):
-        y = on_auto_axes(run, to_spec(*lead, *space, new), inputs, kernel)
-        return y
+        return on_auto_axes(run, to_spec(*lead, *space, new), inputs, kernel)
     both = given if given == sharding_entries(inputs)[-1] else None  # otherwise the inputs' features are gathered
     *rows, new, both = distinct([*lead, None if groups else new, None if groups else both])
     parts: list[Entry] = [None] * kernel.ndim
@@ -171,10 +159,7 @@ def _sharded(
 
     def convolve(x: Array, kernel: Array) -> Array:
         y = run(x, kernel)
-        if both is None:
-            return y
-        summed: Array = lax.psum(y, both)  # type: ignore[no-untyped-call]
-        return summed
+        return y if both is None else lax.psum(y, both)  # type: ignore[no-untyped-call]
 
     out = [*rows, *whole, sharding_entries(kernel)[axes[1]]]
     try:
@@ -182,8 +167,7 @@ def _sharded(
     except Exception as error:
         if not is_sharding_error(error):
             raise
-        y = on_auto_axes(run, to_spec(*out), inputs, kernel)  # in a `jax.vmap` of sharded arrays
-        return y
+        return on_auto_axes(run, to_spec(*out), inputs, kernel)  # in a `jax.vmap` of sharded arrays
     return place(y, out, inputs, kernel)
 
 
@@ -236,8 +220,8 @@ def convolve_transpose(
     """
     check_out_sharding(where, out_sharding)
 
-    def run(inputs: Array, kernel: Array, bias: Array | None = None) -> Array:
-        window = to_spread_window(where, kernel.shape[:-2], strides, padding, kernel_dilation)
+    def run(inputs: Array, kernel: Array) -> Array:
+        window = to_window(where, kernel.shape[:-2], strides, padding, 1, kernel_dilation, SPREAD_PADDINGS)
         x, batch = flatten_batch(where, inputs, len(window.size))
         circular = window.padding == "CIRCULAR"
         check_padding(where, window, x.shape[1:-1])
@@ -255,25 +239,10 @@ def convolve_transpose(
         if circular:
             periods = [size * step for size, step in zip(x.shape[1:-1], window.strides, strict=True)]
             y = _wound(y, periods, transpose_kernel)
-        return with_bias(y, bias, batch)
+        return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
 
     axes = (-1, -2) if transpose_kernel else (-2, -1)
     return sharded_convolution(run, inputs, kernel, bias, axes=axes, out_sharding=out_sharding)
-
-
-def to_spread_window(
-    where: str,
-    kernel_size: int | Iterable[int],
-    strides: int | Iterable[int] | None,
-    padding: PaddingLike,
-    kernel_dilation: int | Iterable[int] | None,
-) -> Window:
-    """Return the window of a transposed convolution, which supports fewer words for padding.
-
-    Raises:
-        LiftArgumentError: see `to_window`.
-    """
-    return to_window(where, kernel_size, strides, padding, 1, kernel_dilation, words=("SAME", "VALID", "CIRCULAR"))
 
 
 def _wound(y: Array, periods: list[int], more_after: bool) -> Array:
@@ -288,12 +257,6 @@ def _wound(y: Array, periods: list[int], more_after: bool) -> Array:
         number = y.shape[axis] // period
         y = jnp.reshape(y, (*y.shape[:axis], number, period, *y.shape[axis + 1 :])).sum(axis=axis)
     return y
-
-
-def with_bias(y: Array, bias: Array | None, batch: tuple[int, ...]) -> Array:
-    """Add the bias to a result `(batch, *spatial, features)`, and restore the batch dimensions of the inputs."""
-    y = y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - bias.ndim) + bias.shape)
-    return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
 
 
 def check_groups(where: str, given: int, features: int, groups: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,17 +14,23 @@ from jax.nn import initializers
 from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..typing import Array, ArrayLike, Dtype, Initializer
-from .axes import normalize_axes, to_tuple
-from .dtypes import PromoteDtypeFn, promote_dtype
 from .equation import to_equation
-from .options import checks_options
-from .params import folded, param_for
-from .sharding import Labels, agree, align, check_out_sharding, explained, is_sharded, product_sharding, reshape
+from .options import checks_options, normalize_axes, to_tuple
+from .params import PromoteDtypeFn, folded, param_for, promote_dtype
+from .sharding import (
+    Labels,
+    agree,
+    align,
+    check_out_sharding,
+    is_sharded,
+    is_sharding_error,
+    product_sharding,
+    sharding_entries,
+)
 
 __all__ = ["affine", "affine_einsum", "dense", "dense_general", "einsum"]
 
 _LECUN_NORMAL = initializers.lecun_normal()
-_FIX = "Say how the result is sharded: `out_sharding=P(…)`."
 
 
 @checks_options
@@ -74,18 +80,16 @@ def dense(
         LiftArgumentError: if the inputs are a scalar.
         ScopeParamShapeError: if the stored parameters are for other sizes.
     """
+    where = f"dense at {scope.path_text}"
     if jnp.ndim(inputs) == 0:
-        raise LiftArgumentError(
-            f"dense at {scope.path_text}",
-            Expected("inputs of shape (..., in)", given=inputs),
-            "Add a dimension: `inputs[None]`.",
-        )
+        what = Expected("inputs of shape (..., in)", given=inputs)
+        raise LiftArgumentError(where, what, "Add a dimension: `inputs[None]`.")
     shape = (jnp.shape(inputs)[-1], features)
-    kernel = param_for(inputs, "dense", scope, "kernel", kernel_init, shape, param_dtype)
+    kernel = param_for(inputs, where, scope, "kernel", kernel_init, shape, param_dtype)
     bias = scope.param("bias", bias_init, (features,), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
     options: Any = {"precision": precision, "dot_general": dot_general, "out_sharding": out_sharding}
-    return affine(x, kernel, bias, **options, where=f"dense at {scope.path_text}")
+    return affine(x, kernel, bias, **options, where=where)
 
 
 @checks_options
@@ -153,7 +157,7 @@ def dense_general(
     batch_shape = tuple(shape[i] for i in batch)
     summed_shape = tuple(shape[i] for i in axes)
     n, rows, columns = math.prod(batch_shape), math.prod(summed_shape), math.prod(features)
-    param = functools.partial(param_for, inputs, "dense_general", scope)
+    param = functools.partial(param_for, inputs, where, scope)
     shapes = (*batch_shape, *summed_shape, *features), (*batch_shape, *features)
     kernel = param("kernel", folded(kernel_init, (n * rows, columns)), shapes[0], param_dtype)
     bias = param("bias", folded(bias_init, (n * columns,)), shapes[1], param_dtype) if use_bias else None
@@ -269,39 +273,24 @@ def affine(
         LiftArgumentError: if an axis does not exist, or the kernel does not match the inputs, or the bias does not
             match both, or `out_sharding` does not match the mesh.
     """
-    check_out_sharding(where, out_sharding)
     shape, sizes = jnp.shape(inputs), jnp.shape(kernel)
-    axes = normalize_axes(where, "axis", axis, len(shape))
-    batch = normalize_axes(where, "batch_dims", batch_dims, len(shape))
+    ndim = len(shape)
+    axes = normalize_axes(where, "axis", axis, ndim)
+    batch = normalize_axes(where, "batch_dims", batch_dims, ndim)
     lead = (*batch, *axes)
     begin = tuple(shape[i] for i in lead)
-    fits = sizes[: len(lead)] == begin
-    _fit(where, fits, f"a kernel of shape ({', '.join(map(str, begin))}, …) for inputs of shape {shape}", sizes)
-    batch_shape, features = tuple(shape[i] for i in batch), sizes[len(lead) :]
-    summed = tuple(range(len(batch), len(lead)))
-    if is_sharded(inputs, kernel):
-        labels = _labels(len(shape), axes, batch, len(features))
-        inputs, kernel = agree(inputs, kernel, labels)
-        if out_sharding is None:
-            out_sharding = product_sharding(inputs, kernel, labels)
-    options = _given(preferred_element_type=preferred_element_type, out_sharding=out_sharding)
-    with explained(where, _FIX, inputs=inputs, kernel=kernel):
-        y = (dot_general or lax.dot_general)(
-            inputs, kernel, ((axes, summed), (batch, batch)), precision=precision, **options
-        )
-    if bias is None:
-        return y
-    expected, given = (*batch_shape, *features), jnp.shape(bias)
-    _fit(where, given == expected, f"a bias of shape {expected}", given)
-    rest = (1,) * (len(shape) - len(lead))
-    return y + align(reshape(bias, (*batch_shape, *rest, *features)), y)
-
-
-def _labels(ndim: int, axes: Sequence[int], batch: Sequence[int], features: int) -> Labels:
-    """Numbers the dimensions of inputs, kernel and result: first those of the inputs, then the new ones."""
-    new = list(range(ndim, ndim + features))
-    rest = [axis for axis in range(ndim) if axis not in axes and axis not in batch]
-    return [*range(ndim)], [*batch, *axes, *new], [*batch, *rest, *new]
+    if sizes[: len(lead)] != begin:
+        expected = f"a kernel of shape ({', '.join(map(str, begin))}, …) for inputs of shape {shape}"
+        raise _mismatch(where, expected, sizes)
+    batch_shape, features = begin[: len(batch)], sizes[len(lead) :]
+    if bias is not None and jnp.shape(bias) != (*batch_shape, *features):
+        raise _mismatch(where, f"a bias of shape {(*batch_shape, *features)}", jnp.shape(bias))
+    rest, new = [i for i in range(ndim) if i not in lead], range(ndim, ndim + len(features))
+    labels = range(ndim), (*lead, *new), (*batch, *rest, *new)
+    operands = inputs, kernel, ((axes, tuple(range(len(batch), len(lead)))), (batch, batch))
+    how = precision, preferred_element_type, out_sharding
+    y = _product(where, dot_general or lax.dot_general, operands, labels, *how)
+    return y if bias is None else y + align(bias, y, (*batch_shape, *(1 for _ in rest), *features))
 
 
 def affine_einsum(
@@ -342,34 +331,48 @@ def affine_einsum(
         LiftArgumentError: if the equation does not have this form, or the arrays do not match it, or `out_sharding`
             does not match the mesh.
     """
-    check_out_sharding(where, out_sharding)
-    shape = jnp.shape(kernel)
-    equation = to_equation(where, einsum_str, jnp.shape(inputs), shape)
-    if is_sharded(inputs, kernel):
-        inputs, kernel = agree(inputs, kernel, equation)
-        if out_sharding is None:
-            out_sharding = product_sharding(inputs, kernel, equation)
-    options = _given(preferred_element_type=preferred_element_type, out_sharding=out_sharding)
-    with explained(where, _FIX, inputs=inputs, kernel=kernel):
-        y = (einsum_op or jnp.einsum)(einsum_str, inputs, kernel, precision=precision, **options)
-    if bias is None:
-        return y
-    sizes = dict(zip(equation.right, shape, strict=True))
+    equation = to_equation(where, einsum_str, jnp.shape(inputs), jnp.shape(kernel))
+    sizes = dict(zip(equation.right, jnp.shape(kernel), strict=True))
     full = tuple(sizes.get(label, 1) for label in equation.result)
-    fits = jnp.size(bias) == math.prod(full)
-    _fit(where, fits, f"a bias that can be reshaped to {full}", jnp.shape(bias))
-    return y + align(reshape(bias, full), y)
+    if bias is not None and jnp.size(bias) != math.prod(full):
+        raise _mismatch(where, f"a bias that can be reshaped to {full}", jnp.shape(bias))
+    multiply = functools.partial(einsum_op or jnp.einsum, einsum_str)
+    y = _product(where, multiply, (inputs, kernel), equation, precision, preferred_element_type, out_sharding)
+    return y if bias is None else y + align(bias, y, full)
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    """Return the options that are not None: a user's function need not accept the others."""
-    return {name: value for name, value in options.items() if value is not None}
+def _product(
+    where: str,
+    multiply: Callable[..., Array],
+    operands: tuple[Any, ...],
+    labels: Labels,
+    precision: lax.PrecisionLike,
+    preferred_element_type: Dtype | None,
+    out_sharding: Any,
+) -> Array:
+    """Multiply operands; the first two may be sharded, and `labels` name their dimensions and those of the result."""
+    inputs, kernel, *others = operands
+    if out_sharding is not None or is_sharded(inputs, kernel):
+        check_out_sharding(where, out_sharding)
+        inputs, kernel = agree(inputs, kernel, labels)
+        out_sharding = product_sharding(inputs, kernel, labels) if out_sharding is None else out_sharding
+    options = {"preferred_element_type": preferred_element_type, "out_sharding": out_sharding}
+    given = {name: value for name, value in options.items() if value is not None}  # a user's function may lack others
+    try:
+        return multiply(inputs, kernel, *others, precision=precision, **given)
+    except Exception as error:
+        if not is_sharding_error(error):
+            raise
+        sharded = {name: x for name, x in (("inputs", inputs), ("kernel", kernel)) if is_sharded(x)}
+        specs = ", ".join(f"{name} P({', '.join(map(repr, sharding_entries(x)))})" for name, x in sharded.items())
+        what = f"JAX has no rule for what is sharded here: {specs or 'arrays inside'} ({error})."
+        fix = "Say how the result is sharded: `out_sharding=P(…)`."
+        raise LiftArgumentError(where, what, fix, given=specs or None) from error
 
 
-def _fit(where: str, fits: bool, expected: str, shape: tuple[int, ...]) -> None:
-    if not fits:
-        fix = "Check the sizes of the layer, and the shape of its inputs."
-        raise LiftArgumentError(where, Expected(expected, given=shape), fix)
+def _mismatch(where: str, expected: str, shape: tuple[int, ...]) -> LiftArgumentError:
+    fix = "Check the sizes of the layer, and the shape of its inputs."
+    return LiftArgumentError(where, Expected(expected, given=shape), fix)
 
 
 def _check_axes(
@@ -377,18 +380,12 @@ def _check_axes(
 ) -> None:
     """Check axes as they were given, and as they are counted from the front."""
     if sorted(batch_dims) != list(range(len(batch_dims))):
-        raise LiftArgumentError(
-            where,
-            f"batch_dims are {batch_dims}, but only the leading axes, counted from the front, can be batch dimensions.",
-            f"Move them to the front, and pass `batch_dims={tuple(range(len(batch_dims)))}`.",
-            option="batch_dims",
-            given=batch_dims,
+        what = (
+            f"batch_dims are {batch_dims}, but only the leading axes, counted from the front, can be batch dimensions."
         )
+        fix = f"Move them to the front, and pass `batch_dims={tuple(range(len(batch_dims)))}`."
+        raise LiftArgumentError(where, what, fix, option="batch_dims", given=batch_dims)
     if len(axis) != len(axes) or {*batch} & {*axes}:
-        raise LiftArgumentError(
-            where,
-            f"axis is {axis} and batch_dims are {batch_dims}, which name one axis of the inputs twice.",
-            "Give each axis of the inputs once, in `axis` or in `batch_dims`.",
-            option="axis",
-            given=axis,
-        )
+        what = f"axis is {axis} and batch_dims are {batch_dims}, which name one axis of the inputs twice."
+        fix = "Give each axis of the inputs once, in `axis` or in `batch_dims`."
+        raise LiftArgumentError(where, what, fix, option="axis", given=axis)

@@ -11,8 +11,9 @@ from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
-from .dtypes import PromoteDtypeFn, promote_dtype
-from .sharding import check_out_sharding, on_auto_axes, product_sharding, sharding_entries, to_spec
+from .linear import affine
+from .params import PromoteDtypeFn, promote_dtype
+from .sharding import check_out_sharding, on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["Embedding", "embedding"]
 
@@ -66,10 +67,8 @@ class Embedding:
                 "Convert them: `inputs.astype(jnp.int32)`.",
             )
         (table,) = self.promote_dtype(self.table, dtype=self.dtype, inexact=False)
-        look = _broadcast if len(table) == 1 else _take
         entries = (*sharding_entries(indices), sharding_entries(table)[-1])
-        found: Array = on_auto_axes(look, to_spec(*entries), table, indices, out_sharding=out_sharding)
-        return found
+        return on_auto_axes(_rows, to_spec(*entries), table, indices, out_sharding=out_sharding)
 
     def attend(self, query: ArrayLike, out_sharding: Any = None) -> Array:
         """Compute the products with all vectors, `query @ table.T`: `(..., features)` to `(..., num_embeddings)`.
@@ -83,7 +82,6 @@ class Embedding:
             LiftArgumentError: if the last axis of the query does not have size `features`, or `out_sharding` does not
                 match the mesh.
         """
-        check_out_sharding(f"attend of {self.where}", out_sharding)
         features = self.table.shape[-1]
         if jnp.shape(query)[-1:] != (features,):
             raise LiftArgumentError(
@@ -92,19 +90,14 @@ class Embedding:
                 f"Map it to the size of the table first, for example with `dense(scope, query, {features})`.",
             )
         x, table = self.promote_dtype(query, self.table, dtype=self.dtype)
-        if out_sharding is None:
-            labels = range(x.ndim), (x.ndim, x.ndim - 1), (*range(x.ndim - 1), x.ndim)
-            out_sharding = product_sharding(x, table, labels)
-        return jnp.dot(x, table.T, out_sharding=out_sharding)
+        return affine(x, table.T, out_sharding=out_sharding, where=f"attend of {self.where}")
 
 
-def _take(table: Array, indices: Array) -> Array:
+def _rows(table: Array, indices: Array) -> Array:
+    """Return the vector for each index; if there is only one, it is that."""
+    if len(table) == 1:
+        return jnp.broadcast_to(table, (*indices.shape, table.shape[-1]))
     return jnp.take(table, indices, axis=0)
-
-
-def _broadcast(table: Array, indices: Array) -> Array:
-    """Return the one vector of a table, for each index."""
-    return jnp.broadcast_to(table, (*indices.shape, table.shape[-1]))
 
 
 def embedding(

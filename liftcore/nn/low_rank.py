@@ -9,7 +9,7 @@ import math
 import string
 from collections.abc import Collection, Iterable
 from numbers import Integral
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -19,14 +19,13 @@ from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
-from .axes import normalize_axes, to_tuple
-from .dtypes import PromoteDtypeFn, promote_dtype
 from .equation import to_equation
 from .kernels import check_groups, check_kernel_mask, convolve
 from .linear import affine, affine_einsum
 from .lookup import Embedding
-from .params import check_stored, folded, param_for
-from .sharding import gather, product_sharding, reshape
+from .options import normalize_axes, to_tuple
+from .params import PromoteDtypeFn, check_stored, folded, param_for, promote_dtype
+from .sharding import gather, reshape
 from .windows import PaddingLike, to_window
 
 __all__ = [
@@ -87,17 +86,13 @@ class LowRankUpdate(NamedTuple):
         """The place, for errors."""
         return f"{self.layer} at {self.scope.path_text}"
 
-    def checked(self) -> Self:
-        """Return it, after a check of the rank; nothing is made before."""
-        if not isinstance(self.rank, Integral) or self.rank < 1:
-            fix = "Pass a small one: `rank=8`."
-            raise LiftArgumentError(self.where, Expected("a rank of 1 or more", given=self.rank), fix, option="rank")
-        return self
-
     def factors(
         self, inputs: ArrayLike | None, a_shape: tuple[int, ...], b_shape: tuple[int, ...], fan_in: int
     ) -> tuple[Array, Array]:
         """Make both factors; `a_init` gets the shape of a matrix with `fan_in` rows, by which it usually divides."""
+        if not isinstance(self.rank, Integral) or self.rank < 1:
+            fix = "Pass a small one: `rank=8`."
+            raise LiftArgumentError(self.where, Expected("a rank of 1 or more", given=self.rank), fix, option="rank")
         a_name, b_name = factor_names(self.collection)
         flat = (fan_in, math.prod(a_shape) // fan_in if fan_in else self.rank)
         a_init = folded(self.a_init, flat)
@@ -106,14 +101,14 @@ class LowRankUpdate(NamedTuple):
     def _factor(self, inputs: ArrayLike | None, name: str, init_fn: Initializer, shape: tuple[int, ...]) -> Array:
         scope = self.scope
         if self.collection == "params":
-            made: Array = param_for(inputs, self.layer, scope, name, init_fn, shape, self.param_dtype)
+            made: Array = param_for(inputs, self.where, scope, name, init_fn, shape, self.param_dtype)
             return made
 
         def new() -> Any:  # with the key of a parameter in the same place: the collection changes no value
             return init_fn(scope.make_rng("params"), shape, self.param_dtype)
 
         value: Array = scope.variable(self.collection, name, new).value
-        check_stored(inputs, self.layer, scope, f"{self.collection}/{name}", value, shape)
+        check_stored(inputs, self.where, scope, f"{self.collection}/{name}", value, shape)
         return value
 
 
@@ -169,7 +164,7 @@ def lora(
         LiftArgumentError: if the rank is not positive, or an axis does not exist.
         ScopeParamShapeError: if the stored update is for other sizes.
     """
-    update = LowRankUpdate("lora", scope, rank, collection, param_dtype, a_init, b_init).checked()
+    update = LowRankUpdate("lora", scope, rank, collection, param_dtype, a_init, b_init)
     where, shape, features = update.where, jnp.shape(inputs), to_tuple(features)
     axes = normalize_axes(where, "axis", axis, len(shape))
     batch = normalize_axes(where, "batch_dims", batch_dims, len(shape))
@@ -230,7 +225,7 @@ def lora_einsum(
         LiftArgumentError: if the rank is not positive, or the equation does not have this form.
         ScopeParamShapeError: if the stored update is for other sizes.
     """
-    update = LowRankUpdate("lora_einsum", scope, rank, collection, param_dtype, a_init, b_init).checked()
+    update = LowRankUpdate("lora_einsum", scope, rank, collection, param_dtype, a_init, b_init)
     shape = tuple(shape)
     labels = to_equation(update.where, einsum_str, jnp.shape(inputs), shape).right
     operands, result = einsum_str.replace(" ", "").split("->")
@@ -312,7 +307,7 @@ def lora_conv(
         LiftArgumentError: if the rank is not positive, or inputs, window, groups and mask do not match.
         ScopeParamShapeError: if the stored update is for other sizes.
     """
-    update = LowRankUpdate("lora_conv", scope, rank, collection, param_dtype, a_init, b_init).checked()
+    update = LowRankUpdate("lora_conv", scope, rank, collection, param_dtype, a_init, b_init)
     groups, window = feature_group_count, to_window(update.where, kernel_size, strides, padding, 1, 1)
     check_groups(update.where, inputs.shape[-1], features, groups)
     lead = (*window.size, inputs.shape[-1] // groups)
@@ -323,8 +318,7 @@ def lora_conv(
     if mask is None:
         kernel = a if groups == 1 else jnp.tile(gather(a, range(a.ndim)), groups)
     else:
-        labels = range(a.ndim), (a.ndim - 1, a.ndim), (*range(a.ndim - 1), a.ndim)
-        kernel = jnp.matmul(a, b, precision=precision, out_sharding=product_sharding(a, b, labels)) * mask
+        kernel = affine(a, b, precision=precision, where=update.where) * mask
     y = convolve(
         x,
         kernel,
@@ -435,6 +429,6 @@ def lora_embedding(
         LiftArgumentError: if the rank is not positive.
         ScopeParamShapeError: if the stored update has other sizes.
     """
-    update = LowRankUpdate("lora_embedding", scope, rank, collection, param_dtype, a_init, b_init).checked()
+    update = LowRankUpdate("lora_embedding", scope, rank, collection, param_dtype, a_init, b_init)
     a, b = update.factors(None, (num_embeddings, rank), (rank, features), 1)
     return LowRankEmbedding(a, b, lora_scale(alpha, rank), dtype, promote_dtype)

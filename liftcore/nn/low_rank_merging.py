@@ -6,13 +6,14 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", https:/
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
 from .. import meta
 from ..errors import Expected, LiftArgumentError
+from ..traverse_util.flat import flatten_dict, unflatten_dict
 from ..typing import Array, Path, Shape, Variables
 from .low_rank import LORA, factor_names, lora_scale
 
@@ -65,7 +66,8 @@ def merge_lora(variables: Variables, *, alpha: float | None, collection: str = L
         LiftArgumentError: if there are no updates, or an update has no kernel that it fits.
     """
     names, updates, rest = factor_names(collection), variables.get(collection, {}), dict(variables)
-    if not any(True for _ in _pairs(updates, names, ())):
+    pairs = _pairs(updates, names)
+    if not pairs:
         raise LiftArgumentError(
             "merge_lora",
             Expected(f'updates in the `collection` "{collection}"', given=sorted(variables)),
@@ -74,9 +76,11 @@ def merge_lora(variables: Variables, *, alpha: float | None, collection: str = L
             option="collection",
             collection=collection,
         )
-    params = _without(rest["params"], names) if collection == "params" else rest["params"]
+    params = flatten_dict(rest["params"], keep_empty_nodes=True)
+    if collection == "params":
+        params = {path: value for path, value in params.items() if path[-1] not in names}
     rest.pop(collection)
-    return {**rest, "params": _moved("merge_lora", params, updates, names, alpha, jnp.add)}
+    return {**rest, "params": unflatten_dict(_moved("merge_lora", params, pairs, alpha, jnp.add))}
 
 
 def unmerge_lora(
@@ -101,80 +105,46 @@ def unmerge_lora(
         LiftArgumentError: if an update has no kernel that it fits.
     """
     names = factor_names(collection)
-    moved = _moved("unmerge_lora", variables["params"], updates, names, alpha, jnp.subtract)
+    pairs, params = _pairs(updates, names), flatten_dict(variables["params"], keep_empty_nodes=True)
+    moved = _moved("unmerge_lora", params, pairs, alpha, jnp.subtract)
     if collection != "params":
-        return {**variables, "params": moved, collection: updates}
-    for path, *factors in _pairs(updates, names, ()):
-        node = moved
-        for name in path:  # `_moved` copied the dicts on the way
-            node = node[name]
-        node.update(zip(names, factors, strict=True))
-    return {**variables, "params": moved}
+        return {**variables, "params": unflatten_dict(moved), collection: updates}
+    for path, *factors in pairs:
+        moved.pop(path, None)  # an empty dict
+        moved |= {(*path, name): factor for name, factor in zip(names, factors, strict=True)}
+    return {**variables, "params": unflatten_dict(moved)}
 
 
 def _moved(
     where: str,
-    params: Mapping[str, Any],
-    updates: Mapping[str, Any],
-    names: tuple[str, str],
+    params: Mapping[Path, Any],
+    pairs: Iterable[tuple[Path, Any, Any]],
     alpha: float | None,
     by: Callable[..., Array],
-) -> Any:
+) -> dict[Path, Any]:
     """Change each kernel of the parameters that has an update by it; the other kernels stay the same objects."""
     result = dict(params)
-    for path, *factors in _pairs(updates, names, ()):
-        kernel_path = _kernel_of(result, path)
-        if kernel_path is None:
+    kernels = {place_of_update(path): path for path in sorted(params)}  # of two names in a layer, `kernel` comes last
+    for path, *factors in pairs:
+        if path not in kernels:
             raise LiftArgumentError(
                 where,
                 f'"lora/{"/".join(path)}" is an update without a kernel: "params" has none there.',
                 "Pass the parameters of the model that the updates were made for.",
                 variable=f"lora/{'/'.join(path)}",
             )
-        node = result
-        for name in kernel_path[:-1]:
-            node[name] = dict(node[name])
-            node = node[name]
-        kernel_name = kernel_path[-1]
-        kernel, (a, b) = meta.unbox(node[kernel_name]), map(meta.unbox, factors)
+        boxed = result[kernels[path]]
+        kernel, (a, b) = meta.unbox(boxed), map(meta.unbox, factors)
         wide = jnp.promote_types(jnp.float32, kernel.dtype)
         update = _product(where, path, kernel, a.astype(wide), b.astype(wide)) * lora_scale(alpha, a.shape[-1])
-        moved = by(kernel.astype(wide), update).astype(kernel.dtype)
-        node[kernel_name] = meta.replace_boxed(node[kernel_name], moved)
+        result[kernels[path]] = meta.replace_boxed(boxed, by(kernel.astype(wide), update).astype(kernel.dtype))
     return result
 
 
-def _kernel_of(params: Mapping[str, Any], place: Path) -> Path | None:
-    """Return the path of the kernel that an update is for: the inverse of `place_of_update`; None if there is none."""
-    layer = _at(params, place)
-    named = [(*place, name) for name in _BY_LAYER if name in layer]
-    if place and place[-1].endswith(_SUFFIX):
-        name = place[-1].removesuffix(_SUFFIX)
-        named += [(*place[:-1], name)] if name in _at(params, place[:-1]) else []
-    return next(iter(named), None)
-
-
-def _at(params: Any, path: Path) -> Mapping[str, Any]:
-    """Return the parameters at and below a path."""
-    for name in path:
-        params = params.get(name) if isinstance(params, Mapping) else None
-    return params if isinstance(params, Mapping) else {}
-
-
-def _pairs(updates: Mapping[str, Any], names: tuple[str, str], path: Path) -> Iterator[tuple[Path, Any, Any]]:
-    """Yield the updates below a path, each with the path of its layer."""
-    a, b = names
-    if a in updates and not isinstance(updates[a], Mapping):
-        yield path, updates[a], updates[b]
-    for name, below in updates.items():
-        if isinstance(below, Mapping):
-            yield from _pairs(below, names, (*path, name))
-
-
-def _without(params: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """Return the parameters that are not factors of updates."""
-    kept = {name: value for name, value in params.items() if name not in names or isinstance(value, Mapping)}
-    return {name: _without(value, names) if isinstance(value, Mapping) else value for name, value in kept.items()}
+def _pairs(updates: Mapping[str, Any], names: tuple[str, str]) -> list[tuple[Path, Any, Any]]:
+    """Return the updates, each with the path of its layer."""
+    (a, b), factors = names, flatten_dict(updates)
+    return [(path[:-1], value, factors[(*path[:-1], b)]) for path, value in factors.items() if path[-1] == a]
 
 
 def _product(where: str, path: Path, kernel: Array, a: Array, b: Array) -> Array:

@@ -1,7 +1,8 @@
-"""Masks for attention: they say which queries may attend to which keys."""
+"""Masks: of attention, which say which queries may attend to which keys; and of statistics, which select elements."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,15 @@ import numpy as np
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Shape
 
-__all__ = ["broadcasts", "check_attention_mask", "combine_masks", "make_attention_mask", "make_causal_mask"]
+__all__ = [
+    "broadcasts",
+    "check_attention_mask",
+    "check_mask",
+    "combine_masks",
+    "make_attention_mask",
+    "make_causal_mask",
+    "split_mask",
+]
 
 
 def make_attention_mask(
@@ -111,10 +120,35 @@ def combine_masks(*masks: ArrayLike | None, dtype: Dtype = jnp.float32) -> Array
             "Give all masks the same number of dimensions; use size 1 where a mask is constant: `mask[:, None]`.",
             given=shapes,
         )
-    combined, *others = given
-    for mask in others:
-        combined = jnp.logical_and(combined, mask)
-    return jnp.asarray(combined, dtype)
+    return jnp.asarray(functools.reduce(jnp.logical_and, given), dtype)
+
+
+def check_mask(where: str, mask: ArrayLike | None, shape: Shape) -> None:
+    """Check that a mask broadcasts to an array of a shape.
+
+    Example:
+        >>> check_mask("layer_norm at /", jnp.ones((1, 3)), (2, 3))
+
+    Args:
+        where: the layer, for the error.
+        mask: the mask, or None.
+        shape: the shape of the inputs.
+
+    Raises:
+        LiftArgumentError: if it does not.
+    """
+    if mask is None:
+        return
+    given = jnp.shape(mask)
+    if not broadcasts(given, shape):
+        raise LiftArgumentError(
+            where,
+            f"the mask has shape {given}, which does not broadcast to the shape of the inputs, {tuple(shape)}.",
+            f"Pass a mask of shape {tuple(shape)}, or with size 1 in dimensions along which it is constant.",
+            option="mask",
+            given=given,
+            expected=tuple(shape),
+        )
 
 
 def check_attention_mask(where: str, name: str, mask: ArrayLike | None, shape: Shape) -> None:
@@ -158,6 +192,24 @@ def _mask_that_broadcasts(name: str, given: Shape, shape: Shape) -> str:
     return f"Give the {name} these sizes, or size 1 in each dimension along which it is constant."
 
 
+def split_mask(mask: ArrayLike | None, groups: int, size: int) -> ArrayLike | None:
+    """Split a mask for features, `(..., features)`, into groups of features, `(..., groups, size)`.
+
+    Example:
+        >>> split_mask(jnp.array([True, True, False, True]), groups=2, size=2).shape
+        (2, 2)
+
+    Args:
+        mask: the mask, or None; it may also be a scalar, or have one element for all features.
+        groups: the number of groups.
+        size: the number of features in each group.
+    """
+    shape = jnp.shape(mask) if mask is not None else ()
+    if mask is None or not shape:
+        return mask
+    return jnp.reshape(mask, (*shape[:-1], 1, 1) if shape[-1] == 1 else (*shape[:-1], groups, size))
+
+
 def broadcasts(given: Shape, shape: Shape) -> bool:
     """Return whether an array of one shape broadcasts to another shape.
 
@@ -165,7 +217,8 @@ def broadcasts(given: Shape, shape: Shape) -> bool:
         >>> broadcasts((1, 3), (2, 4, 3)), broadcasts((2, 4, 3), (1, 3))
         (True, False)
     """
-    return _agree(given, shape) and np.broadcast_shapes(tuple(given), tuple(shape)) == tuple(shape)
+    sizes = zip(reversed(given), reversed(shape), strict=False)
+    return len(given) <= len(shape) and all(size in (1, full) for size, full in sizes)
 
 
 def _agree(*shapes: Shape) -> bool:

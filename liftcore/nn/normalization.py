@@ -12,8 +12,8 @@ from ..errors import LiftArgumentError
 from ..scopes.scope import Scope
 from ..scopes.scoped import Variable
 from ..typing import Array, ArrayLike, Dtype, Initializer
-from .axes import check_mask, normalize_axes
-from .options import checks_options
+from .masks import check_mask
+from .options import checks_options, normalize_axes
 from .params import check_stored, param_for
 from .sharding import shard_like
 from .statistics import Normalization, group_axes, group_sizes, instance_axes
@@ -97,8 +97,8 @@ def batch_norm(
     axes = tuple(i for i in range(inputs.ndim) if i not in feature_axes)
     shape = tuple(inputs.shape[i] for i in feature_axes)
     stored = jnp.float32 if force_float32_reductions else param_dtype
-    running_mean = _running(inputs, scope, "mean", jnp.zeros, shape, stored)
-    running_var = _running(inputs, scope, "var", jnp.ones, shape, stored)
+    running_mean = _running(inputs, where, scope, "mean", jnp.zeros, shape, stored)
+    running_var = _running(inputs, where, scope, "var", jnp.ones, shape, stored)
     if use_running_average:
         mean, var = running_mean.value, running_var.value
         if not force_float32_reductions:
@@ -110,16 +110,15 @@ def batch_norm(
                 old = running.value  # keeps its sharding, as a value that a loop carries must
                 running.value = momentum * old + (1 - momentum) * shard_like(new, old)
     learned = {"scale": scale_init if use_scale else None, "bias": bias_init if use_bias else None}
-    params = _params(scope, "batch_norm", inputs, feature_axes, param_dtype, force_float32_reductions, learned)
-    return norm.standardize(inputs, mean, var, axes, feature_axes, **params)
+    return _standardized(scope, norm, inputs, (mean, var), axes, feature_axes, param_dtype, learned)
 
 
 def _running(
-    inputs: Array, scope: Scope, name: str, init_fn: Initializer, shape: tuple[int, ...], dtype: Dtype
+    inputs: Array, where: str, scope: Scope, name: str, init_fn: Initializer, shape: tuple[int, ...], dtype: Dtype
 ) -> Variable:
     """Return a running average, which must not broadcast to the inputs silently."""
     found = scope.variable("batch_stats", name, init_fn, shape, dtype)
-    check_stored(inputs, "batch_norm", scope, f"batch_stats/{name}", found.value, shape)
+    check_stored(inputs, where, scope, f"batch_stats/{name}", found.value, shape)
     return found
 
 
@@ -184,8 +183,7 @@ def layer_norm(
     norm = Normalization(where, epsilon, dtype, axis_name, *how)
     moments = norm.moments(inputs, axes, mask)
     learned = {"scale": scale_init if use_scale else None, "bias": bias_init if use_bias else None}
-    params = _params(scope, "layer_norm", inputs, feature_axes, param_dtype, force_float32_reductions, learned)
-    return norm.standardize(inputs, *moments, axes, feature_axes, **params)
+    return _standardized(scope, norm, inputs, moments, axes, feature_axes, param_dtype, learned)
 
 
 @checks_options
@@ -242,8 +240,7 @@ def rms_norm(
     norm = Normalization(where, epsilon, dtype, axis_name, *how)
     moments = norm.moments(inputs, axes, mask, centered=False)
     learned = {"scale": scale_init if use_scale else None}
-    params = _params(scope, "rms_norm", inputs, feature_axes, param_dtype, force_float32_reductions, learned)
-    return norm.standardize(inputs, *moments, axes, feature_axes, **params)
+    return _standardized(scope, norm, inputs, moments, axes, feature_axes, param_dtype, learned)
 
 
 @checks_options
@@ -308,8 +305,7 @@ def instance_norm(
     norm = Normalization(where, epsilon, dtype, axis_name, *how)
     moments = norm.moments(inputs, axes, mask)
     learned = {"scale": scale_init if use_scale else None, "bias": bias_init if use_bias else None}
-    params = _params(scope, "instance_norm", inputs, feature_axes, param_dtype, force_float32_reductions, learned)
-    return norm.standardize(inputs, *moments, axes, feature_axes, **params)
+    return _standardized(scope, norm, inputs, moments, axes, feature_axes, param_dtype, learned)
 
 
 @checks_options
@@ -379,21 +375,23 @@ def group_norm(
     norm = Normalization(where, epsilon, dtype, axis_name, *how)
     moments = norm.group_moments(inputs, axes, groups, size, mask)
     learned = {"scale": scale_init if use_scale else None, "bias": bias_init if use_bias else None}
-    params = _params(scope, "group_norm", inputs, last, param_dtype, force_float32_reductions, learned)
-    return norm.standardize(inputs, *moments, axes[:-1], last, **params)
+    return _standardized(scope, norm, inputs, moments, axes[:-1], last, param_dtype, learned)
 
 
-def _params(
+def _standardized(
     scope: Scope,
-    layer: str,
+    norm: Normalization,
     x: Array,
+    moments: tuple[Any, Array],
+    axes: tuple[int, ...],
     feature_axes: tuple[int, ...],
     dtype: Dtype,
-    as_stored: bool,
     learned: Mapping[str, Initializer | None],
-) -> dict[str, Array]:
-    """Return the parameters that have an initializer; they are cast to the dtype unless they are used as stored."""
+) -> Array:
+    """Normalize; the parameters are those with an initializer, cast to the dtype unless float32 is forced."""
     shape = tuple(x.shape[axis] for axis in feature_axes)
     inits = {name: init_fn for name, init_fn in learned.items() if init_fn is not None}
-    values = {name: param_for(x, layer, scope, name, init_fn, shape, dtype) for name, init_fn in inits.items()}
-    return values if as_stored else {name: jnp.asarray(value, dtype) for name, value in values.items()}
+    params = {name: param_for(x, norm.where, scope, name, init_fn, shape, dtype) for name, init_fn in inits.items()}
+    if not norm.force_float32:
+        params = {name: jnp.asarray(value, dtype) for name, value in params.items()}
+    return norm.standardize(x, *moments, axes, feature_axes, **params)

@@ -1,4 +1,4 @@
-"""Checks of plain options of layers: flags, sizes and small numbers that are given where another one belongs.
+"""Checks of the options of layers: plain ones, such as flags and sizes, and axes, which are counted from the front.
 
 `Dense(4, 8)` gives 8 to the flag `use_bias`, and `LayerNorm(48)` gives 48 to `epsilon`. Python accepts both, and the
 layer would silently compute something else.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -18,11 +19,9 @@ import numpy as np
 from ..calls import hide_frames
 from ..errors import Expected, LiftArgumentError
 
-__all__ = ["OptionKind", "check_option", "checks_options", "option_kind"]
+__all__ = ["OptionKind", "check_option", "checks_options", "normalize_axes", "option_kind", "to_tuple"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-_ARRAYS = (np.generic, np.ndarray, jax.Array)
 
 
 class OptionKind(NamedTuple):
@@ -39,74 +38,53 @@ class OptionKind(NamedTuple):
     example: str
 
 
-def _scalar(value: Any) -> Any:
-    """Return a number, or None if its value is not known before the layer runs.
-
-    Raises:
-        TypeError: if it is not a number.
-    """
-    if isinstance(value, int | float):
-        return value
-    is_array = isinstance(value, _ARRAYS)
-    if not (is_array or hasattr(value, "__jax_array__")) or value.shape or not _is_real(value.dtype):
-        raise TypeError
-    return np.asarray(value).item() if is_array and not isinstance(value, jax.core.Tracer) else None
-
-
-def _one_that(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a function that tells whether a value is a number for which a condition holds, as far as it is known."""
-
-    def allows(value: Any) -> bool:
-        try:
-            number = _scalar(value)
-        except TypeError:
-            return False
-        return number is None or holds(number)
-
-    return allows
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int or (_is_plain(value) and not isinstance(value, float))
-
-
-def _is_count(value: Any) -> bool:
-    return _is_size(value) and not (type(value) is int and value < 0)
-
-
-def _is_flag(value: Any) -> bool:
-    return type(value) is bool or _is_zero_or_one(value)
-
-
-def _is_plain(value: Any) -> bool:
-    return not isinstance(value, str | bytes) and not _has_axes(value)
-
-
-def _is_real(dtype: Any) -> bool:
-    return any(jnp.issubdtype(dtype, kind) for kind in (np.bool_, np.integer, np.floating))
-
-
 def _has_axes(value: Any) -> bool:
     """Return whether a value is an array with axes; other objects may have anything as the attribute `shape`."""
     return isinstance(shape := getattr(value, "shape", ()), tuple) and shape != ()
 
 
-_is_zero_or_one = _one_that(lambda value: type(value) in (bool, int) and value in (0, 1))
+def _number(least: float | None = None, most: float = 1, types: Any = int | float) -> Callable[[Any], bool]:
+    """Return a function that tells whether a value is a number in a range, as far as it is known."""
 
-_NUMBER = OptionKind("a number", _one_that(lambda value: True), "0.5")
+    def allows(value: Any) -> bool:
+        if not isinstance(value, int | float):
+            is_array = isinstance(value, np.generic | np.ndarray | jax.Array)
+            if not (is_array or hasattr(value, "__jax_array__")) or value.shape:
+                return False
+            if not any(jnp.issubdtype(value.dtype, kind) for kind in (np.bool_, np.integer, np.floating)):
+                return False
+            if not is_array or isinstance(value, jax.core.Tracer):
+                return True  # not known before the layer runs
+            value = np.asarray(value).item()
+        return isinstance(value, types) and (least is None or bool(least <= value <= most))
+
+    return allows
+
+
+def _other_than(*types: type, least: float = -math.inf) -> Callable[[Any], bool]:
+    """Return a function that tells whether a value has none of some types, and no axes, and is not too small an int."""
+
+    def allows(value: Any) -> bool:
+        return least <= value if type(value) is int else not isinstance(value, types) and not _has_axes(value)
+
+    return allows
+
+
 _KINDS = {
-    "bool": OptionKind("a bool", _is_flag, "True"),
-    "int": OptionKind("an int", _is_size, "1"),
-    "int | Sequence[int]": OptionKind("an int, or several", _is_plain, "1"),
+    "bool": OptionKind("a bool", _number(0, types=int), "True"),
+    "int": OptionKind("an int", _other_than(str, bytes, float), "1"),
+    "int | Sequence[int]": OptionKind("an int, or several", _other_than(str, bytes), "1"),
     "float": OptionKind("a number", lambda value: not isinstance(value, str | bytes), "1.0"),
 }
-_COUNT = OptionKind("an int of at least 0", _is_count, "8")
-_COUNTS = dict.fromkeys(("features", "out_features", "num_embeddings", "num_heads"), _COUNT)
+_RATE = OptionKind("a number", _number(), "0.5")
+_COUNT = OptionKind("an int of at least 0", _other_than(str, bytes, float, least=0), "8")
 _NAMED = {
-    "epsilon": OptionKind("a number of at least 0 and less than 1", _one_that(lambda value: 0 <= value < 1), "1e-6"),
-    "momentum": OptionKind("a number from 0 to 1", _one_that(lambda value: 0 <= value <= 1), "0.9"),
-    "rate": _NUMBER,
-    "dropout_rate": _NUMBER,
+    ("float", "epsilon"): OptionKind(
+        "a number of at least 0 and less than 1", _number(0, math.nextafter(1, 0)), "1e-6"
+    ),
+    ("float", "momentum"): OptionKind("a number from 0 to 1", _number(0), "0.9"),
+    **{("float", name): _RATE for name in ("rate", "dropout_rate")},
+    **{("int", name): _COUNT for name in ("features", "out_features", "num_embeddings", "num_heads")},
 }
 
 
@@ -121,8 +99,7 @@ def option_kind(name: str, annotation: Any) -> OptionKind | None:
         The kind; None if it is not plain, so that it is not checked.
     """
     text = annotation.removesuffix(" | None") if isinstance(annotation, str) else ""
-    kind = _KINDS.get(text)
-    return {"float": _NAMED, "int": _COUNTS}.get(text, {}).get(name, kind)
+    return _NAMED.get((text, name)) or _KINDS.get(text)
 
 
 def check_option(where: str, name: str, kind: OptionKind, value: Any, call: str) -> None:
@@ -149,12 +126,7 @@ def check_option(where: str, name: str, kind: OptionKind, value: Any, call: str)
         fix = f"Pass it by name, {example}; the sizes of inputs are no options."
     else:
         fix = f"Pass it by name, {example}."
-    raise LiftArgumentError(
-        f"{name} of {where}",
-        Expected(kind.words, given=value),
-        fix,
-        option=name,
-    )
+    raise LiftArgumentError(f"{name} of {where}", Expected(kind.words, given=value), fix, option=name)
 
 
 def checks_options(fn: Function) -> Function:
@@ -188,3 +160,45 @@ def checks_options(fn: Function) -> Function:
 
     vars(checking)["same_parameters"] = fn  # for `calls.check_keywords`
     return checking  # type: ignore[return-value]
+
+
+def to_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
+    """Return one int, or several, as a tuple.
+
+    Example:
+        >>> to_tuple(3), to_tuple([3, 4])
+        ((3,), (3, 4))
+
+    Args:
+        value: the int, or the ints.
+    """
+    return tuple(value) if isinstance(value, Iterable) else (value,)
+
+
+def normalize_axes(where: str, name: str, axes: int | Iterable[int], ndim: int) -> tuple[int, ...]:
+    """Return distinct axes in ascending order, counted from the front.
+
+    Example:
+        >>> normalize_axes("layer_norm at /", "reduction_axes", (-1, 1, 2), ndim=3)
+        (1, 2)
+
+    Args:
+        where: the layer, for the error.
+        name: the argument, for the error.
+        axes: one or more axes; negative ones count from the back.
+        ndim: the number of dimensions of the array.
+
+    Raises:
+        LiftArgumentError: if the array has no such axis.
+    """
+    axes = tuple(axes) if isinstance(axes, Iterable) else (axes,)
+    if any(not -ndim <= axis < ndim for axis in axes):
+        legal = f"from {-ndim} to {ndim - 1}" if ndim else "none, since it is a scalar"
+        raise LiftArgumentError(
+            where,
+            f"{name} is {axes}, but the inputs have {ndim} dimensions (valid axes: {legal}).",
+            f"Check the shape of the inputs, or pass other `{name}`.",
+            option=name,
+            given=axes,
+        )
+    return tuple(sorted({axis % ndim for axis in axes}))

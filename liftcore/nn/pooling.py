@@ -59,14 +59,11 @@ def pool(
     single = inputs.ndim == len(window) + 1
     x = inputs[None] if single else inputs
     sizes = (*batch, *window, 1), (*batch, *steps, 1)
-
-    def reduce(x: Array) -> Array:
-        reduced: Array = lax.reduce_window(x, init, reduce_fn, *sizes, pads)
-        return reduced
-
     spec = to_spec(*sharding_entries(x))
-    # XLA's partitioner cannot handle padded windows over sharded dimensions.
-    y: Array = on_auto_axes(reduce, spec, gather(x, range(len(batch), x.ndim - 1)))
+    x = gather(
+        x, range(len(batch), x.ndim - 1)
+    )  # XLA's partitioner cannot handle padded windows over sharded dimensions
+    y: Array = on_auto_axes(lambda x: lax.reduce_window(x, init, reduce_fn, *sizes, pads), spec, x)
     return jnp.squeeze(y, axis=0) if single else y
 
 
@@ -154,26 +151,16 @@ def _sizes(name: str, given: Sequence[int]) -> tuple[int, ...]:
 def _check(shape: tuple[int, ...], window: tuple[int, ...], strides: tuple[int, ...], padding: Padding) -> None:
     where, n = f"pooling with window_shape={window}", len(window)
     if len(shape) < n + 1:
-        raise LiftArgumentError(
-            where,
-            Expected(f"inputs of {n} spatial dimensions, as `window_shape` has, and one of features", given=shape),
-            "Give one size for each spatial dimension of the inputs: `window_shape=(2, 2)` for images.",
-            option="window_shape",
-        )
+        what = Expected(f"inputs of {n} spatial dimensions, as `window_shape` has, and one of features", given=shape)
+        fix = "Give one size for each spatial dimension of the inputs: `window_shape=(2, 2)` for images."
+        raise LiftArgumentError(where, what, fix, option="window_shape")
     if len(strides) != n:
-        raise LiftArgumentError(
-            where,
-            Expected("a stride for each spatial dimension", given=strides),
-            f"Pass `strides={(2,) * n}`, or None for 1.",
-            option="strides",
-        )
+        fix = f"Pass `strides={(2,) * n}`, or None for 1."
+        raise LiftArgumentError(where, Expected("a stride for each spatial dimension", strides), fix, option="strides")
     if isinstance(padding, str):
         fits = padding.upper() in ("SAME", "SAME_LOWER", "VALID")
     else:
         fits = len(padding) == n and all(len(tuple(pair)) == 2 for pair in padding)
     if not fits:
-        raise LiftArgumentError(
-            where,
-            Expected(f'padding "SAME", "SAME_LOWER", "VALID" or {n} pairs (low, high)', given=padding),
-            f'Pass `padding="SAME"` or `padding={[(1, 1)] * n}`.',
-        )
+        what = Expected(f'padding "SAME", "SAME_LOWER", "VALID" or {n} pairs (low, high)', given=padding)
+        raise LiftArgumentError(where, what, f'Pass `padding="SAME"` or `padding={[(1, 1)] * n}`.')

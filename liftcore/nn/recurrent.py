@@ -427,28 +427,19 @@ class Sequences(NamedTuple):
         Raises:
             LiftArgumentError: if `initial_carry` is not a pair, `reverse` is True, or `keep_order` is False.
         """
+        what: Any
         if initial_carry is not None and not (isinstance(initial_carry, tuple | list) and len(initial_carry) == 2):
-            raise LiftArgumentError(
-                where,
-                Expected("a pair", given=initial_carry),
-                "Pass a carry for each direction: `(forward, backward)`.",
-                option="initial_carry",
-            )
-        if reverse:
-            raise LiftArgumentError(
-                where,
-                "it was called with `reverse=True`, but it already runs in both directions.",
-                "Leave it out, or swap `forward_rnn` and `backward_rnn`.",
-                option="reverse",
-            )
-        if keep_order is False:
-            raise LiftArgumentError(
-                where,
-                "it was called with `keep_order=False`, but merges the outputs of both directions step by step.",
-                "Leave it out.",
-                option="keep_order",
-            )
-        return (None, None) if initial_carry is None else (initial_carry[0], initial_carry[1])
+            option, what = "initial_carry", Expected("a pair", given=initial_carry)
+            fix = "Pass a carry for each direction: `(forward, backward)`."
+        elif reverse:
+            option, what = "reverse", "it was called with `reverse=True`, but it already runs in both directions."
+            fix = "Leave it out, or swap `forward_rnn` and `backward_rnn`."
+        elif keep_order is False:
+            option, fix = "keep_order", "Leave it out."
+            what = "it was called with `keep_order=False`, but merges the outputs of both directions step by step."
+        else:
+            return (None, None) if initial_carry is None else (initial_carry[0], initial_carry[1])
+        raise LiftArgumentError(where, what, fix, option=option)
 
     def last(self, initial: PyTree, history: PyTree) -> PyTree:
         """Return the carry after the last step of each sequence.
@@ -484,10 +475,8 @@ _OWN_CARRY = (
 
 
 def _picked(array: Array, index: Array, axis: int) -> Array:
-    picked: Array = on_auto_axes(
-        functools.partial(jnp.take_along_axis, axis=axis), to_spec(*sharding_entries(array)), array, index
-    )
-    return picked
+    pick = functools.partial(jnp.take_along_axis, axis=axis)
+    return on_auto_axes(pick, to_spec(*sharding_entries(array)), array, index)
 
 
 def _with_axes(array: Any, ndim: int) -> Array:

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..typing import Array, Dtype
-from .dtypes import canonicalize_dtype
 from .options import checks_options
+from .params import canonicalize_dtype
 from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["spectral_normalize", "unit_norm"]
@@ -70,5 +70,4 @@ def spectral_normalize(
         return jnp.asarray(divided, canonicalize_dtype(weights, u, v, sigma, dtype=dtype)), u, sigma
 
     specs = to_spec(*sharding_entries(weights)), to_spec(*sharding_entries(u)), to_spec()
-    found: tuple[Array, Array, Array] = on_auto_axes(divide, specs, weights, u)
-    return found
+    return on_auto_axes(divide, specs, weights, u)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax.numpy as jnp
 import numpy as np
 
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike
-from .dtypes import canonicalize_dtype
 from .masks import broadcasts
 from .options import checks_options
+from .params import canonicalize_dtype
 from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["rotary_embedding", "rotate_pairs", "rotation_table"]
@@ -53,17 +51,15 @@ def rotary_embedding(
         LiftArgumentError: if `features` is odd or larger than `depth`, or the positions do not match.
     """
     x = jnp.asarray(x, canonicalize_dtype(x))
-    features = _check(x, jnp.shape(positions), features)
-    turn = functools.partial(_turn, base=base, features=features, interleaved=interleaved)
-    turned: Array = on_auto_axes(turn, to_spec(*sharding_entries(x)), x, positions)
-    return turned
-
-
-def _turn(x: Array, positions: ArrayLike, *, base: float, features: int, interleaved: bool) -> Array:
+    features = _checked_features(x, jnp.shape(positions), features)
     dtype = np.finfo(jnp.promote_types(x.dtype, jnp.float32)).dtype
-    cos, sin = rotation_table(jnp.expand_dims(jnp.asarray(positions, dtype), -1), features, base)
-    turned = rotate_pairs(x[..., :features], cos, sin, interleaved)
-    return jnp.concatenate([turned, x[..., features:]], -1)
+
+    def turn(x: Array, positions: ArrayLike) -> Array:
+        cos, sin = rotation_table(jnp.expand_dims(jnp.asarray(positions, dtype), -1), features, base)
+        turned = rotate_pairs(x[..., :features], cos, sin, interleaved)
+        return jnp.concatenate([turned, x[..., features:]], -1)
+
+    return on_auto_axes(turn, to_spec(*sharding_entries(x)), x, positions)
 
 
 def rotation_table(positions: ArrayLike, features: int, base: float) -> tuple[Array, Array]:
@@ -107,7 +103,7 @@ def rotate_pairs(x: Array, cos: Array, sin: Array, interleaved: bool = True) -> 
     return turned.astype(x.dtype)
 
 
-def _check(x: Array, positions: tuple[int, ...], features: int | None) -> int:
+def _checked_features(x: Array, positions: tuple[int, ...], features: int | None) -> int:
     where = "rotary_embedding"
     if x.ndim < 3:
         raise LiftArgumentError(

@@ -8,10 +8,9 @@ device, and on a mesh of Auto axes, no operation is added.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +28,6 @@ __all__ = [
     "align",
     "check_out_sharding",
     "distinct",
-    "explained",
     "gather",
     "is_sharded",
     "is_sharding_error",
@@ -39,13 +37,18 @@ __all__ = [
     "place",
     "product_sharding",
     "reshape",
+    "reshard",
     "shard_like",
     "sharding_entries",
     "sharding_with",
     "to_spec",
 ]
 
-_reshard: Callable[..., Array] = jax.sharding.reshard
+T = TypeVar("T")
+
+reshard: Callable[..., Array] = jax.sharding.reshard
+"""Changes the sharding of an array to exactly one that a user requested."""
+
 to_spec: Callable[..., Any] = P
 """A `PartitionSpec` of entries; JAX has no type for it."""
 
@@ -99,7 +102,7 @@ def shard_like(x: Array, like: Array) -> Array:
     return place(x, sharding_entries(like), like)
 
 
-def place(x: Array, entries: Sequence[Entry], *arrays: Any, out_sharding: Any = None) -> Array:
+def place(x: Array, entries: Sequence[Entry], *arrays: Any) -> Array:
     """Change the sharding of an array.
 
     Example:
@@ -111,21 +114,18 @@ def place(x: Array, entries: Sequence[Entry], *arrays: Any, out_sharding: Any = 
         entries: one for each dimension. An entry that uses an axis of the mesh a second time, or does not divide the
             dimension, is left out.
         *arrays: arrays that give the mesh, if `x` is not sharded itself.
-        out_sharding: the exact sharding that a user requested instead.
     """
-    if out_sharding is not None:
-        return _reshard(x, out_sharding)
     padded = (*entries, *(None,) * (jnp.ndim(x) - len(entries)))
     if padded == sharding_entries(x):
         return x
     mesh = _mesh_of(x, *arrays)
-    return _reshard(x, NamedSharding(mesh, _fitting(mesh, entries, x.shape)))
+    return reshard(x, NamedSharding(mesh, _fitting(mesh, entries, x.shape)))
 
 
-def align(x: Array, like: Any) -> Array:
+def align(x: Any, like: Any, shape: Shape | None = None) -> Array:
     """Shard an array that broadcasts to another one in the same way as that one, so that the two can be combined.
 
-    An array that is not sharded is unchanged.
+    An array that is not sharded stays so.
 
     Example:
         >>> align(jnp.ones(3), jnp.zeros((2, 3)))
@@ -134,9 +134,11 @@ def align(x: Array, like: Any) -> Array:
     Args:
         x: the array, such as a bias.
         like: the array that it will be added to.
+        shape: the shape to give it first; by default it has such a shape already.
     """
     if not is_sharded(x):
-        return x
+        return x if shape is None else jnp.reshape(x, shape)
+    x = x if shape is None else reshape(x, shape)
     entries = sharding_entries(like)[-x.ndim :]
     return place(x, [None if size == 1 else entry for size, entry in zip(x.shape, entries, strict=True)])
 
@@ -184,22 +186,19 @@ def reshape(x: ArrayLike, shape: Shape) -> Array:
     return jnp.reshape(x, shape, out_sharding=NamedSharding(mesh, to_spec(*entries)))
 
 
-def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
+def _groups(old: Shape, new: Shape) -> list[tuple[range, range]]:
     """Groups the dimensions of two shapes into the smallest groups with the same number of elements."""
-    groups: list[tuple[list[int], list[int]]] = []
+    groups = []
     i = j = 0
     while i < len(old) or j < len(new):
-        before, after, sizes = [*range(i, min(i + 1, len(old)))], [*range(j, min(j + 1, len(new)))], [1, 1]
-        i, j = i + len(before), j + len(after)
-        sizes = [math.prod(old[axis] for axis in before), math.prod(new[axis] for axis in after)]
-        while sizes[0] != sizes[1]:
-            if (sizes[0] < sizes[1] and i < len(old)) or j == len(new):
-                before.append(i)
-                sizes[0], i = sizes[0] * old[i], i + 1
+        k, n = min(i + 1, len(old)), min(j + 1, len(new))
+        while math.prod(old[i:k]) != math.prod(new[j:n]) and (k, n) != (len(old), len(new)):
+            if (math.prod(old[i:k]) < math.prod(new[j:n]) and k < len(old)) or n == len(new):
+                k += 1
             else:
-                after.append(j)
-                sizes[1], j = sizes[1] * new[j], j + 1
-        groups.append((before, after))
+                n += 1
+        groups.append((range(i, k), range(j, n)))
+        i, j = k, n
     return groups
 
 
@@ -239,11 +238,7 @@ def agree(left: Any, right: Any, labels: Labels) -> tuple[Any, Any]:
     return place(left, ours, right), place(right, theirs, left)
 
 
-def product_sharding(
-    left: ArrayLike,
-    right: ArrayLike,
-    labels: Labels,
-) -> Any:
+def product_sharding(left: ArrayLike, right: ArrayLike, labels: Labels) -> Any:
     """Return the sharding of a product of two arrays, such as `jax.lax.dot_general`; None if JAX needs none.
 
     Each dimension of the result is sharded like the operand's dimension that it comes from. If two would be sharded
@@ -261,20 +256,20 @@ def product_sharding(
     """
     if not is_sharded(left, right):
         return None
-    result = labels[2]
     of_left = dict(zip(labels[0], sharding_entries(left), strict=True))
     of_right = dict(zip(labels[1], sharding_entries(right), strict=True))
     shared = [(of_left[label], of_right[label]) for label in of_left if label in of_right]
-    wanted = {label: of_left.get(label) or of_right.get(label) for label in result}
-    found = _distinct({label: wanted[label] for label in sorted(result, key=lambda label: label not in of_left)})
+    wanted = {label: of_left.get(label) or of_right.get(label) for label in labels[2]}
+    first = sorted(wanted, key=lambda label: label not in of_left)
+    found = dict(zip(first, distinct([wanted[label] for label in first]), strict=True))
     summed = [(of_left[label], of_right[label]) for label in of_left if label in of_right and label not in wanted]
     open_sums = any(one and other for one, other in summed)
     if found == wanted and not open_sums and all(None in pair or pair[0] == pair[1] for pair in shared):
         return None  # JAX decides in the same way, and a user's function in its place need not know of shardings
-    return NamedSharding(_mesh_of(left, right), to_spec(*(found[label] for label in result)))
+    return NamedSharding(_mesh_of(left, right), to_spec(*(found[label] for label in labels[2])))
 
 
-def on_auto_axes(fn: Callable[..., Any], specs: Any, *args: Any, out_sharding: Any = None) -> Any:
+def on_auto_axes(fn: Callable[..., T], specs: Any, *args: Any, out_sharding: Any = None) -> T:
     """Call a function with Auto mesh axes inside, so that the compiler decides how values inside are sharded.
 
     Use it for operations without a rule for Explicit axes, such as convolutions with sharded features. If no argument
@@ -293,18 +288,20 @@ def on_auto_axes(fn: Callable[..., Any], specs: Any, *args: Any, out_sharding: A
     """
     if out_sharding is not None:
         mesh = getattr(out_sharding, "mesh", None) or jax.sharding.get_abstract_mesh()
-        return auto_axes(fn, axes=_explicit(mesh), out_sharding=out_sharding)(*args)
-    if not is_sharded(args):
+    elif is_sharded(args):
+        mesh = _mesh_of(*args)
+
+        def fitting(spec: Any, result: Any) -> NamedSharding:
+            return NamedSharding(mesh, _fitting(mesh, tuple(spec), result.shape))
+
+        struct: Any = jax.ShapeDtypeStruct  # untyped
+        plain = jax.tree.map(lambda leaf: struct(jnp.shape(leaf), jax.typeof(leaf).dtype), args)
+        shapes = jax.eval_shape(fn, *plain)
+        out_sharding = jax.tree.map(fitting, specs, shapes, is_leaf=lambda leaf: isinstance(leaf, P))
+    else:
         return fn(*args)
-    mesh = _mesh_of(*args)
-
-    def fitting(spec: Any, result: Any) -> NamedSharding:
-        return NamedSharding(mesh, _fitting(mesh, tuple(spec), result.shape))
-
-    plain = jax.tree.map(_without_sharding, args)
-    shapes = jax.eval_shape(fn, *plain)
-    shardings = jax.tree.map(fitting, specs, shapes, is_leaf=lambda leaf: isinstance(leaf, P))
-    return auto_axes(fn, axes=_explicit(mesh), out_sharding=shardings)(*args)
+    run: Callable[..., T] = auto_axes(fn, axes=_explicit(mesh), out_sharding=out_sharding)
+    return run(*args)
 
 
 def on_rest_axes(fn: Callable[..., Array], *args: Any) -> Array:
@@ -318,8 +315,7 @@ def on_rest_axes(fn: Callable[..., Array], *args: Any) -> Array:
     """
     if not _explicit(jax.sharding.get_abstract_mesh()):
         return fn(*args)
-    result: Array = on_auto_axes(fn, None, *args, out_sharding=to_spec())
-    return result
+    return on_auto_axes(fn, None, *args, out_sharding=to_spec())
 
 
 def on_each_device(
@@ -339,8 +335,7 @@ def on_each_device(
         return fn(*placed)
     mesh, in_specs = _mesh_of(*args), tuple(to_spec(*spec) for spec in specs)
     run = jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=to_spec(*out), axis_names=frozenset(names))
-    result: Array = run(*placed)
-    return result
+    return run(*placed)
 
 
 def sharding_with(entries: Sequence[Entry], *arrays: Any) -> NamedSharding | None:
@@ -398,37 +393,6 @@ def is_sharding_error(error: BaseException) -> bool:
     return type(error).__name__ == "ShardingTypeError"  # a class that JAX does not export
 
 
-@contextlib.contextmanager
-def explained(where: str, fix: str, **arrays: Any) -> Iterator[None]:
-    """Make the error of an operation for which JAX has no rule name the layer.
-
-    Example:
-        >>> with explained("dense at /", "Pass `out_sharding=P(...)`.", inputs=jnp.ones(2)):
-        ...     pass
-
-    Args:
-        where: the layer.
-        fix: the line that fixes it.
-        **arrays: the arrays that are combined, or None.
-
-    Raises:
-        LiftArgumentError: instead of JAX's `ShardingTypeError`.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not is_sharding_error(error):
-            raise
-        found = {name: sharding_entries(x) for name, x in arrays.items() if x is not None and is_sharded(x)}
-        specs = ", ".join(f"{name} P({', '.join(map(repr, entries))})" for name, entries in found.items())
-        what = f"JAX has no rule for what is sharded here: {specs or 'arrays inside'} ({error})."
-        raise LiftArgumentError(where, what, fix, given=specs or None) from error
-
-
-def _without_sharding(leaf: Any) -> Any:
-    return jax.ShapeDtypeStruct(jnp.shape(leaf), jax.typeof(leaf).dtype)  # type: ignore[no-untyped-call]
-
-
 def _mesh_of(*arrays: Any) -> Any:
     """Return the mesh of the first sharded array."""
     leaf = next(leaf for leaf in jax.tree.leaves(arrays) if any(sharding_entries(leaf)))
@@ -450,25 +414,21 @@ def distinct(entries: Sequence[Entry]) -> list[Entry]:
     Args:
         entries: the entries.
     """
-    return [*_distinct(dict(enumerate(entries))).values()]
-
-
-def _distinct(entries: dict[Any, Entry]) -> dict[Any, Entry]:
-    """Return entries in which each axis of the mesh is used once, where it comes first."""
     used: set[str] = set()
-    result = {}
-    for label, entry in entries.items():
+    result = []
+    for entry in entries:
         names = [name for name in _names(entry) if name not in used]
         used.update(names)
-        result[label] = _entry(names) if len(names) < len(_names(entry)) else entry
+        result.append(_entry(names) if len(names) < len(_names(entry)) else entry)
     return result
 
 
 def _fitting(mesh: Any, entries: Sequence[Entry], shape: Shape) -> Any:
     """Return entries as a spec, without those that use an axis again or do not divide their dimension."""
-    distinct = _distinct(dict(enumerate([*entries, *(None,) * (len(shape) - len(entries))])))
-    sizes = {axis: math.prod(mesh.shape[name] for name in _names(entry)) for axis, entry in distinct.items()}
-    return to_spec(*(None if shape[axis] % sizes[axis] else entry for axis, entry in distinct.items()))
+    pairs = zip(shape, distinct([*entries, *(None,) * (len(shape) - len(entries))]), strict=True)
+    return to_spec(
+        *(None if n % math.prod(mesh.shape[name] for name in _names(entry)) else entry for n, entry in pairs)
+    )
 
 
 def _names(entry: Entry) -> tuple[str, ...]:

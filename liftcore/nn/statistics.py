@@ -15,8 +15,9 @@ from jax import lax
 
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Shape
-from .axes import check_mask, normalize_axes, split_mask
-from .dtypes import canonicalize_dtype
+from .masks import check_mask, split_mask
+from .options import normalize_axes
+from .params import canonicalize_dtype
 from .sharding import align, on_auto_axes, reshape, sharding_entries, to_spec
 
 __all__ = [
@@ -226,14 +227,13 @@ class Normalization(NamedTuple):
         """
         check_mask(self.where, mask, x.shape)
 
-        def moments_of(x: Array, mask: ArrayLike | None) -> tuple[Array, ...]:
+        def moments_of(x: Array, mask: ArrayLike | None) -> tuple[Array, Array]:
             grouped = jnp.reshape(x, (*x.shape[:-1], groups, size))
-            found = self.moments(grouped, (*axes[:-1], x.ndim), split_mask(mask, groups, size))
-            return tuple(jnp.repeat(one, size, axis=-1) for one in found)
+            mean, variance = self.moments(grouped, (*axes[:-1], x.ndim), split_mask(mask, groups, size))
+            return jnp.repeat(mean, size, axis=-1), jnp.repeat(variance, size, axis=-1)
 
         spec = to_spec(*(entry for axis, entry in enumerate(sharding_entries(x)) if axis not in axes[:-1]))
-        found: tuple[Array, Array] = on_auto_axes(moments_of, (spec, spec), x, mask)
-        return found
+        return on_auto_axes(moments_of, (spec, spec), x, mask)
 
     def standardize(
         self,

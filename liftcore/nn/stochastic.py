@@ -12,11 +12,10 @@ from ..errors import Expected, LiftArgumentError
 from ..rng import is_key
 from ..scopes.scope import Scope
 from ..typing import Array, Key
-from .axes import normalize_axes
-from .options import checks_options
+from .options import checks_options, normalize_axes
 from .sharding import on_auto_axes, shard_like, sharding_entries, sharding_with
 
-__all__ = ["draw_kept", "drop", "dropout"]
+__all__ = ["check_rate", "draw_kept", "drop", "dropout"]
 
 
 @checks_options
@@ -60,8 +59,10 @@ def dropout(
         InvalidRngError: if a key is needed and no stream was given.
     """
     where = f"dropout at {scope.path_text}"
-    _check_deterministic(where, deterministic)
-    _check_rate(where, rate)
+    if deterministic is None:
+        what = "`deterministic` is missing; it decides whether to drop anything."
+        raise LiftArgumentError(where, what, "Pass `deterministic=not train`.", option="deterministic")
+    check_rate(where, "rate", rate)
     if deterministic:
         return inputs
 
@@ -93,7 +94,7 @@ def drop(
         LiftArgumentError: if the rate is not a probability, an axis does not exist, the inputs are integers, or `key`
             is needed and is not a PRNG key.
     """
-    _check_rate(where, rate)
+    check_rate(where, "rate", rate)
     if rate == 0:
         return inputs
     if rate == 1:  # the general formula would divide by zero, and its gradient would be NaN
@@ -136,25 +137,15 @@ def draw_kept(key: Key, keep: float, shape: Sequence[int], like: Array) -> Array
 
     if jax.sharding.get_abstract_mesh().empty:  # without `jax.set_mesh`, JAX makes arrays on one device only
         return draw(key)
-    drawn: Array = on_auto_axes(draw, None, key, out_sharding=sharding_with(entries, like))
-    return drawn
+    return on_auto_axes(draw, None, key, out_sharding=sharding_with(entries, like))
 
 
-def _check_deterministic(where: str, deterministic: bool | None) -> None:
-    if deterministic is None:
-        raise LiftArgumentError(
-            where,
-            "`deterministic` is missing; it decides whether to drop anything.",
-            "Pass `deterministic=not train`.",
-            option="deterministic",
-        )
+def check_rate(where: str, name: str, rate: float) -> None:
+    """Check that a rate of dropout is a probability.
 
-
-def _check_rate(where: str, rate: float) -> None:
+    Raises:
+        LiftArgumentError: if it is not.
+    """
     if not 0 <= rate <= 1:
-        raise LiftArgumentError(
-            where,
-            Expected("a probability from 0 to 1", given=rate),
-            "Pass the fraction to drop, such as `rate=0.1`.",
-            option="rate",
-        )
+        fix = f"Pass the fraction to drop, such as `{name}=0.1`."
+        raise LiftArgumentError(where, Expected("a probability from 0 to 1", given=rate), fix, option=name)

@@ -16,10 +16,11 @@ from jax import lax
 
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array
-from .axes import to_tuple
+from .options import to_tuple
 from .sharding import on_auto_axes, reshape, sharding_entries, to_spec
 
 __all__ = [
+    "SPREAD_PADDINGS",
     "PaddingLike",
     "Window",
     "batch_ndim",
@@ -35,6 +36,8 @@ PaddingLike: TypeAlias = str | int | Sequence[int | Sequence[int]]
 """Type: `"SAME"`, `"CAUSAL"` and the like, one int, or an int or a pair `(low, high)` for each spatial axis."""
 
 _PADDINGS = ("SAME", "SAME_LOWER", "VALID", "CIRCULAR", "REFLECT", "CAUSAL")
+SPREAD_PADDINGS = ("SAME", "VALID", "CIRCULAR")
+"""The words for padding that a transposed convolution supports."""
 
 
 class Window(NamedTuple):
@@ -150,7 +153,7 @@ def pad(where: str, inputs: Array, window: Window) -> tuple[Array, Window]:
     else:
         pairs = [(0, 0), *((n // 2, (n + 1) // 2) for n in reach), (0, 0)]
         add = functools.partial(jnp.pad, pad_width=pairs, mode=_MODES[window.padding])
-    padded: Array = on_auto_axes(add, to_spec(*sharding_entries(inputs)), inputs)
+    padded = on_auto_axes(add, to_spec(*sharding_entries(inputs)), inputs)
     return padded, window._replace(padding="VALID")
 
 
@@ -164,21 +167,14 @@ def check_padding(where: str, window: Window, spatial: Sequence[int]) -> None:
         LiftArgumentError: if more than one dimension needs causal padding, or there is nothing to repeat.
     """
     if window.padding == "CAUSAL" and len(window.size) != 1:
-        raise LiftArgumentError(
-            where,
-            f'padding "CAUSAL" needs one spatial dimension, but kernel_size {window.size} has {len(window.size)}.',
-            "Pass the pairs yourself: `padding=[(kernel_size - 1, 0), …]` for each causal dimension.",
-            option="padding",
-            given=window.padding,
-        )
-    if window.padding in ("CIRCULAR", "REFLECT") and 0 in spatial:
-        raise LiftArgumentError(
-            where,
-            f'padding "{window.padding}" repeats the inputs, but of spatial sizes {tuple(spatial)} there are none.',
-            'Pass `padding="SAME"`, or longer inputs.',
-            option="padding",
-            given=window.padding,
-        )
+        what = f'padding "CAUSAL" needs one spatial dimension, but kernel_size {window.size} has {len(window.size)}.'
+        fix = "Pass the pairs yourself: `padding=[(kernel_size - 1, 0), …]` for each causal dimension."
+    elif window.padding in ("CIRCULAR", "REFLECT") and 0 in spatial:
+        what = f'padding "{window.padding}" repeats the inputs, but of spatial sizes {tuple(spatial)} there are none.'
+        fix = 'Pass `padding="SAME"`, or longer inputs.'
+    else:
+        return
+    raise LiftArgumentError(where, what, fix, option="padding", given=window.padding)
 
 
 def positions(where: str, spatial: Sequence[int], window: Window) -> tuple[int, ...]:

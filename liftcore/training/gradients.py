@@ -21,7 +21,7 @@ from ..lift.eval_shape import eval_shape
 from ..lift.grad import value_and_grad
 from ..lift.scan import scan
 from ..lift.vmap import vmap
-from ..nn.dtypes import accumulation_dtype
+from ..nn.params import accumulation_dtype
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..runners.axes import Out, broadcast, flatten_axes, keyword_axes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +22,7 @@ from ..variablelib.kinds import Cache
 from .initializers import lecun_normal, zeros
 from .linear import LinearGeneral
 from .normalization import LayerNorm
-from .parameters import PromoteDtypeFn, chosen, promote_dtype
+from .parameters import PromoteDtypeFn, chosen, promote_dtype, stream_of
 
 __all__ = ["MultiHeadAttention", "dot_product_attention", "dot_product_attention_weights"]
 
@@ -302,64 +303,42 @@ class MultiHeadAttention(Module):
         self.ln_promote_dtype = ln_promote_dtype
         self.qkv_dot_general, self.out_dot_general = qkv_dot_general, out_dot_general
         self.qkv_dot_general_cls, self.out_dot_general_cls = qkv_dot_general_cls, out_dot_general_cls
-        of_qkv = (kernel_init, bias_init, kernel_metadata, bias_metadata)
-        of_out = (
-            out_kernel_init or kernel_init,
-            out_bias_init or bias_init,
-            out_kernel_metadata or kernel_metadata,
-            out_bias_metadata or bias_metadata,
+        layer = functools.partial(
+            LinearGeneral, use_bias=use_bias, dtype=dtype, param_dtype=param_dtype, precision=precision, rngs=rngs
         )
-        self.query = self._projection(rngs, "qkv", in_features, num_heads, *of_qkv)
-        self.key = self._projection(rngs, "qkv", self.in_kv_features, self.num_kv_heads, *of_qkv)
-        self.value = self._projection(rngs, "qkv", self.in_kv_features, self.num_kv_heads, *of_qkv)
-        self.query_ln = self._norm(rngs, query_ln_scale_metadata) if normalize_qk else None
-        self.key_ln = self._norm(rngs, key_ln_scale_metadata) if normalize_qk else None
-        self.out = self._projection(rngs, "out", self.out_features, num_heads, *of_out)
+        of_qkv = functools.partial(
+            layer,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
+            promote_dtype=qkv_promote_dtype,
+            dot_general=qkv_dot_general,
+            dot_general_cls=qkv_dot_general_cls,
+            kernel_metadata=kernel_metadata,
+            bias_metadata=bias_metadata,
+        )
+        self.query = of_qkv(in_features, (num_heads, self.head_dim))
+        self.key = of_qkv(self.in_kv_features, (self.num_kv_heads, self.head_dim))
+        self.value = of_qkv(self.in_kv_features, (self.num_kv_heads, self.head_dim))
+        norm = functools.partial(LayerNorm, self.head_dim, use_bias=False, dtype=dtype, param_dtype=param_dtype)
+        norm = functools.partial(norm, promote_dtype=ln_promote_dtype, rngs=rngs)
+        self.query_ln = norm(scale_metadata=query_ln_scale_metadata) if normalize_qk else None
+        self.key_ln = norm(scale_metadata=key_ln_scale_metadata) if normalize_qk else None
+        self.out = layer(
+            (num_heads, self.head_dim),
+            self.out_features,
+            axis=(-2, -1),
+            kernel_init=out_kernel_init or kernel_init,
+            bias_init=out_bias_init or bias_init,
+            promote_dtype=out_promote_dtype,
+            dot_general=out_dot_general,
+            dot_general_cls=out_dot_general_cls,
+            kernel_metadata=out_kernel_metadata or kernel_metadata,
+            bias_metadata=out_bias_metadata or bias_metadata,
+        )
         self.rngs = rngs.dropout.fork() if keep_rngs and dropout_rate > 0 else None
         self.cached_key: Cache[Array] | None = None
         self.cached_value: Cache[Array] | None = None
         self.cache_index: Cache[Array] | None = None
-
-    def _projection(
-        self,
-        rngs: Rngs,
-        kind: str,
-        features: int,
-        heads: int,
-        kernel_init: Initializer,
-        bias_init: Initializer,
-        kernel_metadata: Mapping[str, Any],
-        bias_metadata: Mapping[str, Any],
-    ) -> LinearGeneral:
-        """Make a layer from features to heads, or back, with the options of its kind, `qkv` or `out`."""
-        split = (heads, self.head_dim)
-        return LinearGeneral(
-            *((split, features) if kind == "out" else (features, split)),
-            axis=(-2, -1) if kind == "out" else -1,
-            use_bias=self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=kernel_init,
-            bias_init=bias_init,
-            precision=self.precision,
-            promote_dtype=getattr(self, f"{kind}_promote_dtype"),
-            dot_general=getattr(self, f"{kind}_dot_general"),
-            dot_general_cls=getattr(self, f"{kind}_dot_general_cls"),
-            rngs=rngs,
-            kernel_metadata=kernel_metadata,
-            bias_metadata=bias_metadata,
-        )
-
-    def _norm(self, rngs: Rngs, scale_metadata: Mapping[str, Any]) -> LayerNorm:
-        return LayerNorm(
-            self.head_dim,
-            use_bias=False,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            promote_dtype=self.ln_promote_dtype,
-            rngs=rngs,
-            scale_metadata=scale_metadata,
-        )
 
     @nn.checks_options
     def __call__(
@@ -489,12 +468,12 @@ class MultiHeadAttention(Module):
         """Draw the key for dropout; return None if nothing is dropped."""
         if not self.dropout_rate > 0 or chosen(self, "deterministic", deterministic):
             return None
-        stream = self.rngs if rngs is None else rngs
+        stream = stream_of("MultiHeadAttention", self.rngs if rngs is None else rngs, "dropout")
         if stream is None:
             what = f"dropout_rate is {self.dropout_rate}, but the layer has no dropout stream (it has keep_rngs=False)."
             fix = "Pass `rngs=nnx.Rngs(dropout=0)` to the call."
             raise LiftArgumentError("MultiHeadAttention", what, fix, option="rngs")
-        return (stream.dropout if isinstance(stream, Rngs) else stream)()
+        return stream()
 
     def _cache(self) -> nn.DecodeCache:
         key, value, index = self.cached_key, self.cached_value, self.cache_index

@@ -21,7 +21,7 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, PyTree, S
 from ..objects.module import Module
 from ..rnglib.streams import Rngs, RngStream
 from .linear import Linear
-from .parameters import PromoteDtypeFn, promote_dtype, wrong_rngs
+from .parameters import PromoteDtypeFn, promote_dtype, stream_of
 
 __all__ = [
     "GRUCell",
@@ -29,7 +29,6 @@ __all__ = [
     "OptimizedLSTMCell",
     "RNNCellBase",
     "SimpleCell",
-    "carry_stream",
     "default_activation_fn",
     "default_gate_fn",
     "default_kernel_init",
@@ -240,7 +239,7 @@ class _Cell(RNNCellBase):
         Raises:
             LiftArgumentError: if there is no stream, or the shape has no feature axis.
         """
-        stream = carry_stream(type(self).__name__, self.rngs if rngs is None else rngs)
+        stream = stream_of(type(self).__name__, self.rngs if rngs is None else rngs, "carry")
         if stream is None:
             what = "there is no stream to draw a key for the first carry from."
             raise LiftArgumentError(type(self).__name__, what, "Pass `rngs=nnx.Rngs(0)`.", option="rngs")
@@ -552,24 +551,3 @@ class OptimizedLSTMCell(_LSTM):
 
     def _sums(self, inputs: Array, h: Array) -> Sequence[Array]:
         return jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1)
-
-
-def carry_stream(where: str, rngs: Any) -> RngStream | None:
-    """Return the stream for first carries: the stream `carry` of `Rngs`, or the stream itself.
-
-    Example:
-        >>> carry_stream("RNN", Rngs(carry=3)).tag
-        'carry'
-
-    Args:
-        where: the layer, for errors.
-        rngs: `Rngs`, a stream, or None.
-
-    Raises:
-        LiftArgumentError: if it has another type.
-    """
-    if rngs is None or isinstance(rngs, RngStream):
-        return rngs
-    if isinstance(rngs, Rngs):
-        return rngs.carry
-    raise wrong_rngs(where, rngs, "an Rngs or an RngStream")

@@ -14,17 +14,16 @@ from liftcore.errors import LiftArgumentError
 from liftcore.nn import PaddingLike
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
-from ..objects.module import Module
 from ..rnglib.streams import Rngs
 from .initializers import lecun_normal, zeros
-from .parameters import PromoteDtypeFn, new_param, promote_dtype, value_of
+from .parameters import Affine, PromoteDtypeFn, promote_dtype
 
 __all__ = ["Conv", "ConvTranspose"]
 
 _LECUN_NORMAL = lecun_normal()
 
 
-class Conv(Module):
+class Conv(Affine):
     """A convolution: `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]`, with `x` padded.
 
     Shapes: `(*batch, *spatial, in_features)` to `(*batch, *other_spatial, out_features)`, with any number of batch
@@ -101,10 +100,9 @@ class Conv(Module):
         _check_groups(in_features, out_features, feature_group_count)
         self.kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
         nn.check_kernel_mask("Conv", mask, self.kernel_shape)
-        self.kernel = new_param("Conv", rngs, kernel_init, self.kernel_shape, param_dtype, kernel_metadata)
-        self.bias = None
-        if use_bias:
-            self.bias = new_param("Conv", rngs, bias_init, (out_features,), param_dtype, bias_metadata)
+        how = (dtype, param_dtype, precision, promote_dtype, preferred_element_type)
+        bias = (bias_init, (out_features,), bias_metadata) if use_bias else None
+        self._begin(rngs, (kernel_init, self.kernel_shape, kernel_metadata), bias, *how)
         self.in_features = in_features
         self.out_features = out_features
         self.strides = strides
@@ -114,12 +112,7 @@ class Conv(Module):
         self.feature_group_count = feature_group_count
         self.use_bias = use_bias
         self.mask = mask
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
         self.conv_general_dilated = conv_general_dilated
-        self.promote_dtype = promote_dtype
-        self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
         """Convolve the inputs with the kernel.
@@ -131,7 +124,8 @@ class Conv(Module):
         Raises:
             LiftArgumentError: if the shapes of inputs and window do not match.
         """
-        x, kernel, bias = _promoted(self, inputs)
+        nn.check_kernel_mask(type(self).__name__, self.mask, self.kernel_shape)
+        x, kernel, bias = self._promoted(inputs, self.mask)
         return nn.convolve(
             x,
             kernel,
@@ -149,7 +143,7 @@ class Conv(Module):
         )
 
 
-class ConvTranspose(Module):
+class ConvTranspose(Affine):
     """A convolution in which strides enlarge the inputs: each input adds its multiple of the kernel to the result.
 
     `y[m, o] = Σ_q,i x[p, i] * kernel[q, i, o] + bias[o]`, where, up to a shift from padding,
@@ -224,10 +218,9 @@ class ConvTranspose(Module):
         ends = (out_features, in_features) if transpose_kernel else (in_features, out_features)
         self.kernel_shape = (*self.kernel_size, *ends)
         nn.check_kernel_mask("ConvTranspose", mask, self.kernel_shape)
-        self.kernel = new_param("ConvTranspose", rngs, kernel_init, self.kernel_shape, param_dtype, kernel_metadata)
-        self.bias = None
-        if use_bias:
-            self.bias = new_param("ConvTranspose", rngs, bias_init, (out_features,), param_dtype, bias_metadata)
+        how = (dtype, param_dtype, precision, promote_dtype, preferred_element_type)
+        bias = (bias_init, (out_features,), bias_metadata) if use_bias else None
+        self._begin(rngs, (kernel_init, self.kernel_shape, kernel_metadata), bias, *how)
         self.in_features = in_features
         self.out_features = out_features
         self.strides = strides
@@ -235,12 +228,7 @@ class ConvTranspose(Module):
         self.kernel_dilation = kernel_dilation
         self.use_bias = use_bias
         self.mask = mask
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
         self.transpose_kernel = transpose_kernel
-        self.promote_dtype = promote_dtype
-        self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike) -> Array:
         """Convolve the inputs with the kernel, with strides that enlarge them.
@@ -251,7 +239,8 @@ class ConvTranspose(Module):
         Raises:
             LiftArgumentError: if the shapes of inputs and window do not match.
         """
-        x, kernel, bias = _promoted(self, inputs)
+        nn.check_kernel_mask(type(self).__name__, self.mask, self.kernel_shape)
+        x, kernel, bias = self._promoted(inputs, self.mask)
         return nn.convolve_transpose(
             x,
             kernel,
@@ -264,15 +253,6 @@ class ConvTranspose(Module):
             preferred_element_type=self.preferred_element_type,
             where=type(self).__name__,
         )
-
-
-def _promoted(layer: Conv | ConvTranspose, inputs: ArrayLike) -> Any:
-    """Return the inputs, the masked kernel and the bias in one dtype."""
-    kernel = value_of(layer.kernel)
-    if layer.mask is not None:
-        nn.check_kernel_mask(type(layer).__name__, layer.mask, layer.kernel_shape)
-        kernel = kernel * layer.mask
-    return layer.promote_dtype((inputs, kernel, value_of(layer.bias)), dtype=layer.dtype)
 
 
 def _check_groups(in_features: int, out_features: int, groups: int) -> None:

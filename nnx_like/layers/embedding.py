@@ -64,7 +64,7 @@ class Embed(Module):
         embedding_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         shape = (num_embeddings, features)
-        self.embedding = new_param("Embed", rngs, embedding_init, shape, param_dtype, embedding_metadata)
+        self.embedding = new_param("Embed", rngs, param_dtype, embedding_init, shape, embedding_metadata)
         self.num_embeddings = num_embeddings
         self.features = features
         self.dtype = dtype or self.embedding.dtype

@@ -15,17 +15,16 @@ from liftcore.errors import LiftArgumentError
 from liftcore.frozen_dict import FrozenDict
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
-from ..objects.module import Module
 from ..rnglib.streams import Rngs
 from .initializers import lecun_normal, zeros
-from .parameters import PromoteDtypeFn, folded, new_param, promote_dtype, value_of
+from .parameters import Affine, PromoteDtypeFn, folded, promote_dtype
 
 __all__ = ["Einsum", "Linear", "LinearGeneral"]
 
 _LECUN_NORMAL = lecun_normal()
 
 
-class Linear(Module):
+class Linear(Affine):
     """An affine map of the last axis: `inputs @ kernel + bias`.
 
     Shapes: `(..., in_features)` to `(..., out_features)`.
@@ -78,20 +77,13 @@ class Linear(Module):
         kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
         bias_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        kernel_shape = (in_features, out_features)
-        self.kernel = new_param("Linear", rngs, kernel_init, kernel_shape, param_dtype, kernel_metadata)
-        self.bias = None
-        if use_bias:
-            self.bias = new_param("Linear", rngs, bias_init, (out_features,), param_dtype, bias_metadata)
+        how = (dtype, param_dtype, precision, promote_dtype, preferred_element_type)
+        bias = (bias_init, (out_features,), bias_metadata) if use_bias else None
+        self._begin(rngs, (kernel_init, (in_features, out_features), kernel_metadata), bias, *how)
         self.in_features = in_features
         self.out_features = out_features
         self.use_bias = use_bias
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
         self.dot_general = dot_general
-        self.promote_dtype = promote_dtype
-        self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
         """Map the last axis.
@@ -103,8 +95,7 @@ class Linear(Module):
         Raises:
             LiftArgumentError: if the inputs have another size.
         """
-        arrays = (inputs, value_of(self.kernel), value_of(self.bias))
-        x, kernel, bias = self.promote_dtype(arrays, dtype=self.dtype)
+        x, kernel, bias = self._promoted(inputs)
         return nn.affine(
             x,
             kernel,
@@ -117,7 +108,7 @@ class Linear(Module):
         )
 
 
-class LinearGeneral(Module):
+class LinearGeneral(Affine):
     """An affine map of any axes to any number of new ones, which come last. Batch axes can have separate maps.
 
     Shapes: `(*batch, *rest and axis, in any order)` to `(*batch, *rest, *out_features)`.
@@ -184,22 +175,14 @@ class LinearGeneral(Module):
         self.batch_axis: FrozenDict[int, int] = FrozenDict(sorted(batch_axis.items()))
         _check(self.in_features, self.axis, tuple(self.batch_axis))
         self.use_bias = use_bias
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
         self.dot_general = dot_general
         self.dot_general_cls = dot_general_cls
-        self.promote_dtype = promote_dtype
-        self.preferred_element_type = preferred_element_type
+        how = (dtype, param_dtype, precision, promote_dtype, preferred_element_type)
         batch = tuple(self.batch_axis.values())
-        shape, flat = (*batch, *self.in_features), math.prod(self.out_features)
-        init = folded(kernel_init, (math.prod(shape), flat))
-        kernel_shape, bias_shape = (*shape, *self.out_features), (*batch, *self.out_features)
-        self.kernel = new_param("LinearGeneral", rngs, init, kernel_shape, param_dtype, kernel_metadata)
-        self.bias = None
-        if use_bias:
-            init = folded(bias_init, (math.prod(bias_shape),))
-            self.bias = new_param("LinearGeneral", rngs, init, bias_shape, param_dtype, bias_metadata)
+        shape, bias_shape = (*batch, *self.in_features), (*batch, *self.out_features)
+        init = folded(kernel_init, (math.prod(shape), math.prod(self.out_features)))
+        bias = (folded(bias_init, (math.prod(bias_shape),)), bias_shape, bias_metadata) if use_bias else None
+        self._begin(rngs, (init, (*shape, *self.out_features), kernel_metadata), bias, *how)
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
         """Map the axes.
@@ -211,8 +194,7 @@ class LinearGeneral(Module):
         Raises:
             LiftArgumentError: if the inputs lack one of these axes, or its size differs.
         """
-        arrays = (inputs, value_of(self.kernel), value_of(self.bias))
-        x, kernel, bias = self.promote_dtype(arrays, dtype=self.dtype)
+        x, kernel, bias = self._promoted(inputs)
         return nn.affine(
             x,
             kernel,
@@ -251,7 +233,7 @@ def _check(in_features: tuple[int, ...], axis: tuple[int, ...], batch: tuple[int
         )
 
 
-class Einsum(Module):
+class Einsum(Affine):
     """Computes `einsum(einsum_str, inputs, kernel) + bias`; see `jax.numpy.einsum`.
 
     Shapes: as in the equation; `inputs` are the first operand and the kernel is the second.
@@ -311,16 +293,10 @@ class Einsum(Module):
         self.einsum_str = einsum_str
         self.kernel_shape = kernel_shape
         self.bias_shape = bias_shape
-        self.kernel = new_param("Einsum", rngs, kernel_init, nn.to_tuple(kernel_shape), param_dtype, kernel_metadata)
-        self.bias = None
-        if bias_shape is not None:
-            self.bias = new_param("Einsum", rngs, bias_init, nn.to_tuple(bias_shape), param_dtype, bias_metadata)
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
-        self.promote_dtype = promote_dtype
+        how = (dtype, param_dtype, precision, promote_dtype, preferred_element_type)
+        bias = None if bias_shape is None else (bias_init, nn.to_tuple(bias_shape), bias_metadata)
+        self._begin(rngs, (kernel_init, nn.to_tuple(kernel_shape), kernel_metadata), bias, *how)
         self.einsum_op = einsum_op
-        self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
         """Multiply by the kernel and add the bias.
@@ -338,8 +314,7 @@ class Einsum(Module):
             what = "`einsum_str` is None both in the layer and in the call."
             fix = 'Write `Einsum("...a,ab->...b", ...)`, or `layer(x, "...a,ab->...b")`.'
             raise LiftArgumentError("Einsum", what, fix, option="einsum_str")
-        arrays = (inputs, value_of(self.kernel), value_of(self.bias))
-        x, kernel, bias = self.promote_dtype(arrays, dtype=self.dtype)
+        x, kernel, bias = self._promoted(inputs)
         return nn.affine_einsum(
             equation,
             x,

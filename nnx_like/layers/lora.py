@@ -21,7 +21,7 @@ from ..variablelib.kinds import LoRAParam
 from ..variablelib.variable import Variable
 from .initializers import he_uniform, zeros
 from .linear import Linear
-from .parameters import PromoteDtypeFn, check_features, new_param, promote_dtype, value_of
+from .parameters import PromoteDtypeFn, new_param, promote_dtype, value_of
 
 __all__ = ["LoRA", "LoRALinear"]
 
@@ -100,8 +100,8 @@ class LoRA(Module):
         self.base_module = base_module
         self.promote_dtype = promote_dtype
         a, b = (in_features, lora_rank), (lora_rank, out_features)
-        self.lora_a = new_param("LoRA", rngs, a_initializer, a, param_dtype, a_metadata, lora_param_type)
-        self.lora_b = new_param("LoRA", rngs, b_initializer, b, param_dtype, b_metadata, lora_param_type)
+        self.lora_a = new_param("LoRA", rngs, param_dtype, a_initializer, a, a_metadata, lora_param_type)
+        self.lora_b = new_param("LoRA", rngs, param_dtype, b_initializer, b, b_metadata, lora_param_type)
 
     def __call__(self, x: ArrayLike, **kwargs: Any) -> Array:
         """Return the low-rank update, added to the result of `base_module` if there is one.
@@ -115,7 +115,11 @@ class LoRA(Module):
         """
         arrays = (x, value_of(self.lora_a), value_of(self.lora_b))
         x, a, b = self.promote_dtype(arrays, dtype=self.dtype)
-        check_features("LoRA", jnp.shape(x), self.in_features)
+        if jnp.shape(x)[-1:] != (self.in_features,):
+            what = f"the layer expects {self.in_features} features, given inputs of shape {jnp.shape(x)}."
+            fix = f"Create it with that number of features, or pass inputs of shape (..., {self.in_features})."
+            expected = f"{self.in_features} features"
+            raise LiftArgumentError("LoRA", what, fix, expected=expected, given=jnp.shape(x))
         y = nn.affine(nn.affine(x, a), b)
         if self.base_module is None:
             return y

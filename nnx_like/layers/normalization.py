@@ -54,7 +54,7 @@ class _Norm(Module):
         self.use_fast_variance = use_fast_variance
         self.promote_dtype = promote_dtype
         for name, (used, init_fn, own) in learned.items():
-            made = new_param(type(self).__name__, rngs, init_fn, (num_features,), param_dtype, own) if used else None
+            made = new_param(type(self).__name__, rngs, param_dtype, init_fn, (num_features,), own) if used else None
             setattr(self, name, made)
             setattr(self, f"use_{name}", used)
 

@@ -16,46 +16,55 @@ from liftcore.errors import Expected, LiftArgumentError
 from liftcore.nn import canonicalize_dtype
 from liftcore.typing import ArrayLike, Dtype, Initializer
 
-from ..rnglib.streams import Rngs
+from ..objects.module import Module
+from ..rnglib.streams import Rngs, RngStream
 from ..variablelib.kinds import Param
 from ..variablelib.metadata import VariableMetadata
 from ..variablelib.variable import Variable
 
 __all__ = [
+    "Affine",
     "PromoteDtypeFn",
     "canonicalize_dtype",
-    "check_features",
     "chosen",
     "folded",
     "new_param",
     "promote_dtype",
+    "stream_of",
     "unpacked",
     "value_of",
     "wrong_rngs",
 ]
 
 
+_Param: TypeAlias = tuple[Initializer, tuple[int, ...], Mapping[str, Any]]
+"""Type: what makes a parameter, its shape and its metadata."""
+
+PromoteDtypeFn: TypeAlias = Callable[..., Any]
+"""The type of functions that convert inputs and parameters to one dtype: `fn(arrays, dtype=dtype) -> arrays`."""
+
+
 def new_param(
     layer: str,
     rngs: Rngs,
+    dtype: Dtype,
     init_fn: Initializer,
     shape: tuple[int, ...],
-    dtype: Dtype,
     metadata: Mapping[str, Any],
     kind: Callable[..., Variable[Any]] = Param,
 ) -> Any:
     """Create a variable with a value from an initializer, and with metadata.
 
     Example:
-        >>> new_param("Linear", Rngs(0), jax.nn.initializers.ones, (2,), jnp.float32, {"tag": "scale"}).tag
+        >>> new_param("Linear", Rngs(0), jnp.float32, jax.nn.initializers.ones, (2,), {"tag": "scale"}).tag
         'scale'
 
     Args:
         layer: the layer, for errors.
         rngs: gives one key from its stream `params`.
+        dtype: the dtype of the value.
         init_fn: called as `init_fn(key, shape, dtype)`; returns an array or a `VariableMetadata`.
         shape: the shape of the value. Without elements, zeros are used if the initializer divides by fan-in.
-        dtype: the dtype of the value.
         metadata: the metadata of the variable; metadata of the initializer is added.
         kind: the type of the variable.
 
@@ -72,6 +81,39 @@ def new_param(
             raise
         value = jnp.zeros(shape, dtype)
     return kind(value, **metadata)
+
+
+class Affine(Module):
+    """Base of the layers that have a kernel and, unless there is none, a bias."""
+
+    kernel: Any
+    bias: Any
+
+    def _begin(
+        self,
+        rngs: Rngs,
+        kernel: _Param,
+        bias: _Param | None,
+        dtype: Dtype | None,
+        param_dtype: Dtype,
+        precision: Any,
+        promote_dtype: PromoteDtypeFn,
+        preferred_element_type: Dtype | None,
+    ) -> None:
+        """Make the kernel and the bias, each of which draws a key, and set the options that all these layers have."""
+        for name, param in (("kernel", kernel), ("bias", bias)):
+            made = None if param is None else new_param(type(self).__name__, rngs, param_dtype, *param)
+            setattr(self, name, made)
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.promote_dtype = promote_dtype
+        self.preferred_element_type = preferred_element_type
+
+    def _promoted(self, inputs: ArrayLike, mask: ArrayLike | None = None) -> Any:
+        """Return the inputs, the kernel, with a mask if there is one, and the bias, in one dtype."""
+        kernel = value_of(self.kernel) if mask is None else value_of(self.kernel) * mask
+        return self.promote_dtype((inputs, kernel, value_of(self.bias)), dtype=self.dtype)
 
 
 def folded(init_fn: Initializer, flat: tuple[int, ...]) -> Initializer:
@@ -94,23 +136,7 @@ def value_of(param: Any) -> Any:
     return None if param is None else param[...]
 
 
-def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:
-    """Check that inputs of some shape have the expected number of features.
-
-    Raises:
-        LiftArgumentError: if they do not.
-    """
-    if given[-1:] != (expected,):
-        what = f"the layer expects {expected} features, given inputs of shape {given}."
-        fix = f"Create it with that number of features, or pass inputs of shape (..., {expected})."
-        raise LiftArgumentError(layer, what, fix, expected=f"{expected} features", given=given)
-
-
 # --- the dtype that a layer computes in -------------------------------------------------------------------------------
-
-
-PromoteDtypeFn: TypeAlias = Callable[..., Any]
-"""The type of functions that convert inputs and parameters to one dtype: `fn(arrays, dtype=dtype) -> arrays`."""
 
 
 def chosen(layer: Any, name: str, given: bool | None) -> bool:
@@ -126,6 +152,29 @@ def chosen(layer: Any, name: str, given: bool | None) -> bool:
         what = f"`{name}` is None both in the layer and in the call."
         raise LiftArgumentError(type(layer).__name__, what, fix, option=name)
     return found
+
+
+def stream_of(layer: str, rngs: Any, name: str, expected: str = "an Rngs or an RngStream") -> RngStream | None:
+    """Return the stream of a name of `Rngs`, or a stream as it was given, or None.
+
+    Example:
+        >>> stream_of("RNN", Rngs(carry=3), "carry").tag
+        'carry'
+
+    Args:
+        layer: the layer, for errors.
+        rngs: `Rngs`, a stream, or None.
+        name: the name.
+        expected: the types that it may have, for errors.
+
+    Raises:
+        LiftArgumentError: if it has another type.
+    """
+    if isinstance(rngs, Rngs):
+        return rngs[name]
+    if rngs is None or isinstance(rngs, RngStream):
+        return rngs
+    raise wrong_rngs(layer, rngs, expected)
 
 
 def wrong_rngs(layer: str, given: Any, expected: str, fix: str = "Pass `rngs=nnx.Rngs(0)`.") -> LiftArgumentError:

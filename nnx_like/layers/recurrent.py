@@ -24,8 +24,7 @@ from ..rnglib.streams import Rngs, RngStream
 from ..transforms.loops import Carry, scan
 from ..transforms.mapping import StateAxes
 from ..variablelib.kinds import RngState
-from .cells import carry_stream
-from .parameters import wrong_rngs
+from .parameters import stream_of, wrong_rngs
 
 __all__ = ["RNN", "Bidirectional", "RNNBase", "flip_sequences"]
 
@@ -140,7 +139,7 @@ class RNN(Module):
             LiftArgumentError: if the shapes of inputs, carry and lengths do not match.
             CarryTypeError: if the cell changes the type of the carry.
         """
-        stream = carry_stream("RNN", rngs.carry.fork() if isinstance(rngs, Rngs) else rngs)
+        stream = stream_of("RNN", rngs.carry.fork() if isinstance(rngs, Rngs) else rngs, "carry")
 
         def make_carry(shape: Shape) -> PyTree:
             return self.cell.initialize_carry(shape, self.rngs if stream is None else stream)
@@ -248,7 +247,7 @@ class Bidirectional(Module):
         self._warn_if_shared()
         return_carry = self.return_carry if return_carry is None else return_carry
         options: Any = {
-            "rngs": self.rngs if rngs is None else carry_stream("Bidirectional", rngs),
+            "rngs": self.rngs if rngs is None else stream_of("Bidirectional", rngs, "carry"),
             "seq_lengths": seq_lengths,
             "return_carry": return_carry,
             "time_major": self.time_major if time_major is None else time_major,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from liftcore.typing import Array
 
 from ..objects.module import Module
 from ..rnglib.streams import Rngs, RngStream
-from .parameters import chosen, wrong_rngs
+from .parameters import chosen, stream_of
 
 __all__ = ["Dropout"]
 
@@ -64,11 +65,8 @@ class Dropout(Module):
         self.broadcast_dims = broadcast_dims
         self.deterministic = deterministic
         self.rng_collection = rng_collection
-        if isinstance(rngs, Rngs):
-            rngs = rngs[rng_collection]
-        if rngs is not None and not isinstance(rngs, RngStream):
-            raise wrong_rngs("Dropout", rngs, "an Rngs, an RngStream or None")
-        self.rngs = None if rngs is None else rngs.fork()
+        stream = stream_of("Dropout", rngs, rng_collection, "an Rngs, an RngStream or None")
+        self.rngs = None if stream is None else stream.fork()
 
     @nn.checks_options
     def __call__(
@@ -91,26 +89,19 @@ class Dropout(Module):
         """
         if chosen(self, "deterministic", deterministic):
             return inputs
-        source = self.rngs if rngs is None else rngs
-        return nn.drop(self._drawing(source), inputs, self.rate, self.broadcast_dims, where="Dropout")
+        draw = functools.partial(self._draw, self.rngs if rngs is None else rngs)  # only if the rate is above 0
+        return nn.drop(draw, inputs, self.rate, self.broadcast_dims, where="Dropout")
 
-    def _drawing(self, source: Any) -> Callable[[], jax.Array]:
-        """Return a function that draws the key when it is needed."""
-
-        def draw() -> jax.Array:
-            if isinstance(source, Rngs):
-                return source[self.rng_collection]()
-            if isinstance(source, RngStream):
-                return source()
-            if isinstance(source, jax.Array):
-                return source
-            if source is None:
-                what = "`deterministic` is False, but `rngs` was given neither to the constructor nor in the call."
-                fix = "Write `Dropout(rate, rngs=rngs)`, or `dropout(x, rngs=rngs)`."
-                raise LiftArgumentError("Dropout", what, fix, option="rngs")
-            raise wrong_rngs("Dropout", source, "an Rngs, an RngStream or a key")
-
-        return draw
+    def _draw(self, source: Any) -> jax.Array:
+        """Return the key that was given, or one that is drawn."""
+        if isinstance(source, jax.Array):
+            return source
+        stream = stream_of("Dropout", source, self.rng_collection, "an Rngs, an RngStream or a key")
+        if stream is None:
+            what = "`deterministic` is False, but `rngs` was given neither to the constructor nor in the call."
+            fix = "Write `Dropout(rate, rngs=rngs)`, or `dropout(x, rngs=rngs)`."
+            raise LiftArgumentError("Dropout", what, fix, option="rngs")
+        return stream()
 
     @nn.checks_options
     def set_view(self, deterministic: bool | None = None) -> None:
