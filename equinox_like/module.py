@@ -19,10 +19,10 @@ import numpy as np
 
 from liftcore import Rest, is_array
 from liftcore.calls import check_keywords
-from liftcore.cycles import checks_itself, entering
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.owners import Style, by_dtype, collections_of
 from liftcore.problems import reserved_name
+from liftcore.pytrees import checks_itself, entering
 from liftcore.statics import Undescribed, is_unchanging
 
 from .errors import FrozenModuleError, UnsetFieldError

@@ -19,7 +19,7 @@ import numpy as np
 from liftcore.calls import refused
 from liftcore.checkpoints import Stored, load_file, match_state, save_file
 from liftcore.errors import LiftArgumentError, SerializationError, name_of
-from liftcore.leaves import is_number
+from liftcore.pytrees import is_number
 from liftcore.serialization import to_state_dict
 
 from .tree import combine, filter, is_array_like

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 import jax
 
 from liftcore import Rest, Scope, flatten_static, is_scoped, is_traceable, split_scoped
-from liftcore.cycles import check_finite
 from liftcore.errors import Expected, LiftArgumentError, shown
-from liftcore.leaves import split_leaves
+from liftcore.pytrees import check_finite, split_leaves
 from liftcore.statics import Undescribed, static_key
 
 from .methods import BoundMethod, partial_function

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from liftcore.calls import boundary
-from liftcore.cycles import check_finite
 from liftcore.errors import Expected, LiftArgumentError
-from liftcore.leaves import is_array, is_array_like, number_type
+from liftcore.pytrees import check_finite, is_array, is_array_like, number_type
 
 from .methods import MISSING
 from .split import map_prefix

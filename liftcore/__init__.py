@@ -21,8 +21,8 @@ functions. JAX's transformations exist here in lifted form for such functions, a
     on disk        liftcore.checkpoints
     from elsewhere liftcore.foreign: models of flax, Haiku and Equinox
     caches         clear_caches; liftcore.caches
-    others         liftcore.cycles, errors, lazy, leaves, meta, owners, pickling, rng, serialization, statics,
-                   struct, frozen_dict, traverse_util, typing
+    others         liftcore.pytrees, errors, lazy, meta, owners, pickling, rng, serialization, statics, struct,
+                   frozen_dict, traverse_util, typing
 """
 
 import jax  # noqa: F401 - here, since two threads that load it at their first use of a name would wait for each other

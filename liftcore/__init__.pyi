@@ -3,7 +3,6 @@ from . import (
     calls,
     checkpoints,
     cursor,
-    cycles,
     diagnostics,
     errors,
     filters,
@@ -11,7 +10,6 @@ from . import (
     frozen_dict,
     generation,
     lazy,
-    leaves,
     mesh_specs,
     meta,
     nn,
@@ -19,6 +17,7 @@ from . import (
     pickling,
     pipeline,
     problems,
+    pytrees,
     rng,
     scope,
     serialization,
@@ -36,7 +35,6 @@ from .diagnostics.retrace import Difference, Retrace, Retraces, assert_max_trace
 from .entry import apply, bind, init, lazy_init
 from .filters import DenyList
 from .frozen_dict import FrozenDict, copy, freeze, pop, pretty_repr, unfreeze
-from .leaves import is_array, is_traceable
 from .lift.associative_scan import associative_scan
 from .lift.checkify import checkify
 from .lift.cond import cond, switch
@@ -71,6 +69,7 @@ from .pipeline.body import Body
 from .pipeline.packing import lifter_of, outline, pack, transformation
 from .pipeline.splitting import Prologue, Split
 from .pipeline.stages import Changes
+from .pytrees import is_array, is_traceable
 from .rest import Rest, flatten_static, join_static, split_static
 from .runners.axes import NO_AXES, In, InOut, InPlace, Out, broadcast
 from .runners.jitted import CompiledJit, Jitted, LoweredJit
@@ -139,7 +138,6 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "custom_vmap",
-    "cycles",
     "diagnostics",
     "errors",
     "eval_shape",
@@ -168,7 +166,6 @@ __all__ = [
     "jvp",
     "lazy",
     "lazy_init",
-    "leaves",
     "lifter_of",
     "linearize",
     "map",
@@ -187,6 +184,7 @@ __all__ = [
     "pretty_repr",
     "problems",
     "purify",
+    "pytrees",
     "remat",
     "remat_scan",
     "retraces",

@@ -25,6 +25,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from . import struct
 from .caches import bounded
 from .errors import Expected, LiftArgumentError
+from .pytrees import has_node
 from .texts import path_text
 from .typing import PyTree
 
@@ -116,14 +117,7 @@ def has_boxes(tree: PyTree) -> bool:
     Args:
         tree: any pytree.
     """
-    left: list[Any] = [jax.tree.structure(tree)]
-    for node in left:
-        data = node.node_data()
-        if data is not None:  # not a leaf
-            if isinstance(data[0], type) and issubclass(data[0], AxisMetadata):
-                return True
-            left.extend(node.children())
-    return False
+    return has_node(tree, AxisMetadata)
 
 
 def _is_array_type(kind: type) -> bool:

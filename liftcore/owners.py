@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from .calls import refused
 from .errors import Expected, WrongStyleError, check_function, name_of, shown
-from .leaves import is_array_or_struct, is_number
+from .pytrees import is_array_or_struct, is_number
 
 __all__ = [
     "Owner",

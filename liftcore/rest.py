@@ -17,9 +17,8 @@ import jax
 
 from .caches import bounded
 from .calls import raise_interrupt
-from .cycles import check_finite
 from .errors import Expected, LiftArgumentError
-from .leaves import Others, is_traceable
+from .pytrees import Others, check_finite, is_traceable
 from .statics import Undescribed, snapshot, static_key
 
 __all__ = ["Rest", "flatten_static", "join_static", "split_static"]

@@ -29,8 +29,8 @@ import numpy as np
 
 from .errors import Expected, SerializationError
 from .frozen_dict import FrozenDict
-from .leaves import is_number, is_numpy
 from .meta import AxisMetadata
+from .pytrees import is_number, is_numpy
 from .saving.dtypes import is_typed_key
 from .saving.encoding import decode, encode
 from .saving.problems import StateError, several

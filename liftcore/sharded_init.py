@@ -12,11 +12,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .calls import boundary
 from .errors import Expected, LiftArgumentError, check_function, shown
-from .leaves import is_numpy, split_leaves
 from .mesh_specs import LogicalRules, check_rules
 from .meta import get_sharding
 from .pipeline.equations import cut, evaluate, needed, opened, steps_of
 from .portions import bytes_per_process, portions, return_memory
+from .pytrees import is_numpy, split_leaves
 from .tracing import jaxpr_of
 from .typing import PyTree
 

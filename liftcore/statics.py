@@ -28,7 +28,7 @@ from ._compat import NUMPY_ARRAYS
 from .caches import bounded
 from .errors import NotSharedWarning, shown
 from .frozen_dict import FrozenDict
-from .leaves import is_numpy
+from .pytrees import is_numpy
 
 __all__ = [
     "Alike",

@@ -12,8 +12,8 @@ import jax
 
 from liftcore import Rest
 from liftcore.calls import check_keywords
-from liftcore.cycles import checks_itself
 from liftcore.owners import is_owner
+from liftcore.pytrees import checks_itself
 
 from . import structure, views
 from .structure import Definition, PaxKind, Structure, Structured, hold

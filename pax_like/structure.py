@@ -12,11 +12,10 @@ import jax
 
 from liftcore import Rest, trace_state
 from liftcore.caches import bounded
-from liftcore.cycles import check_finite
 from liftcore.errors import Expected, JaxTransformError, LiftArgumentError, shown
-from liftcore.leaves import is_array_or_struct, is_number, is_numpy
 from liftcore.owners import Style, is_owner
 from liftcore.problems import reserved_name
+from liftcore.pytrees import check_finite, is_array_or_struct, is_number, is_numpy
 from liftcore.statics import Undescribed, is_unchanging, static_key
 
 from .errors import KindError, SharedModuleError

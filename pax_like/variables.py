@@ -12,8 +12,8 @@ import jax
 from liftcore import Blueprint, Rest, Scope, flatten_static, traverse_util
 from liftcore.caches import bounded
 from liftcore.errors import LiftArgumentError, name_of
-from liftcore.leaves import is_array_or_struct
 from liftcore.owners import by_dtype, call_maker, check_made, check_maker
+from liftcore.pytrees import is_array_or_struct
 from liftcore.typing import Path
 
 from .structure import COLLECTIONS, changed_definition, is_module

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from liftcore.cycles import check_finite
 from liftcore.errors import Expected, LiftArgumentError
-from liftcore.leaves import is_array, is_array_or_struct
 from liftcore.owners import is_owner
+from liftcore.pytrees import check_finite, is_array, is_array_or_struct
 
 from .structure import COLLECTIONS, PaxKind, is_module
 

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from ..errors import Expected, SerializationError
-from ..leaves import is_numpy, number_type
+from ..pytrees import is_numpy, number_type
 from ..saving.dtypes import DTYPES
 from ..saving.problems import printable, unwritable
 from ..serialization import msgpack_restore, msgpack_serialize, to_state_dict

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import LiftError
-from ..leaves import is_number, number_type
+from ..pytrees import is_number, number_type
 from ..saving.problems import TRACER, printable
 from ..typing import Path
 

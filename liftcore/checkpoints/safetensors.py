@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import Expected, LiftArgumentError, SerializationError, shown
-from ..leaves import is_number
 from ..meta import replace_boxed, unbox
+from ..pytrees import is_number
 from ..saving.dtypes import DTYPES
 from ..saving.encoding import checked
 from ..saving.problems import printable, several, unwritable

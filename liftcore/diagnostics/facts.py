@@ -15,8 +15,8 @@ import jax
 
 from ..filters import Nothing, short_form
 from ..filters.trees import by_place
-from ..leaves import is_numpy
 from ..pipeline.stages import Layout
+from ..pytrees import is_numpy
 from ..runners.arguments import parameter_names
 from ..runners.jitting import Program, Signature
 from ..scopes.scope import Scope

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..leaves import Size, has_type, split_leaves
 from ..meta import AxisMetadata
+from ..pytrees import Size, has_type, split_leaves
 from .operations import count_operations
 
 __all__ = ["Table", "cost_text", "costs", "lines_of"]

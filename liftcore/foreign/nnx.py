@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError, name_of, shown
-from ..leaves import holds_arrays
 from ..owners import call_maker
 from ..problems import lost_setting
+from ..pytrees import holds_arrays
 from ..scopes.scope import Scope
 from ..typing import Path
 from .keeping import INTERMEDIATES, begins, called, check_model, create, fits_maker, method_name, named, stored, write

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import check_function
-from ..leaves import split_leaves
 from ..pipeline.body import Body
 from ..problems import no_rule
+from ..pytrees import split_leaves
 from ..runners.custom_derivatives import Operands, Ruled, WithRule, pair, split_held
 from ..runners.differentiating import TreesByScope, zero_tangent, zero_tangents
 

@@ -11,8 +11,8 @@ import jax
 
 from ..calls import boundary, call_user
 from ..errors import LiftArgumentError, check_function, name_of, words
-from ..leaves import is_traceable
 from ..problems import no_functions
+from ..pytrees import is_traceable
 from ..rest import Rest, split_static
 from ..scopes.scope import Scope
 from ..scopes.scoped import is_scoped

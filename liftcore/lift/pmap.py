@@ -11,9 +11,9 @@ import numpy as np
 from jax.core import ShapedArray
 
 from ..errors import AxisSizeError, Expected, LiftArgumentError
-from ..leaves import split_leaves
 from ..pipeline.body import Body
 from ..pipeline.splitting import closure_convert
+from ..pytrees import split_leaves
 from ..runners.axes import NO_AXES, flatten_axes
 from ..runners.eager import cached_when_eager
 from ..runners.mapping import Mapper, Spread, over_elements

@@ -13,10 +13,10 @@ from ..calls import boundary, call_user
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError, name_of, words
 from ..filters.trees import merge, rooted
-from ..leaves import split_leaves
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.stages import Changes
+from ..pytrees import split_leaves
 from ..runners.axes import split_arrays
 from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope

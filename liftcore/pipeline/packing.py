@@ -11,9 +11,8 @@ from typing import Any
 import jax
 
 from ..calls import hide_frames, raise_interrupt
-from ..cycles import check_finite
 from ..errors import check_function, name_of
-from ..leaves import split_leaves
+from ..pytrees import check_finite, split_leaves
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
 from ..values import as_array

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from .. import filters, rng
-from ..cycles import check_finite
 from ..errors import Expected, LiftArgumentError, UnliftedCollectionError
 from ..filters.trees import Place, by_place, flat, names_of, nested, under
+from ..pytrees import check_finite
 from ..scopes.lifts import Lift
 from ..scopes.scope import Scope
 from ..scopes.scoped import as_node, is_scoped, without_nodes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import statistics
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -19,11 +20,11 @@ import numpy as np
 
 from .._compat import mapped_aval
 from ..errors import AxisSizeError, Expected, LiftArgumentError, LiftError, common_size, words
-from ..leaves import Others, is_numpy, split_leaves
-from ..meta import add_axis, has_boxes, is_box, remove_axis
+from ..meta import AxisMetadata, add_axis, is_box, remove_axis
 from ..pipeline.body import Body
 from ..pipeline.stages import Changes
 from ..problems import no_new_axis
+from ..pytrees import Others, has_node, is_numpy, split_leaves
 from ..scopes.scope import PERTURBATIONS
 from ..texts import path_text
 from ..typing import Axis, Filter, PyTree, Shape
@@ -513,6 +514,9 @@ def check_params(name: str, metadata_params: Any) -> None:
         )
 
 
+_has_boxes = functools.partial(has_node, kind=AxisMetadata)
+
+
 def boxes_inside(
     body: Body,
     groups: Sequence[PyTree],
@@ -533,7 +537,7 @@ def boxes_inside(
     """
     try:
         return [
-            _without(body, group, axis, params) if axis is not None and any(group) and has_boxes(group) else group
+            _without(body, group, axis, params) if axis is not None and any(group) and _has_boxes(group) else group
             for group, axis in zip(groups, axes, strict=True)
         ]
     except LiftError:
@@ -565,7 +569,7 @@ def boxes_outside(groups: Sequence[PyTree], axes: Sequence[Axis], params: Mappin
     if not any(tree for group in groups[: len(axes)] for part in group for tree in part):  # no variables
         return tuple(groups)
     changed = [
-        Changes(*[add_axis(part, axis, params) for part in group]) if axis is not None and has_boxes(group) else group
+        Changes(*[add_axis(part, axis, params) for part in group]) if axis is not None and _has_boxes(group) else group
         for group, axis in zip(groups, axes, strict=False)
     ]
     return (*changed, *groups[len(changed) :])

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from .._compat import zeros
 from ..errors import Expected, LiftArgumentError, words
 from ..filters.trees import by_place, merged, overlay, select
-from ..leaves import is_number
 from ..pipeline.body import Body
 from ..pipeline.splitting import Prologue, Split, trace
 from ..pipeline.stages import Changes, without_created
+from ..pytrees import is_number
 from ..scopes.tree import Sown
 from ..texts import path_text, types_text
 from ..typing import PyTree

@@ -20,10 +20,10 @@ import jax
 from ..calls import bind_user, boundary, call_user, check_positional
 from ..errors import Expected, LiftArgumentError, name_of, words
 from ..filters.trees import by_place, merged, select
-from ..leaves import Others, is_array_like, split_leaves
 from ..pipeline.body import Body
 from ..pipeline.splitting import Split, trace
 from ..pipeline.stages import without_created
+from ..pytrees import Others, is_array_like, split_leaves
 from ..texts import path_text, types_text
 from ..typing import Filter, PyTree
 from .arguments import parameter_names

@@ -18,9 +18,9 @@ import numpy as np
 from .._compat import is_eager
 from ..calls import boundary
 from ..errors import LiftError, name_of
-from ..leaves import is_array, is_array_like, is_number
 from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, keeping_lifter, transformation
+from ..pytrees import is_array, is_array_like, is_number
 from ..rest import Rest, flatten_static
 from ..scopes.lifts import Captured
 from ..statics import is_shareable, settings_key, snapshot, static_key

@@ -16,10 +16,10 @@ import jax
 from .._compat import trace_state
 from ..caches import watched
 from ..calls import boundary
-from ..cycles import check_finite
 from ..errors import LiftArgumentError, words
 from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, keeping_lifter
+from ..pytrees import check_finite
 from ..scopes.scope import Scope
 from ..typing import PyTree
 from .arguments import Donated, name_arguments

@@ -21,10 +21,10 @@ from jax.sharding import PartitionSpec as P
 
 from .._compat import DRAWS_SHARDED
 from ..errors import LoopInvarianceError, words
-from ..leaves import Others
 from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, transformation
 from ..pipeline.splitting import Split
+from ..pytrees import Others
 from ..scopes.lifts import Advice, Captured
 from ..texts import path_text
 from ..typing import Axis, InOutAxes, PyTree

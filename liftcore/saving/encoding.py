@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 
 from ..caches import bounded
-from ..leaves import is_numpy, number_type
+from ..pytrees import is_numpy, number_type
 from .dtypes import DTYPES as _DTYPES
 from .problems import StateError, damaged, unwritable
 from .wire import Tokens, bin_header, ext_header

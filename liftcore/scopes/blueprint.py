@@ -11,7 +11,7 @@ import jax
 from .. import meta
 from ..errors import Expected, LiftArgumentError, shown
 from ..filters.trees import nested
-from ..leaves import is_array, is_array_or_struct
+from ..pytrees import is_array, is_array_or_struct
 from ..rest import Rest, split_static
 from ..typing import Path, PyTree, Variables
 from .declaring import check_creatable, create_missing

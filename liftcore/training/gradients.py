@@ -16,7 +16,6 @@ from ..calls import boundary
 from ..errors import AxisSizeError, CarryTypeError, Expected, LiftArgumentError, check_function, common_size, name_of
 from ..filters import Any as AnyOf
 from ..filters import DenyList, to_predicate
-from ..leaves import Others
 from ..lift.eval_shape import eval_shape
 from ..lift.grad import value_and_grad
 from ..lift.scan import scan
@@ -24,6 +23,7 @@ from ..lift.vmap import vmap
 from ..nn.params import accumulation_dtype
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
+from ..pytrees import Others
 from ..runners.axes import Out, broadcast, flatten_axes, keyword_axes
 from ..scopes.lifts import Captured
 from ..typing import Filter, InOutAxes, PyTree

@@ -18,9 +18,9 @@ import liftcore
 from liftcore import Changes, Scope
 from liftcore.errors import AxisSizeError, Expected, LiftArgumentError, LoopInvarianceError
 from liftcore.filters import leaves_of, merge, partition, union
-from liftcore.leaves import is_array, is_number, split_leaves
 from liftcore.meta import add_axis, remove_axis
 from liftcore.problems import other_structure, other_types
+from liftcore.pytrees import is_array, is_number, split_leaves
 from liftcore.typing import Filter, PyTree
 
 from ..errors import UnboundModuleError

@@ -20,7 +20,7 @@ from liftcore.diagnostics import costs
 from liftcore.errors import name_of
 from liftcore.filters import leaves_of
 from liftcore.foreign import watching
-from liftcore.leaves import Size, is_array_like, is_array_or_struct, split_leaves
+from liftcore.pytrees import Size, is_array_like, is_array_or_struct, split_leaves
 from liftcore.typing import Filter, Path, RNGs
 
 from ..lifecycle.binding import constructor_arguments, deep_clone

@@ -10,7 +10,7 @@ from typing import Any
 from liftcore import diagnostics
 from liftcore.calls import boundary
 from liftcore.diagnostics import cost_text, lines_of
-from liftcore.leaves import Size
+from liftcore.pytrees import Size
 from liftcore.typing import Filter, RNGs
 
 from ..lifecycle.binding import check_instance

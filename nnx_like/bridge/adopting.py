@@ -13,9 +13,9 @@ import linen_like as nn
 from liftcore import Scope, unbox
 from liftcore.errors import name_of
 from liftcore.filters import leaves_of
-from liftcore.leaves import holds_arrays
 from liftcore.owners import Style, check_made, check_maker
 from liftcore.problems import lost_setting
+from liftcore.pytrees import holds_arrays
 
 from ..errors import StructureError
 from ..graph.definition import Definition, ObjectDef, StaticDef, parts_of, path_text, static_value

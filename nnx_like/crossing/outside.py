@@ -17,8 +17,8 @@ import jax
 
 import liftcore
 from liftcore import Scope, trace_state
-from liftcore.cycles import check_finite, too_deep
 from liftcore.errors import Words, wording
+from liftcore.pytrees import check_finite, too_deep
 
 from ..errors import StructureError, TraceContextError
 from ..graph.definition import path_of, path_text, static

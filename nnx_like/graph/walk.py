@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from liftcore import flatten_static, trace_state
-from liftcore.leaves import is_array_like, is_array_or_struct, is_number, is_numpy
 from liftcore.owners import is_owner
+from liftcore.pytrees import is_array_like, is_array_or_struct, is_number, is_numpy
 from liftcore.statics import Undescribed
 
 from ..errors import AliasError

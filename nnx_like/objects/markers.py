@@ -23,8 +23,8 @@ from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform, over
 import jax
 
 from liftcore import is_array
-from liftcore.cycles import endless
 from liftcore.errors import LiftError
+from liftcore.pytrees import endless
 
 from ..errors import StructureError
 from ..statelib.nested import sorted_keys

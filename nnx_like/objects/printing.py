@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from liftcore.leaves import Size, has_type
+from liftcore.pytrees import Size, has_type
 
 from ..variablelib.kinds import RngState
 from ..variablelib.variable import Variable

@@ -18,8 +18,8 @@ from jax.tree_util import GetAttrKey, SequenceKey
 
 from liftcore import trace_state
 from liftcore.calls import check_keywords
-from liftcore.cycles import checks_itself, entering
 from liftcore.owners import Style, collections_of
+from liftcore.pytrees import checks_itself, entering
 from liftcore.statics import snapshot
 
 from ..errors import StructureError, TraceContextError

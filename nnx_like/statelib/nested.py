@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import jax
 
-from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
+from liftcore.pytrees import check_finite
 
 from ..filterlib import PathParts
 from ..variablelib.values import block

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from liftcore.leaves import is_array, is_array_like, is_array_or_struct, split_leaves
+from liftcore.pytrees import is_array, is_array_like, is_array_or_struct, split_leaves
 
 from ..errors import StructureError
 from ..graph.functions import merge, split

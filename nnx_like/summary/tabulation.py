@@ -10,7 +10,7 @@ from typing import Any
 
 from liftcore.calls import boundary
 from liftcore.diagnostics import Table, cost_text, costs, lines_of
-from liftcore.leaves import Size
+from liftcore.pytrees import Size
 
 from ..objects.printing import kind_name, sizes_by_kind, value_text
 from ..objects.pytree import Pytree

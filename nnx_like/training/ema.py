@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from liftcore.errors import Expected, LiftArgumentError, shown
-from liftcore.leaves import is_array_like
 from liftcore.nn import to_reduction_dtype
+from liftcore.pytrees import is_array_like
 from liftcore.training import update_average
 
 from ..filterlib import Filter

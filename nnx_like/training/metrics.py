@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from liftcore.errors import Expected, LiftArgumentError
-from liftcore.leaves import is_array
 from liftcore.nn import to_reduction_dtype
+from liftcore.pytrees import is_array
 
 from ..errors import MetricArgumentError
 from ..filterlib import Filter

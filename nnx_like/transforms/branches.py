@@ -10,8 +10,8 @@ import jax
 import liftcore
 from liftcore.calls import boundary, call_user
 from liftcore.errors import LiftArgumentError
-from liftcore.leaves import is_array_like
 from liftcore.problems import no_functions
+from liftcore.pytrees import is_array_like
 
 from ..crossing.groups import Change, Groups, Plain, Ref
 from ..crossing.inside import Inside

@@ -18,11 +18,10 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.caches import bounded
 from liftcore.calls import boundary, call_user
-from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
 from liftcore.filters import check_names, names_in
-from liftcore.leaves import is_array, is_array_like, number_type
 from liftcore.problems import checked_aux
+from liftcore.pytrees import check_finite, is_array, is_array_like, number_type
 
 from ..crossing.groups import Choose, Group, Groups, Ref, Still, in_call, is_ref
 from ..crossing.inside import Inside

@@ -13,7 +13,7 @@ import jax
 import liftcore
 from liftcore.calls import boundary, call_user
 from liftcore.errors import LiftArgumentError, shown
-from liftcore.leaves import is_array_like
+from liftcore.pytrees import is_array_like
 
 from ..crossing.groups import ByFilter, Donation, Groups, alike, is_spec
 from ..crossing.inside import Inside

@@ -11,7 +11,7 @@ import jax
 
 import liftcore
 from liftcore.calls import boundary
-from liftcore.leaves import is_array_like
+from liftcore.pytrees import is_array_like
 from liftcore.statics import Undescribed, settings_key
 
 from ..crossing.groups import Ref, Still, refs_in

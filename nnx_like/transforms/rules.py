@@ -17,8 +17,8 @@ import numpy as np
 import liftcore
 from liftcore.calls import boundary, call_user
 from liftcore.errors import Expected, LiftArgumentError, check_function, name_of
-from liftcore.leaves import is_array, is_array_like
 from liftcore.problems import no_rule
+from liftcore.pytrees import is_array, is_array_like
 
 from ..crossing.groups import Change, Ref, Still, is_ref, refs_in
 from ..crossing.inside import Inside, encode

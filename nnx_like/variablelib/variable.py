@@ -13,8 +13,8 @@ import numpy as np
 
 from liftcore import trace_state
 from liftcore.errors import Expected, LiftArgumentError
-from liftcore.leaves import Size, is_numpy
 from liftcore.owners import Style
+from liftcore.pytrees import Size, is_numpy
 
 from ..errors import TraceContextError
 from .metadata import HOOKS, StaticMetadata, VariableMetadata, called, merged, named, several, without_models

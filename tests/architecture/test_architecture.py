@@ -16,7 +16,7 @@ import linen_like.lifecycle.fields
 from tests.architecture.sources import PACKAGES, Source, imports, offers, public_definitions, sources, targets
 
 LEVELS = (
-    {"errors", "calls", "typing", "texts", "values", "leaves", "lazy", "tracing", "caches", "_compat", "elsewhere"},
+    {"errors", "calls", "typing", "texts", "values", "pytrees", "lazy", "tracing", "caches", "_compat", "elsewhere"},
     {
         "filters",
         "problems",
@@ -25,7 +25,6 @@ LEVELS = (
         "mesh_specs",
         "portions",
         "statics",
-        "cycles",
         "rest",
         "struct",
         "traverse_util",

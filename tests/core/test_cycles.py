@@ -16,8 +16,8 @@ import equinox_like as eqx
 import liftcore
 import nnx_like as nnx
 import pax_like as pax
-from liftcore.cycles import check_finite
 from liftcore.errors import LiftArgumentError
+from liftcore.pytrees import check_finite
 
 
 class Node(nnx.Module):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from liftcore.leaves import is_array, split_leaves
+from liftcore.pytrees import is_array, split_leaves
 
 TREES: dict[str, Any] = {
     "nested": {"rest": [1, "text", (np.float32(3), None)], "x": np.ones(2)},

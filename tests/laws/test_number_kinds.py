@@ -19,7 +19,7 @@ import liftcore
 import linen_like as nn
 import nnx_like as nnx
 import pax_like as pax
-from liftcore import leaves
+from liftcore import pytrees
 from liftcore.serialization import from_bytes, to_bytes
 
 X = jnp.ones(2)
@@ -190,7 +190,7 @@ USES: dict[str, Callable[[Any], Any]] = {
         Kept(value), X
     ),
     "pytrees: is_array_like": lambda value: [
-        fn(value) for fn in (eqx.is_array_like, eqx.is_inexact_array_like, leaves.is_array_like)
+        fn(value) for fn in (eqx.is_array_like, eqx.is_inexact_array_like, pytrees.is_array_like)
     ],
     "pytrees: tree_deserialise_leaves": serialised,
     "kinds: jit": lambda value: jax.jit(lambda held: held.w * 1.5)(Held(value)),
@@ -259,5 +259,5 @@ LEAVES = {
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_what_a_leaf_is(leaf: str) -> None:
     value, answers = LEAVES[leaf]
-    asked = leaves.is_array, leaves.is_number, leaves.is_array_like, leaves.is_array_or_struct
+    asked = pytrees.is_array, pytrees.is_number, pytrees.is_array_like, pytrees.is_array_or_struct
     assert tuple(one(value) for one in asked) == answers

@@ -22,7 +22,7 @@ import pax_like as pax
 from liftcore import nn as core
 from liftcore.caches import bounded, cache_sizes
 from liftcore.generation import generate
-from liftcore.leaves import Others
+from liftcore.pytrees import Others
 from tests.architecture.sources import PACKAGES, sources
 from tests.lift.test_nothing_grows import STYLES, Failed, X, of_core
 

@@ -13,7 +13,7 @@ import pytest
 
 import linen_like as nn
 from liftcore.filters import All, PathContains
-from liftcore.leaves import Size
+from liftcore.pytrees import Size
 from linen_like.lifecycle.context import context
 from linen_like.summary import Summary, module_paths, summarize
 

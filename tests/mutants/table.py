@@ -755,7 +755,7 @@ MUTANTS = (
     ),
     Mutant(
         "runners/axes.py",
-        "_without(body, group, axis, params) if axis is not None and any(group) and has_boxes(group) else group",
+        "_without(body, group, axis, params) if axis is not None and any(group) and _has_boxes(group) else group",
         "group",
         "boxes keep the name of an axis that they lack inside",
         (
