@@ -15,11 +15,11 @@
     low_rank                         lora, lora_einsum, lora_conv, lora_embedding: updates of low rank;
                                      merge_lora, unmerge_lora for trees of variables
     pooling                          max_pool, min_pool, avg_pool, pool, which need no scope
-    options                          checks of plain options: option_kind, check_option, checks_options; normalize_axes
+    layer                            what every layer does first: checks_options, check_option, option_kind, to_tuple,
+                                     normalize_axes, canonicalize_dtype, promote_dtype
     statistics                       Normalization, and its parts: averager, moments, standardize, axes, groups
     reparametrization                unit_norm, spectral_normalize: weights that are rescaled before use
     recurrent                        lstm_step, gru_step, run_cell, Sequences, flip_sequences, and checks
-    params                           canonicalize_dtype, promote_dtype: the dtype that a layer computes in
     initializers                     those of JAX, with zeros_init and ones_init
 
 Names of parameters, numbers and dtypes are those of `flax.linen`.

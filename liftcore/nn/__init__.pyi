@@ -6,14 +6,23 @@ from .cudnn_attention import kernel_attention
 from .decoding import DecodeCache, decode_cache
 from .fp8 import Fp8Meta, fp8_dot_general, fp8_einsum, fp8_simulated_dot_general
 from .kernels import check_kernel_mask, convolve, convolve_transpose
+from .layer import (
+    OptionKind,
+    PromoteDtypeFn,
+    canonicalize_dtype,
+    check_option,
+    checks_options,
+    normalize_axes,
+    option_kind,
+    promote_dtype,
+    to_tuple,
+)
 from .linear import affine, affine_einsum, dense, dense_general, einsum
 from .lookup import Embedding, embedding
 from .low_rank import LowRankEmbedding, lora, lora_conv, lora_einsum, lora_embedding
 from .low_rank_merging import merge_lora, unmerge_lora
 from .masks import check_mask, combine_masks, make_attention_mask, make_causal_mask, split_mask
 from .normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
-from .options import OptionKind, check_option, checks_options, normalize_axes, option_kind, to_tuple
-from .params import PromoteDtypeFn, canonicalize_dtype, promote_dtype
 from .pooling import avg_pool, max_pool, min_pool, pool
 from .recurrent import (
     Sequences,

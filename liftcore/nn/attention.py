@@ -14,10 +14,9 @@ from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Key
 from .cudnn_attention import kernel_attention
 from .fused_attention import check_unfused_options, fused_attention
+from .layer import checks_options, promote_dtype
 from .linear import affine_einsum
 from .masks import check_attention_mask
-from .options import checks_options
-from .params import promote_dtype
 from .sharding import is_sharded, reshape
 from .stochastic import check_rate, draw_kept
 

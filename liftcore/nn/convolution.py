@@ -20,8 +20,7 @@ from .kernels import (
     convolve_transpose,
     sharded_convolution,
 )
-from .options import checks_options
-from .params import PromoteDtypeFn, param_for, promote_dtype
+from .layer import PromoteDtypeFn, checks_options, param_for, promote_dtype
 from .sharding import check_out_sharding, reshape, reshard
 from .windows import (
     SPREAD_PADDINGS,

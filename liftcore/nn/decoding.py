@@ -14,8 +14,8 @@ from jax import lax
 from ..errors import LiftArgumentError, ScopeVariableNotFoundError
 from ..scopes.scope import Scope
 from ..typing import Array, ArrayLike, Dtype
+from .layer import checks_options
 from .masks import check_attention_mask
-from .options import checks_options
 from .sharding import gather, place, sharding_entries
 
 __all__ = ["DecodeCache", "Holder", "decode_cache"]

@@ -15,8 +15,7 @@ from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..typing import Array, ArrayLike, Dtype, Initializer
 from .equation import to_equation
-from .options import checks_options, normalize_axes, to_tuple
-from .params import PromoteDtypeFn, folded, param_for, promote_dtype
+from .layer import PromoteDtypeFn, checks_options, folded, normalize_axes, param_for, promote_dtype, to_tuple
 from .sharding import (
     Labels,
     agree,

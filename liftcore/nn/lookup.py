@@ -11,8 +11,8 @@ from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
+from .layer import PromoteDtypeFn, promote_dtype
 from .linear import affine
-from .params import PromoteDtypeFn, promote_dtype
 from .sharding import check_out_sharding, on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["Embedding", "embedding"]

@@ -21,10 +21,9 @@ from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
 from .equation import to_equation
 from .kernels import check_groups, check_kernel_mask, convolve
+from .layer import PromoteDtypeFn, check_stored, folded, normalize_axes, param_for, promote_dtype, to_tuple
 from .linear import affine, affine_einsum
 from .lookup import Embedding
-from .options import normalize_axes, to_tuple
-from .params import PromoteDtypeFn, check_stored, folded, param_for, promote_dtype
 from .sharding import gather, reshape
 from .windows import PaddingLike, to_window
 

@@ -12,9 +12,8 @@ from ..errors import LiftArgumentError
 from ..scopes.scope import Scope
 from ..scopes.scoped import Variable
 from ..typing import Array, ArrayLike, Dtype, Initializer
+from .layer import check_stored, checks_options, normalize_axes, param_for
 from .masks import check_mask
-from .options import checks_options, normalize_axes
-from .params import check_stored, param_for
 from .sharding import shard_like
 from .statistics import Normalization, group_axes, group_sizes, instance_axes
 

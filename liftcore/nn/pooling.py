@@ -11,7 +11,7 @@ from jax import lax
 
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array
-from .options import checks_options
+from .layer import checks_options
 from .sharding import gather, on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["avg_pool", "max_pool", "min_pool", "pool"]

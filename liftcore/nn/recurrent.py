@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import CarryTypeError, Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, PyTree, Shape
-from .options import checks_options
+from .layer import checks_options
 from .sharding import gather, is_sharded, on_auto_axes, place, shard_like, sharding_entries, to_spec
 
 __all__ = [

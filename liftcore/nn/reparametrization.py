@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..typing import Array, Dtype
-from .options import checks_options
-from .params import canonicalize_dtype
+from .layer import canonicalize_dtype, checks_options
 from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["spectral_normalize", "unit_norm"]

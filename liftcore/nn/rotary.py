@@ -7,9 +7,8 @@ import numpy as np
 
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike
+from .layer import canonicalize_dtype, checks_options
 from .masks import broadcasts
-from .options import checks_options
-from .params import canonicalize_dtype
 from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["rotary_embedding", "rotate_pairs", "rotation_table"]

@@ -15,9 +15,8 @@ from jax import lax
 
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Shape
+from .layer import canonicalize_dtype, normalize_axes
 from .masks import check_mask, split_mask
-from .options import normalize_axes
-from .params import canonicalize_dtype
 from .sharding import align, on_auto_axes, reshape, sharding_entries, to_spec
 
 __all__ = [

@@ -12,7 +12,7 @@ from ..errors import Expected, LiftArgumentError
 from ..rng import is_key
 from ..scopes.scope import Scope
 from ..typing import Array, Key
-from .options import checks_options, normalize_axes
+from .layer import checks_options, normalize_axes
 from .sharding import on_auto_axes, shard_like, sharding_entries, sharding_with
 
 __all__ = ["check_rate", "draw_kept", "drop", "dropout"]

@@ -16,7 +16,7 @@ from jax import lax
 
 from ..errors import Expected, LiftArgumentError
 from ..typing import Array
-from .options import to_tuple
+from .layer import to_tuple
 from .sharding import on_auto_axes, reshape, sharding_entries, to_spec
 
 __all__ = [

@@ -20,7 +20,7 @@ from ..lift.eval_shape import eval_shape
 from ..lift.grad import value_and_grad
 from ..lift.scan import scan
 from ..lift.vmap import vmap
-from ..nn.params import accumulation_dtype
+from ..nn.layer import accumulation_dtype
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pytrees import Others

@@ -13,7 +13,7 @@ import numpy as np
 from ..caches import bounded
 from ..calls import call_user, refused
 from ..errors import Expected, LiftArgumentError, common_size
-from ..nn.params import accumulation_dtype
+from ..nn.layer import accumulation_dtype
 from ..statics import kept_with
 from ..struct import PyTreeNode, field
 from ..texts import path_text

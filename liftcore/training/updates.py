@@ -10,8 +10,8 @@ import numpy as np
 
 from ..errors import Expected, LiftArgumentError, shown
 from ..filters import Parameters, to_predicate
+from ..nn.layer import accumulation_dtype
 from ..nn.masks import broadcasts
-from ..nn.params import accumulation_dtype
 from ..struct import PyTreeNode, field
 from ..texts import path_text
 from ..typing import Array, ArrayLike, Filter, PyTree, Shape
