@@ -45,18 +45,18 @@ __all__ = [
 
 def map_prefix(
     where: str,
-    fn: Callable[[Any, Any], Any],
+    below: Callable[[Any, Any], Any],
     spec: Any,
     tree: Any,
     fix: str,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> Any:
-    """Map `fn(leaf, answer)` over a pytree, with one answer for each leaf.
+    """Map `below(answer, subtree)` over a prefix of a pytree, and the part of the pytree below each of its leaves.
 
     Args:
         where: the name of the prefix, for errors.
-        fn: the function.
-        spec: a pytree prefix. A function in it is called with each leaf below; any other value is the answer itself.
+        below: the function. An answer is a function of each leaf below, or else the same for all of them.
+        spec: the pytree prefix.
         tree: the pytree.
         fix: what to write instead of a `spec` that is not a prefix.
         is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
@@ -64,11 +64,6 @@ def map_prefix(
     Raises:
         LiftArgumentError: if `spec` is not a prefix.
     """
-
-    def below(answer: Any, subtree: Any) -> Any:
-        answered = answer if callable(answer) else lambda leaf: answer
-        return jax.tree.map(lambda leaf: fn(leaf, answered(leaf)), subtree, is_leaf=is_leaf)
-
     if is_leaf is None:
         check_finite(tree)
     try:
@@ -90,10 +85,14 @@ def _is_prefix(spec: Any, tree: Any) -> bool:
 
 
 def leafwise(where: str, spec: Any, tree: Any) -> list[Any]:
-    """Return one answer for each leaf of a pytree; see `map_prefix`."""
+    """Return one answer for each leaf of a pytree; see `map_prefix`. It does not call the constructors of nodes."""
     answers: list[Any] = []
-    fix = "Pass one value for all, or a tuple with one for each argument."
-    map_prefix(where, lambda leaf, answer: answers.append(answer), spec, tree, fix)
+
+    def below(answer: Any, subtree: Any) -> None:
+        leaves = jax.tree.leaves(subtree)
+        answers.extend(map(answer, leaves) if callable(answer) else [answer] * len(leaves))
+
+    map_prefix(where, below, spec, tree, "Pass one value for all, or a tuple with one for each argument.")
     return answers
 
 

@@ -90,7 +90,11 @@ def filter(
             raise LiftArgumentError("filter_spec", what, _FIX, option="filter_spec")
         return leaf if bool(is_chosen) != bool(inverse) else replace
 
-    return map_prefix("filter_spec", kept, filter_spec, pytree, _FIX, is_leaf)
+    def below(answer: Any, subtree: Any) -> Any:
+        answered = answer if callable(answer) else lambda leaf: answer
+        return jax.tree.map(lambda leaf: kept(leaf, answered(leaf)), subtree, is_leaf=is_leaf)
+
+    return map_prefix("filter_spec", below, filter_spec, pytree, _FIX, is_leaf)
 
 
 _FIX = "Write `eqx.filter(tree, eqx.is_array)`."

@@ -300,7 +300,8 @@ def scan_with_axes(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    of_scan = {name: value for name, value in locals().items() if name not in ("axis_name", "axes_collections")}
+    of_scan = dict(locals())
+    del of_scan["axis_name"], of_scan["axes_collections"]
     names = dict.fromkeys(axes_collections, axis_name)
     _check_collections("axes_collections of scan_with_axes", names, variable_axes)
     of_scan["variable_broadcast"] = liftcore.filters.union(variable_broadcast, _collections(names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -63,10 +64,9 @@ class Layer(Module):
         states = [collection for collection in variables if collection != "params"]
         apply = _apply(self._fn, states if self.is_training else [])
         result, changed = apply(variables, *args, rngs=rngs, **kwargs)
-        written = liftcore.traverse_util.flatten_dict(changed)
-        for path in self._paths:
-            if path in written:
-                setattr(_group(self, path), path[-1], written[path])
+        for path in self._paths:  # the value at a path may have become a dict
+            if path[0] in changed:
+                setattr(_group(self, path), path[-1], functools.reduce(operator.getitem, path, changed))
         return result
 
 

@@ -140,13 +140,13 @@ def check_limits(where: str, batch: Shape, **limits: Any) -> None:
     Args:
         where: the caller, for errors.
         batch: the shape of the examples.
-        **limits: `temperature`, `top_k`, `top_p` and `max_new_tokens`; None for no limit.
+        **limits: `temperature`, `top_k`, `top_p` and `max_new_tokens`. None is no limit, but no temperature either.
 
     Raises:
         LiftArgumentError: if one has another shape, or is wrong.
     """
     for name, given in limits.items():
-        if given is None:
+        if given is None and name != "temperature":
             continue
         if not broadcasts(np.shape(given), batch):
             raise LiftArgumentError(

@@ -133,13 +133,14 @@ def bound_scope(module: Base, act: str) -> Scope:
     return module.scope
 
 
-def check_instance(module: Any, called: str, code: str = "MyModule(…).{}(…)") -> None:
+def check_instance(module: Any, called: str, where: str = "Module.{}", code: str = "MyModule(…).{}(…)") -> None:
     """Check that the first argument is a module whose constructor has run.
 
     Args:
         module: the argument.
         called: the method that was called.
-        code: the call to write; `{}` stands for the method.
+        where: what was called, for the error; `{}` stands for the method.
+        code: the call to write; so here.
 
     Raises:
         InvalidInstanceModuleError: if it is a class or another value.
@@ -147,7 +148,8 @@ def check_instance(module: Any, called: str, code: str = "MyModule(…).{}(…)"
     """
     if not isinstance(module, Base):
         what = Expected("an instance of a Module class as the first argument", given=module)
-        raise InvalidInstanceModuleError(f"Module.{called}", what, f"Make the instance first: `{code.format(called)}`.")
+        fix = f"Make the instance first: `{code.format(called)}`."
+        raise InvalidInstanceModuleError(where.format(called), what, fix)
     check_constructed(module)
 
 

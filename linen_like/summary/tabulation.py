@@ -148,7 +148,7 @@ def summarize(
     Returns:
         `summarized(*args, **kwargs)`, with the arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
     """
-    check_instance(module, "tabulate", "nn.{}(MyModule(…), key)(…)")
+    check_instance(module, "tabulate", "a summary of a module", "nn.{}(MyModule(…), key)(…)")
     fn = resolve_method(module, method)
     wanted = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
     costs = tuple(name for name, wants in wanted.items() if wants)

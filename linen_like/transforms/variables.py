@@ -62,8 +62,9 @@ def map_variables(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
+    given = dict(locals())  # a copy, since a debugger adds the names of a comprehension to `locals()` of Python 3.12
     of_linen = {"mapped_collections": "mapped", "trans_in_fn": "map_in", "trans_out_fn": "map_out"}
-    options = {of_linen.get(name, name): value for name, value in locals().items() if name != "of_linen"}
+    options = {of_linen.get(name, name): value for name, value in given.items()}
     return lift_by_options(liftcore.map_variables, options, prefix="Map_variables")
 
 

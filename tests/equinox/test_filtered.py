@@ -409,6 +409,36 @@ def test_an_axis_that_does_not_fit_is_named_as_the_user_wrote_it(call: Callable[
     assert str(caught.value).startswith(text)
 
 
+@jax.tree_util.register_pytree_node_class
+class Strict:
+    """A node whose constructor refuses anything but an array."""
+
+    def __init__(self, x: Any) -> None:
+        if not hasattr(x, "shape"):
+            raise TypeError(f"{x!r} is no array")
+        self.x = x
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: None, children: tuple[Any]) -> Strict:
+        return cls(*children)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: eqx.filter_vmap(lambda node: Strict(2 * node.x))(Strict(X)),
+        lambda: eqx.filter_jit(lambda node: Strict(2 * node.x), args=(True,), out=True)(Strict(X)),
+        lambda: eqx.filter_grad(lambda node: (node.x**2).sum(), arg=True)(Strict(X)),
+        lambda: eqx.filter_shard(Strict(2 * X), jax.devices()[0]),
+    ],
+)
+def test_a_node_is_built_from_arrays_only(call: Callable[[], Any]) -> None:
+    np.testing.assert_array_equal(call().x, 2 * X)
+
+
 def test_a_lift_has_the_name_of_the_function() -> None:
     def apply_to(x: Any, module: Any) -> Any:
         return module(x)

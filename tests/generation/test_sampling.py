@@ -110,6 +110,7 @@ def test_logits_of_many_positions_are_refused() -> None:
         ({"top_k": np.ones(3, int)}, r"expected one number or an array of shape \(4,\) as `top_k`, given a int64\[3\]"),
         ({"temperature": -1.0}, "expected 0 or a positive number as `temperature`, given -1.0"),
         ({"temperature": np.ones(3)}, "expected one number or an array of shape"),
+        ({"temperature": None}, "expected 0 or a positive number as `temperature`, given None"),
     ],
 )
 def test_limits_out_of_range_are_refused(options: Any, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import jax
@@ -219,3 +220,19 @@ def test_wrong_uses_are_told() -> None:
     ):
         with pytest.raises(LiftArgumentError, match=r"Lift the class: `nn\.\w+\(Dense, …\)"):
             lift(nn.Dense(3))
+
+
+def test_a_debugger_may_read_the_local_variables() -> None:
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        _ = frame.f_locals  # in Python 3.12, this adds the names of a running comprehension to `locals()`
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        mapped = nn.map_variables(nn.Dense, "params", init=True)
+        scanned = nn.partitioning.scan_with_axes(nn.Dense, {"params": 0}, axes_collections=("params",))
+    finally:
+        sys.settrace(before)
+    assert issubclass(mapped, nn.Dense)
+    assert issubclass(scanned, nn.Dense)

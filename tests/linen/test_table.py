@@ -126,7 +126,9 @@ def test_arguments_of_tabulate_may_be_those_of_the_method() -> None:
 def test_a_class_is_no_module() -> None:
     with pytest.raises(InvalidInstanceModuleError) as caught:
         tabulate(nn.Dense, KEY)(X)  # type: ignore[arg-type]
-    assert "expected an instance of a Module class as the first argument, given the class Dense." in str(caught.value)
+    assert str(caught.value).startswith(
+        "a summary of a module: expected an instance of a Module class as the first argument, given the class Dense."
+    )
     assert "nn.tabulate(MyModule(…), key)(…)" in str(caught.value)
 
 

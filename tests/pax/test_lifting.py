@@ -474,6 +474,16 @@ def test_two_variables_of_a_layer_have_two_paths() -> None:
 # -- misuse ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_state_of_a_layer_may_become_a_dict() -> None:
+    def fn(scope: Any) -> None:
+        cache = scope.variable("cache", "last", lambda: jnp.zeros(()))
+        if not scope.is_initializing():
+            cache.value = {"count": jnp.ones(())}
+
+    layer, _ = pax.module_and_value(pax.Layer(fn, KEY))()
+    assert layer.last == {"count": 1.0}
+
+
 def changes_statically(model: Any, x: Any) -> Any:
     model.layers[1].power = 3
     return x
