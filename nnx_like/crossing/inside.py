@@ -78,17 +78,18 @@ class AxisNames:
         metadata = variable._metadata
         return _is_told_of_axes(type(variable)) or "on_add_axis" in metadata or "on_remove_axis" in metadata
 
-    def inside(self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any) -> dict[str, Any]:
-        """Return the metadata of a variable as a body sees it; `value` is its value there."""
-        return self._changed(kind, metadata, group, value, gains=False)
-
-    def outside(self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any) -> dict[str, Any]:
-        """Return the metadata of a variable as the caller sees it; `value` is its value inside."""
-        return self._changed(kind, metadata, group, value, gains=True)
-
-    def _changed(
-        self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any, gains: bool
+    def changed(
+        self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any, *, gains: bool
     ) -> dict[str, Any]:
+        """Return the metadata of a variable as the caller sees it, if it gains an axis name, or as a body sees it.
+
+        Args:
+            kind: the type of the variable.
+            metadata: its metadata on the other side.
+            group: its group.
+            value: its value inside.
+            gains: whether it leaves.
+        """
         axis = self.axes.get(group)
         if type(axis) is not int or not (metadata or _is_told_of_axes(kind)):
             return metadata
@@ -294,7 +295,7 @@ class _InnerBuilder(Builder):
 
     def _metadata(self, kind: type[Any], definition: Definition, group: Any, value: Any) -> dict[str, Any]:
         metadata = {name: self._static(one) for name, one in definition}
-        return metadata if self.names is None else self.names.inside(kind, metadata, group, value)
+        return metadata if self.names is None else self.names.changed(kind, metadata, group, value, gains=False)
 
 
 class _InnerWalk(Walk):
@@ -358,7 +359,7 @@ class _InnerWalk(Walk):
             return outside
         if names is None or not (value._metadata or _is_told_of_axes(type(value))):
             return super()._metadata(value, path, group)
-        changed = names.outside(type(value), value._metadata, group, value.get_raw_value())
+        changed = names.changed(type(value), value._metadata, group, value.get_raw_value(), gains=True)
         return metadata_definition(changed, path, self._static)
 
     def _static(self, value: Any, path: tuple[Any, ...]) -> Definition:

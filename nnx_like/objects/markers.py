@@ -32,6 +32,7 @@ from ..variablelib.values import MISSING
 from ..variablelib.variable import Variable, is_object
 
 __all__ = [
+    "ATOMS",
     "DICTS",
     "MARK",
     "NATIVE",
@@ -232,9 +233,13 @@ Static: TypeAlias = Annotated[Attribute, "nnx_like.Static"]
 
 _VALUE = "nnx_value"
 _data_types: tuple[type, ...] = (Variable, jax.ShapeDtypeStruct)
-_STATIC_TYPES = frozenset(
-    {bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType}
+
+ATOMS = frozenset(
+    {bool, bytes, int, str, type, types.NoneType, types.EllipsisType, types.FunctionType, types.BuiltinFunctionType}
 )
+"""Types whose values cannot change in place, and can be compared directly once their type is compared too."""
+
+_STATIC_TYPES = ATOMS | {float, complex}
 
 
 def register_data_type(kind: Kind, /) -> Kind:
