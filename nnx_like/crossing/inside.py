@@ -385,14 +385,14 @@ class _InnerWalk(Walk):
                 expected=groups[found[0]].words,
                 given=groups[group].words,
             )
-        self.leaves.append((*found, value, parts, form, path))
+        self.leaves.append((*found, value, parts, form))
         return found
 
     def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
         found = None if place is None else self.inside.builder.arrays.get((id(place[0]), *place[1:]))
         if found is None or found[0] != group:
             return self._new(group, value)
-        self.leaves.append((*found, place, value, None, path))
+        self.leaves.append((*found, place, value, None))
         return found
 
     def _may_go(self, known: str, group: str) -> bool:

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from ..graph.definition import Held
-from ..graph.walk import SINGLE, Leaf, Walk, is_object
+from ..graph.walk import SINGLE, Walk, is_object
 from ..objects.markers import ATOMS, DICTS, NATIVE
 from ..objects.pytree import Pytree, marks_made, walks_of
 from ..statelib.state import State
@@ -122,7 +122,6 @@ class KeptWalk:
         for variable in self.variables:
             if variable._trace not in self.traces:  # traces can be compared, but not hashed
                 self.traces.append(variable._trace)
-        self.leaves = [(group, key, holder, path) for group, key, holder, _, _, path in walk.leaves]
 
     def use(self, roots: Sequence[Pytree]) -> Used | None:
         """Return what the walk would find now; None if anything but the values of variables changed."""
@@ -181,12 +180,6 @@ class Used:
             _exhaust(map(_put_value, variables, values.values()))
         return True
 
-    @property
-    def leaves(self) -> Iterator[Leaf]:
-        """The values, in the order in which they were found."""
-        for group, key, holder, path in self._kept.leaves:
-            yield group, key, holder, self.packed[group][key], None, path
-
 
 def find(key: Key, roots: Sequence[Pytree]) -> Used | None:
     """Return the walk that was kept for some objects if it would find the same now; else None."""
@@ -201,7 +194,7 @@ def keep(key: Key, roots: Sequence[Pytree], walk: Walk, refs: Sequence[Ref]) -> 
     """Keep a walk with the first of its objects, if nothing in it can change unnoticed."""
     if len(set(map(id, roots))) < len(roots) or not all(map(_can_be_kept, walk.nodes)):
         return
-    if any(type(holder) is tuple or form is not None for _, _, holder, _, form, _ in walk.leaves):
+    if any(type(holder) is tuple or form is not None for _, _, holder, _, form in walk.leaves):
         return
     walks = walks_of(roots[0])
     if len(walks) >= _MANY:
