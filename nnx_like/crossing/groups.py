@@ -227,6 +227,7 @@ class Group:
         return (self,)
 
 
+@dataclasses.dataclass(slots=True, unsafe_hash=True)
 class Choose:
     """The groups of the variables of an object: each variable goes to the first group whose filter matches it.
 
@@ -235,10 +236,8 @@ class Choose:
         many: whether it may be the prefix of several objects; paths begin at each of them.
     """
 
-    __slots__ = ("groups", "many")
-
-    def __init__(self, groups: tuple[Group, ...], many: bool = False) -> None:
-        self.groups, self.many = groups, many
+    groups: tuple[Group, ...]
+    many: bool = False
 
     def __call__(self, path: tuple[Any, ...], value: Any) -> str:
         """Return the name of the group of a variable.
@@ -250,12 +249,6 @@ class Choose:
             if group.filter(path, value):
                 return group.name
         raise _unmatched(path, value, [group.filter for group in self.groups])
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Choose and self.many == other.many and self.groups == other.groups
-
-    def __hash__(self) -> int:
-        return hash(self.groups)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -422,7 +415,7 @@ def _shown(prefix: Any) -> str:
 
 def _misfit(prefix: Any, tree: Any, place: str = "") -> str:
     """Return the first place where a prefix does not fit the pytree."""
-    outlines = _outline(prefix, _shown), _outline(tree, lambda one: "array" if is_array(one) else _kind(one))
+    outlines = _outline(prefix, _shown), _outline(tree, lambda one: "array" if is_array(one) else type(one).__name__)
     if type(prefix) is type(tree) and isinstance(tree, (tuple, list, dict)) and len(prefix) == len(tree):
         names = prefix if isinstance(prefix, dict) else range(len(prefix))
         pairs = [(name, prefix[name], tree[name]) for name in names if not isinstance(tree, dict) or name in tree]
@@ -434,15 +427,11 @@ def _misfit(prefix: Any, tree: Any, place: str = "") -> str:
     return f"{place} is {outlines[0]} where the pytree is {outlines[1]}"
 
 
-def _kind(value: Any) -> str:
-    return type(value).__name__
-
-
 def _outline(tree: Any, leaf: Callable[[Any], str]) -> str:
     if isinstance(tree, dict):
         return f"{{{', '.join(f'{name!r}: {leaf(one)}' for name, one in tree.items())}}}"
     if not isinstance(tree, (tuple, list)):
-        return f"a {_kind(tree)}"
+        return f"a {type(tree).__name__}"
     parts = ", ".join(map(leaf, tree))
     return f"[{parts}]" if isinstance(tree, list) else f"({parts}{',' * (len(tree) == 1)})"
 

@@ -350,7 +350,7 @@ class _InnerWalk(Walk):
         if known is not None and self.stays is True:
             return known
         group = super()._group(value, path, prefix)
-        return known if known is not None and self._keeps(known, group) else group
+        return known if known is not None and self._may_go(known, group) else group
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
         names = self.inside.names
@@ -396,10 +396,7 @@ class _InnerWalk(Walk):
         return found
 
     def _may_go(self, known: str, group: str) -> bool:
-        return known == group or self._keeps(known, group)
-
-    def _keeps(self, known: str, group: str) -> bool:
-        return self.stays(known, group) if callable(self.stays) else self.stays
+        return known == group or (self.stays(known, group) if callable(self.stays) else self.stays)
 
     def _new(self, group: str, parts: Any) -> tuple[str, int]:
         values = self.fresh.setdefault(group, [])

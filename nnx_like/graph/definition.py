@@ -322,8 +322,6 @@ def metadata_definition(
         path: the path of the variable.
         define: returns the definition of a static value at a path.
     """
-    if not metadata:
-        return ()
     return tuple([(name, define(metadata[name], (*path, name))) for name in sorted(metadata)])
 
 
