@@ -369,8 +369,7 @@ def axis_of(spec: Any) -> Any:
 # --- a pytree and its prefix ------------------------------------------------------------------------------------------
 
 
-def _is_group(prefix: Any) -> bool:
-    return isinstance(prefix, (Group, Choose))
+_GROUPS = (Group, Choose)
 
 
 def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> tuple[list[tuple[Any, Any, Any]], Any]:
@@ -389,7 +388,7 @@ def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> t
     Raises:
         LiftArgumentError: if it is not a prefix.
     """
-    if _is_group(prefix):
+    if isinstance(prefix, _GROUPS):
         return [(name, prefix, tree)], None
     found: Any
     structure: Any
@@ -409,7 +408,7 @@ def holds_objects(tree: Any) -> bool:
 
 def _shown(prefix: Any) -> str:
     """Return the spec of a group, or the one that all groups of a `Choose` have; `…` for anything else."""
-    specs = {str(group.spec) for group in prefix.groups} if _is_group(prefix) else set()
+    specs = {str(group.spec) for group in prefix.groups} if isinstance(prefix, _GROUPS) else set()
     return specs.pop() if len(specs) == 1 else "…"
 
 
@@ -420,7 +419,7 @@ def _misfit(prefix: Any, tree: Any, place: str = "") -> str:
         names = prefix if isinstance(prefix, dict) else range(len(prefix))
         pairs = [(name, prefix[name], tree[name]) for name in names if not isinstance(tree, dict) or name in tree]
         for name, one, part in pairs:
-            if not _is_group(one) and (found := _misfit(one, part, f"{place}[{name!r}]")):
+            if not isinstance(one, _GROUPS) and (found := _misfit(one, part, f"{place}[{name!r}]")):
                 return found
         if not isinstance(tree, dict) or len(pairs) == len(tree):
             return ""

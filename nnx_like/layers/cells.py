@@ -205,11 +205,11 @@ class _Cell(RNNCellBase):
         sources: int,
         gates: int,
         rngs: Rngs,
-        kernel: _Param,
-        bias: _Param | None,
+        kernel_init: Initializer,
+        kernel_metadata: Mapping[str, Any],
+        bias: tuple[Initializer, Mapping[str, Any]] | None,
     ) -> Linear:
         """Make a layer for all gates; it has a bias if an initializer and metadata for one are given."""
-        kernel_init, kernel_metadata = kernel
         bias_init, bias_metadata = bias or (initializers.zeros, {})
         return Linear(
             sources,
@@ -323,9 +323,9 @@ class SimpleCell(_Cell):
         self._begin(in_features, hidden_features, dtype, param_dtype, promote_dtype, carry_init, stream)
         self.residual = residual
         self.activation_fn = activation_fn
-        kernel, recurrent = (kernel_init, kernel_metadata), (recurrent_kernel_init, recurrent_kernel_metadata)
-        self.dense_h = self._dense(hidden_features, 1, rngs, recurrent, None)
-        self.dense_i = self._dense(in_features, 1, rngs, kernel, (bias_init, bias_metadata))
+        bias = (bias_init, bias_metadata)
+        self.dense_h = self._dense(hidden_features, 1, rngs, recurrent_kernel_init, recurrent_kernel_metadata, None)
+        self.dense_i = self._dense(in_features, 1, rngs, kernel_init, kernel_metadata, bias)
 
     def __call__(self, carry: Array, inputs: Array) -> tuple[Array, Array]:
         """Run one step.
@@ -417,8 +417,8 @@ class GRUCell(_GatedCell):
     """
 
     def _make(self, rngs: Rngs, kernel: _Param, recurrent: _Param, bias: _Param) -> None:
-        self.dense_i = self._dense(self.in_features, 3, rngs, kernel, bias)
-        self.dense_h = self._dense(self.hidden_features, 3, rngs, recurrent, None)
+        self.dense_i = self._dense(self.in_features, 3, rngs, *kernel, bias)
+        self.dense_h = self._dense(self.hidden_features, 3, rngs, *recurrent, None)
 
     def __call__(self, carry: Array, inputs: Array) -> tuple[Array, Array]:
         """Run one step.
@@ -504,9 +504,9 @@ class LSTMCell(_LSTM):
         if recurrent[0] is default_recurrent_init:  # for this cell it is computed in the default dtype, as in NNX
             recurrent = (modified_orthogonal, recurrent[1])
         for name in ("ii", "if_", "ig", "io"):  # a sum needs only one bias, and the recurrent layers have it
-            setattr(self, name, self._dense(self.in_features, 1, rngs, kernel, None))
+            setattr(self, name, self._dense(self.in_features, 1, rngs, *kernel, None))
         for name in ("hi", "hf", "hg", "ho"):
-            setattr(self, name, self._dense(self.hidden_features, 1, rngs, recurrent, bias))
+            setattr(self, name, self._dense(self.hidden_features, 1, rngs, *recurrent, bias))
 
     def _sums(self, inputs: Array, h: Array) -> Sequence[Array]:
         pairs = (("ii", "hi"), ("if_", "hf"), ("ig", "hg"), ("io", "ho"))
@@ -546,8 +546,8 @@ class OptimizedLSTMCell(_LSTM):
     """
 
     def _make(self, rngs: Rngs, kernel: _Param, recurrent: _Param, bias: _Param) -> None:
-        self.dense_i = self._dense(self.in_features, 4, rngs, kernel, None)
-        self.dense_h = self._dense(self.hidden_features, 4, rngs, recurrent, bias)
+        self.dense_i = self._dense(self.in_features, 4, rngs, *kernel, None)
+        self.dense_h = self._dense(self.hidden_features, 4, rngs, *recurrent, bias)
 
     def _sums(self, inputs: Array, h: Array) -> Sequence[Array]:
         return jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1)

@@ -279,13 +279,8 @@ def is_data(value: Any, /) -> bool:
     """
     if type(value) in _STATIC_TYPES:
         return False
-    return isinstance(value, _data_types) or is_array(value) or _is_ref(value)
-
-
-def _is_ref(value: Any) -> bool:
-    """Return whether a value is a JAX array reference, which changes in place."""
-    kind = type(value)
-    return kind.__name__ == "Ref" and kind.__module__.partition(".")[0] in ("jax", "jaxlib")
+    # A reference of JAX changes in place. Its class has a slow `isinstance`, which also looks at tracers.
+    return isinstance(value, _data_types) or is_array(value) or type(value) is jax.Ref
 
 
 def has_data(value: Any, /) -> list[Any]:
