@@ -201,7 +201,7 @@ class NNXMeta(AxisMetadata):
             index: the new axis of the value.
             params: the metadata of the lift; it has the name of the axis under `PARTITION_NAME`.
         """
-        metadata = _names(index, params).outside(self.var_type, self.metadata, "", self.value)
+        metadata = _names(index, params).changed(self.var_type, self.metadata, "", self.value, gains=True)
         return NNXMeta(self.var_type, self.value, metadata)
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
@@ -211,7 +211,7 @@ class NNXMeta(AxisMetadata):
             index: the axis of the value that is removed.
             params: the metadata of the lift; it has the name of the axis under `PARTITION_NAME`.
         """
-        metadata = _names(index, params).inside(self.var_type, self.metadata, "", self.value)
+        metadata = _names(index, params).changed(self.var_type, self.metadata, "", self.value, gains=False)
         return NNXMeta(self.var_type, self.value, metadata)
 
     def get_partition_spec(self) -> PartitionSpec | None:

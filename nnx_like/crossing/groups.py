@@ -227,6 +227,7 @@ class Group:
         return (self,)
 
 
+@dataclasses.dataclass(slots=True, unsafe_hash=True)
 class Choose:
     """The groups of the variables of an object: each variable goes to the first group whose filter matches it.
 
@@ -235,10 +236,8 @@ class Choose:
         many: whether it may be the prefix of several objects; paths begin at each of them.
     """
 
-    __slots__ = ("groups", "many")
-
-    def __init__(self, groups: tuple[Group, ...], many: bool = False) -> None:
-        self.groups, self.many = groups, many
+    groups: tuple[Group, ...]
+    many: bool = False
 
     def __call__(self, path: tuple[Any, ...], value: Any) -> str:
         """Return the name of the group of a variable.
@@ -250,12 +249,6 @@ class Choose:
             if group.filter(path, value):
                 return group.name
         raise _unmatched(path, value, [group.filter for group in self.groups])
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Choose and self.many == other.many and self.groups == other.groups
-
-    def __hash__(self) -> int:
-        return hash(self.groups)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -376,8 +369,7 @@ def axis_of(spec: Any) -> Any:
 # --- a pytree and its prefix ------------------------------------------------------------------------------------------
 
 
-def _is_group(prefix: Any) -> bool:
-    return isinstance(prefix, (Group, Choose))
+_GROUPS = (Group, Choose)
 
 
 def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> tuple[list[tuple[Any, Any, Any]], Any]:
@@ -396,7 +388,7 @@ def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> t
     Raises:
         LiftArgumentError: if it is not a prefix.
     """
-    if _is_group(prefix):
+    if isinstance(prefix, _GROUPS):
         return [(name, prefix, tree)], None
     found: Any
     structure: Any
@@ -416,33 +408,29 @@ def holds_objects(tree: Any) -> bool:
 
 def _shown(prefix: Any) -> str:
     """Return the spec of a group, or the one that all groups of a `Choose` have; `…` for anything else."""
-    specs = {str(group.spec) for group in prefix.groups} if _is_group(prefix) else set()
+    specs = {str(group.spec) for group in prefix.groups} if isinstance(prefix, _GROUPS) else set()
     return specs.pop() if len(specs) == 1 else "…"
 
 
 def _misfit(prefix: Any, tree: Any, place: str = "") -> str:
     """Return the first place where a prefix does not fit the pytree."""
-    outlines = _outline(prefix, _shown), _outline(tree, lambda one: "array" if is_array(one) else _kind(one))
+    outlines = _outline(prefix, _shown), _outline(tree, lambda one: "array" if is_array(one) else type(one).__name__)
     if type(prefix) is type(tree) and isinstance(tree, (tuple, list, dict)) and len(prefix) == len(tree):
         names = prefix if isinstance(prefix, dict) else range(len(prefix))
         pairs = [(name, prefix[name], tree[name]) for name in names if not isinstance(tree, dict) or name in tree]
         for name, one, part in pairs:
-            if not _is_group(one) and (found := _misfit(one, part, f"{place}[{name!r}]")):
+            if not isinstance(one, _GROUPS) and (found := _misfit(one, part, f"{place}[{name!r}]")):
                 return found
         if not isinstance(tree, dict) or len(pairs) == len(tree):
             return ""
     return f"{place} is {outlines[0]} where the pytree is {outlines[1]}"
 
 
-def _kind(value: Any) -> str:
-    return type(value).__name__
-
-
 def _outline(tree: Any, leaf: Callable[[Any], str]) -> str:
     if isinstance(tree, dict):
         return f"{{{', '.join(f'{name!r}: {leaf(one)}' for name, one in tree.items())}}}"
     if not isinstance(tree, (tuple, list)):
-        return f"a {_kind(tree)}"
+        return f"a {type(tree).__name__}"
     parts = ", ".join(map(leaf, tree))
     return f"[{parts}]" if isinstance(tree, list) else f"({parts}{',' * (len(tree) == 1)})"
 

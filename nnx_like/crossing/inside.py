@@ -78,17 +78,18 @@ class AxisNames:
         metadata = variable._metadata
         return _is_told_of_axes(type(variable)) or "on_add_axis" in metadata or "on_remove_axis" in metadata
 
-    def inside(self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any) -> dict[str, Any]:
-        """Return the metadata of a variable as a body sees it; `value` is its value there."""
-        return self._changed(kind, metadata, group, value, gains=False)
-
-    def outside(self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any) -> dict[str, Any]:
-        """Return the metadata of a variable as the caller sees it; `value` is its value inside."""
-        return self._changed(kind, metadata, group, value, gains=True)
-
-    def _changed(
-        self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any, gains: bool
+    def changed(
+        self, kind: type[Any], metadata: dict[str, Any], group: str, value: Any, *, gains: bool
     ) -> dict[str, Any]:
+        """Return the metadata of a variable as the caller sees it, if it gains an axis name, or as a body sees it.
+
+        Args:
+            kind: the type of the variable.
+            metadata: its metadata on the other side.
+            group: its group.
+            value: its value inside.
+            gains: whether it leaves.
+        """
         axis = self.axes.get(group)
         if type(axis) is not int or not (metadata or _is_told_of_axes(kind)):
             return metadata
@@ -294,7 +295,7 @@ class _InnerBuilder(Builder):
 
     def _metadata(self, kind: type[Any], definition: Definition, group: Any, value: Any) -> dict[str, Any]:
         metadata = {name: self._static(one) for name, one in definition}
-        return metadata if self.names is None else self.names.inside(kind, metadata, group, value)
+        return metadata if self.names is None else self.names.changed(kind, metadata, group, value, gains=False)
 
 
 class _InnerWalk(Walk):
@@ -349,7 +350,7 @@ class _InnerWalk(Walk):
         if known is not None and self.stays is True:
             return known
         group = super()._group(value, path, prefix)
-        return known if known is not None and self._keeps(known, group) else group
+        return known if known is not None and self._may_go(known, group) else group
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
         names = self.inside.names
@@ -358,7 +359,7 @@ class _InnerWalk(Walk):
             return outside
         if names is None or not (value._metadata or _is_told_of_axes(type(value))):
             return super()._metadata(value, path, group)
-        changed = names.outside(type(value), value._metadata, group, value.get_raw_value())
+        changed = names.changed(type(value), value._metadata, group, value.get_raw_value(), gains=True)
         return metadata_definition(changed, path, self._static)
 
     def _static(self, value: Any, path: tuple[Any, ...]) -> Definition:
@@ -384,21 +385,18 @@ class _InnerWalk(Walk):
                 expected=groups[found[0]].words,
                 given=groups[group].words,
             )
-        self.leaves.append((*found, value, parts, form, path))
+        self.leaves.append((*found, value, parts, form))
         return found
 
     def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
         found = None if place is None else self.inside.builder.arrays.get((id(place[0]), *place[1:]))
         if found is None or found[0] != group:
             return self._new(group, value)
-        self.leaves.append((*found, place, value, None, path))
+        self.leaves.append((*found, place, value, None))
         return found
 
     def _may_go(self, known: str, group: str) -> bool:
-        return known == group or self._keeps(known, group)
-
-    def _keeps(self, known: str, group: str) -> bool:
-        return self.stays(known, group) if callable(self.stays) else self.stays
+        return known == group or (self.stays(known, group) if callable(self.stays) else self.stays)
 
     def _new(self, group: str, parts: Any) -> tuple[str, int]:
         values = self.fresh.setdefault(group, [])

@@ -13,7 +13,6 @@ import enum
 import functools
 import itertools
 import operator
-import types
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,8 +21,8 @@ import jax
 import numpy as np
 
 from ..graph.definition import Held
-from ..graph.walk import SINGLE, Leaf, Walk, is_object
-from ..objects.markers import DICTS, NATIVE
+from ..graph.walk import SINGLE, Walk, is_object
+from ..objects.markers import ATOMS, DICTS, NATIVE
 from ..objects.pytree import Pytree, marks_made, walks_of
 from ..statelib.state import State
 from ..variablelib.variable import Variable
@@ -45,67 +44,39 @@ class Contents:
     Comparing it takes far less time than another walk: nearly all of it runs in C.
 
     Args:
-        objects: the objects. They are not kept: pass them, or replacements to compare with, to `are_in`.
-        variables: the variables.
-        dicts: native dicts.
-        lists: native lists.
+        held: see `_contents`. The objects are not kept: pass them, or replacements to compare with, to `are_in`.
     """
 
-    __slots__ = ("items", "keys", "kinds", "marks", "metadata", "names", "sizes", "values")
+    __slots__ = ("equal", "same")
 
-    def __init__(
-        self,
-        objects: Sequence[Pytree],
-        variables: Sequence[Variable],
-        dicts: Sequence[Mapping[Any, Any]],
-        lists: Sequence[list[Any]],
-    ) -> None:
-        every = [*map(_attributes, objects), *dicts]
-        self.kinds = [*map(type, objects), *map(type, variables)]
-        self.sizes = list(map(len, [*every, *lists]))
-        self.names, self.keys = list(_of_all(every)), list(_of_all(dicts))
-        self.values, self.items = list(_of_all(map(dict.values, every))), list(_of_all(lists))
-        self.metadata = list(map(_metadata, variables))
-        self.marks = marks_made()
+    def __init__(self, *held: Any) -> None:
+        self.equal, same = _contents(*held)
+        self.same = list(same)
 
-    def are_in(
-        self,
-        objects: Sequence[Pytree],
-        variables: Sequence[Variable],
-        dicts: Sequence[Mapping[Any, Any]],
-        lists: Sequence[list[Any]],
-    ) -> bool:
+    def are_in(self, *held: Any) -> bool:
         """Return whether these values hold the same things by identity, under the same names and in the same order."""
-        every = [*map(_attributes, objects), *dicts]
-        return (
-            self.marks == marks_made()
-            and [*map(type, objects), *map(type, variables)] == self.kinds
-            and [*map(len, every), *map(len, lists)] == self.sizes
-            and list(_of_all(every)) == self.names
-            and all(map(operator.is_, _of_all(dicts), self.keys))  # keys of two types may be equal
-            and all(map(operator.is_, _of_all(map(dict.values, every)), self.values))
-            and all(map(operator.is_, _of_all(lists), self.items))
-            and all(map(operator.is_, map(_metadata, variables), self.metadata))
-        )
+        equal, same = _contents(*held)
+        return equal == self.equal and all(map(operator.is_, same, self.same))
+
+
+def _contents(
+    objects: Iterable[Pytree], variables: Iterable[Variable], dicts: Iterable[Any], lists: Iterable[list[Any]]
+) -> tuple[Any, Iterator[Any]]:
+    """Return what must be equal in values that hold the same, and then what must be identical."""
+    every = [*map(_attributes, objects), *dicts]
+    kinds, sizes = [*map(type, objects), *map(type, variables)], [*map(len, every), *map(len, lists)]
+    equal = marks_made(), kinds, sizes, list(_of_all(every))
+    return equal, itertools.chain(
+        _of_all(dicts),  # keys of two types may be equal
+        _of_all(map(dict.values, every)),
+        _of_all(lists),
+        map(_metadata, variables),
+    )
 
 
 # --- kept walks -------------------------------------------------------------------------------------------------------
 
-_FIXED = frozenset(
-    {
-        bool,
-        bytes,
-        complex,
-        float,
-        int,
-        str,
-        type(None),
-        type(Ellipsis),
-        types.FunctionType,
-        types.BuiltinFunctionType,
-        type(jax.jit(len)),
-    }
-)
+_FIXED = ATOMS | {float, complex, type(jax.jit(len))}
 """Types whose values cannot change in place. For functions, JAX assumes this too."""
 
 _FIXED_KINDS = (type, enum.Enum, Held, np.dtype, jax.sharding.PartitionSpec, jax.sharding.Mesh)
@@ -151,7 +122,6 @@ class KeptWalk:
         for variable in self.variables:
             if variable._trace not in self.traces:  # traces can be compared, but not hashed
                 self.traces.append(variable._trace)
-        self.leaves = [(group, key, holder, path) for group, key, holder, _, _, path in walk.leaves]
 
     def use(self, roots: Sequence[Pytree]) -> Used | None:
         """Return what the walk would find now; None if anything but the values of variables changed."""
@@ -210,12 +180,6 @@ class Used:
             _exhaust(map(_put_value, variables, values.values()))
         return True
 
-    @property
-    def leaves(self) -> Iterator[Leaf]:
-        """The values, in the order in which they were found."""
-        for group, key, holder, path in self._kept.leaves:
-            yield group, key, holder, self.packed[group][key], None, path
-
 
 def find(key: Key, roots: Sequence[Pytree]) -> Used | None:
     """Return the walk that was kept for some objects if it would find the same now; else None."""
@@ -230,7 +194,7 @@ def keep(key: Key, roots: Sequence[Pytree], walk: Walk, refs: Sequence[Ref]) -> 
     """Keep a walk with the first of its objects, if nothing in it can change unnoticed."""
     if len(set(map(id, roots))) < len(roots) or not all(map(_can_be_kept, walk.nodes)):
         return
-    if any(type(holder) is tuple or form is not None for _, _, holder, _, form, _ in walk.leaves):
+    if any(type(holder) is tuple or form is not None for _, _, holder, _, form in walk.leaves):
         return
     walks = walks_of(roots[0])
     if len(walks) >= _MANY:

@@ -379,25 +379,23 @@ class Rebuilder(Builder):
             self.owner = around
 
     def _change_container(self, made: Any, items: Any) -> None:
-        if self.owner is not None and self.owner._trace != self.trace:
-            if not _same_items(made, items):
-                raise self.error(self.owner)
-            return
-        self.changes.append(functools.partial(super()._change_container, made, items))
+        self._plan(self.owner, lambda: _same_items(made, items), super()._change_container, made, items)
 
     def _change_object(self, made: Any, attributes: dict[str, Any]) -> None:
-        if made._trace != self.trace:
-            if not _same_items(vars(made), attributes):
-                raise self.error(made)
-            return
-        self.changes.append(functools.partial(super()._change_object, made, attributes))
+        self._plan(made, lambda: _same_items(vars(made), attributes), super()._change_object, made, attributes)
 
     def _change_variable(self, made: Any, value: Any, metadata: dict[str, Any]) -> None:
-        if made._trace != self.trace:
-            if made._value is not value or made._metadata != metadata:
-                raise self.error(made)
-            return
-        self.changes.append(functools.partial(super()._change_variable, made, value, metadata))
+        def is_same() -> bool:
+            return made._value is value and bool(made._metadata == metadata)
+
+        self._plan(made, is_same, super()._change_variable, made, value, metadata)
+
+    def _plan(self, owner: Any, is_same: Callable[[], bool], change: Callable[..., None], *args: Any) -> None:
+        """Plan a change for `commit`. An object of another trace may only stay the same."""
+        if owner is None or owner._trace == self.trace:
+            self.changes.append(functools.partial(change, *args))
+        elif not is_same():
+            raise self.error(owner)
 
     def commit(self) -> None:
         """Change the objects."""

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from liftcore.calls import boundary
@@ -15,6 +15,7 @@ from ..errors import StructureError
 from ..objects.containers import Dict, List
 from ..objects.module import CAPTURES, Module, iter_modules
 from ..statelib.functions import from_flat_state
+from ..statelib.nested import pairs_of
 from ..statelib.state import State
 from ..variablelib.kinds import Perturbation
 from ..variablelib.variable import Variable
@@ -119,18 +120,9 @@ def _capturing(root: Any, kinds: tuple[Kind, ...], init: Any) -> Iterator[None]:
 def _by_module(state: Any) -> dict[tuple[Any, ...], list[tuple[Kind, str, Any]]]:
     """Return the variables of a state by the path of their module: `(type, name, value)`."""
     found: dict[tuple[Any, ...], list[tuple[Kind, str, Any]]] = {}
-
-    def visit(path: tuple[Any, ...], node: Any) -> None:
-        if isinstance(node, Mapping) and not isinstance(node, Variable):
-            for name, below in node.items():
-                visit((*path, name), below)
-        elif isinstance(node, Variable):
-            found.setdefault(path[:-1], []).append((type(node), path[-1], node.get_value()))
-        else:
-            found.setdefault(path[:-1], []).append((Perturbation, path[-1], node))
-
-    if state is not None:
-        visit((), state)
+    for path, leaf in pairs_of({} if state is None else state):
+        kind, value = (type(leaf), leaf.get_value()) if isinstance(leaf, Variable) else (Perturbation, leaf)
+        found.setdefault(path[:-1], []).append((kind, path[-1], value))
     return found
 
 

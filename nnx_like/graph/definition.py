@@ -24,7 +24,7 @@ from liftcore.pickling import portable
 from liftcore.statics import Undescribed, snapshot, warn_not_shared
 
 from ..errors import StructureError
-from ..objects.markers import hidden_error, hidden_in
+from ..objects.markers import ATOMS, hidden_error, hidden_in
 from ..variablelib.variable import is_object
 
 __all__ = [
@@ -157,22 +157,6 @@ class StaticDef(NamedTuple):
     value: Any
 
 
-_ATOMS = frozenset(
-    {
-        bool,
-        bytes,
-        int,
-        str,
-        type,
-        type(None),
-        types.EllipsisType,
-        types.FunctionType,
-        types.BuiltinFunctionType,
-    }
-)
-"""Types whose values can be compared directly, once their type is compared too."""
-
-
 class Fixed:
     """A static value that is compared by `liftcore.static_key`: by type and value, recursively.
 
@@ -269,7 +253,7 @@ def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
 def static(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Definition:
     """Return the definition of a static value; the arguments are those of `fixed`."""
     kind = type(value)
-    if kind in _ATOMS or isinstance(value, (type, enum.Enum)):
+    if kind in ATOMS or isinstance(value, (type, enum.Enum)):
         return StaticDef(kind, value)
     return StaticDef(kind, fixed(value, path, unknown))
 
@@ -338,8 +322,6 @@ def metadata_definition(
         path: the path of the variable.
         define: returns the definition of a static value at a path.
     """
-    if not metadata:
-        return ()
     return tuple([(name, define(metadata[name], (*path, name))) for name in sorted(metadata)])
 
 
@@ -427,15 +409,11 @@ def renumbered(definition: Definition, was: Sequence[int | None]) -> Definition:
     """
     changes: dict[str, Any] = {}
     if getattr(definition, "number", None) is not None:
-        changes["number"] = _before(definition.number, was)
+        before = was[definition.number]
+        changes["number"] = -1 if before is None else before
     if getattr(definition, "parts", ()):
         changes["parts"] = tuple([renumbered(part, was) for part in definition.parts])
     return definition._replace(**changes) if changes else definition
-
-
-def _before(index: int, was: Sequence[int | None]) -> int:
-    found = was[index]
-    return -1 if found is None else found
 
 
 def difference(before: Definition, after: Definition, path: tuple[Any, ...] = ()) -> str | None:

@@ -50,8 +50,8 @@ Prefix = str | Callable[[tuple[Any, ...], Any], str]
 Place = tuple[Any, ...]
 """The place of an array in an attribute: `(owner, attribute, *path in the attribute)`."""
 
-Leaf = tuple[str, Any, Any, Any, Any, tuple[Any, ...]]
-"""A value: `(group, key, variable or place, parts of the value, form, path below the object)`."""
+Leaf = tuple[str, Any, Any, Any, Any]
+"""A value: `(group, key, variable or place, parts of the value, form)`."""
 
 SINGLE: set[type] = {bool, int, float, complex}
 """Types whose values are one leaf, and never a tracer. Types of JAX arrays and of other numbers are added when seen."""
@@ -144,7 +144,7 @@ class Walk:
     def holders(self) -> dict[str, dict[Any, tuple[Any, Any]]]:
         """For each group and key, the variable or the place that a value came from, and the form of the value."""
         found: dict[str, dict[Any, tuple[Any, Any]]] = {}
-        for group, key, holder, _, form, _ in self.leaves:
+        for group, key, holder, _, form in self.leaves:
             found.setdefault(group, {})[key] = (holder, form)
         return found
 
@@ -179,13 +179,10 @@ class Walk:
     def _container(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
         """Return the definition of a list or a dict, which can change in place and be shared."""
         index = self.index.setdefault(id(value), len(self.nodes))
-        origin = prefix if type(prefix) is str else (prefix, self.base)
         if index < len(self.nodes):
-            if origin != self.origins[index]:
-                self._check_alike(value, path, prefix, set())
-            return AgainDef(index)
+            return self._again(index, value, path, prefix)
         self.nodes.append(value)
-        self.origins.append(origin)
+        self.origins.append(prefix if type(prefix) is str else (prefix, self.base))
         items = list(enumerate(value) if type(value) is list else value.items())
         parts = self._items(items, path, prefix, place)
         for (name, _), part in zip(items, parts, strict=True):
@@ -211,13 +208,10 @@ class Walk:
 
     def _object(self, value: Pytree, path: tuple[Any, ...], prefix: Prefix) -> Definition:
         index = self.index.setdefault(id(value), len(self.nodes))
-        origin = prefix if type(prefix) is str else (prefix, self.base)
         if index < len(self.nodes):
-            if origin != self.origins[index]:
-                self._check_alike(value, path, prefix, set())
-            return AgainDef(index)
+            return self._again(index, value, path, prefix)
         self.nodes.append(value)
-        self.origins.append(origin)
+        self.origins.append(prefix if type(prefix) is str else (prefix, self.base))
         names, parts, marks = [], [], marks_of(value)
         for name, part in attributes_of(value):
             kind = type(part)
@@ -237,16 +231,11 @@ class Walk:
 
     def _variable(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> Definition:
         index = self.index.setdefault(id(value), len(self.nodes))
-        origin = prefix if type(prefix) is str else (prefix, self.base)
         if index < len(self.nodes):
-            if origin != self.origins[index]:
-                group = self._group(value, path, prefix)
-                if group != self.groups[index]:
-                    raise self._aliased(value, path, self.groups[index], group)
-            return AgainDef(index)
+            return self._again(index, value, path, prefix)
         group = self._group(value, path, prefix)
         self.nodes.append(value)
-        self.origins.append(origin)
+        self.origins.append(prefix if type(prefix) is str else (prefix, self.base))
         self.groups[index] = group
         metadata = self._metadata(value, path, group)
         parts, form = self._variable_parts(value, path)
@@ -315,7 +304,7 @@ class Walk:
         while key in values:  # names may contain dots, and digits may be names
             key += "'"
         values[key] = parts
-        self.leaves.append((group, key, holder, parts, form, path))
+        self.leaves.append((group, key, holder, parts, form))
         return group, key
 
     def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
@@ -323,6 +312,15 @@ class Walk:
         return Walk._slot(self, place, path, group, value, None)
 
     # -- one object in two places ------------------------------------------------------------------------------------
+
+    def _again(self, index: int, value: Any, path: tuple[Any, ...], prefix: Prefix) -> Definition:
+        """Return the definition of what occurred before, which must have the same groups here."""
+        if self.origins[index] != (prefix if type(prefix) is str else (prefix, self.base)):
+            if not isinstance(value, Variable):
+                self._check_alike(value, path, prefix, set())
+            elif (group := self._group(value, path, prefix)) != self.groups[index]:
+                raise self._aliased(value, path, self.groups[index], group)
+        return AgainDef(index)
 
     def _check_alike(
         self, value: Any, path: tuple[Any, ...], prefix: Prefix, seen: set[int], known: str | None = None

@@ -32,6 +32,7 @@ from ..variablelib.values import MISSING
 from ..variablelib.variable import Variable, is_object
 
 __all__ = [
+    "ATOMS",
     "DICTS",
     "MARK",
     "NATIVE",
@@ -232,9 +233,13 @@ Static: TypeAlias = Annotated[Attribute, "nnx_like.Static"]
 
 _VALUE = "nnx_value"
 _data_types: tuple[type, ...] = (Variable, jax.ShapeDtypeStruct)
-_STATIC_TYPES = frozenset(
-    {bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType}
+
+ATOMS = frozenset(
+    {bool, bytes, int, str, type, types.NoneType, types.EllipsisType, types.FunctionType, types.BuiltinFunctionType}
 )
+"""Types whose values cannot change in place, and can be compared directly once their type is compared too."""
+
+_STATIC_TYPES = ATOMS | {float, complex}
 
 
 def register_data_type(kind: Kind, /) -> Kind:
@@ -274,13 +279,8 @@ def is_data(value: Any, /) -> bool:
     """
     if type(value) in _STATIC_TYPES:
         return False
-    return isinstance(value, _data_types) or is_array(value) or _is_ref(value)
-
-
-def _is_ref(value: Any) -> bool:
-    """Return whether a value is a JAX array reference, which changes in place."""
-    kind = type(value)
-    return kind.__name__ == "Ref" and kind.__module__.partition(".")[0] in ("jax", "jaxlib")
+    # A reference of JAX changes in place. Its class has a slow `isinstance`, which also looks at tracers.
+    return isinstance(value, _data_types) or is_array(value) or type(value) is jax.Ref
 
 
 def has_data(value: Any, /) -> list[Any]:

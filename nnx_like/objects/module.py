@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -183,9 +184,7 @@ class Module(Pytree):
         matches = to_predicate(list(filters) if filters else ...)
         for path, module in iter_modules(self):
             if matches(path, module):
-                for name in [name for name in attributes if hasattr(module, name)]:
-                    setattr(module, name, attributes[name])
-                    missing.discard(name)
+                _assign(attributes, missing, module)
         if missing and raise_if_not_found:
             raise _no_attributes(f"{type(self).__name__}.set_attributes", missing)
 
@@ -291,17 +290,18 @@ def with_attributes(node: Node, /, *, only: Any = ..., raise_if_not_found: bool 
     Raises:
         StructureError: if no module has one of the attributes.
     """
-    found: set[str] = set()
-
-    def assign(module: Module) -> None:
-        for name in [name for name in attributes if hasattr(module, name)]:
-            setattr(module, name, attributes[name])
-            found.add(name)
-
-    made: Node = _changed(node, only, assign)
-    if raise_if_not_found and not found.issuperset(attributes):
-        raise _no_attributes("with_attributes", set(attributes) - found)
+    missing = set(attributes)
+    made: Node = _changed(node, only, functools.partial(_assign, attributes, missing))
+    if missing and raise_if_not_found:
+        raise _no_attributes("with_attributes", missing)
     return made
+
+
+def _assign(attributes: Mapping[str, Any], missing: set[str], module: Any) -> None:
+    """Set the attributes that a module has already; they are no longer missing."""
+    for name in [name for name in attributes if hasattr(module, name)]:
+        setattr(module, name, attributes[name])
+        missing.discard(name)
 
 
 def _no_attributes(where: str, missing: set[str]) -> StructureError:
@@ -416,12 +416,8 @@ def _told(kind: Any) -> Iterator[str]:
 
 
 def _shown(parameter: inspect.Parameter) -> str:
-    text = str(parameter)
-    return text.replace(f": {parameter.annotation!r}", f": {parameter.annotation}") if _is_text(parameter) else text
-
-
-def _is_text(parameter: inspect.Parameter) -> bool:
-    return isinstance(parameter.annotation, str)
+    text, kind = str(parameter), parameter.annotation
+    return text.replace(f": {kind!r}", f": {kind}") if isinstance(kind, str) else text
 
 
 def _described(doc: str) -> dict[str, list[str]]:

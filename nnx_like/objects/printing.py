@@ -28,13 +28,10 @@ def object_text(node: Any) -> str:
     Args:
         node: the object.
     """
-    return _object(node, "", {})
+    return _text(node, "", {})
 
 
 def _object(node: Any, path: str, seen: dict[int, str]) -> str:
-    if id(node) in seen:
-        return f"{type(node).__name__}(…)  # {seen[id(node)] or 'the whole object'}"
-    seen[id(node)] = path
     numbered = type(node)._numbered
     lines = []
     for name, value in vars(node).items():
@@ -45,14 +42,14 @@ def _object(node: Any, path: str, seen: dict[int, str]) -> str:
 
 
 def _text(value: Any, path: str, seen: dict[int, str]) -> str:
+    if _is_object(value) or isinstance(value, Variable) or (type(value) in NATIVE and has_data(value)):
+        if id(value) in seen:
+            return f"{type(value).__name__}(…)  # {seen[id(value)] or 'the whole object'}"
+        seen[id(value)] = path
     if _is_object(value):
         return _object(value, path, seen)
     if isinstance(value, Variable):
-        return _variable(value, path, seen)
-    if type(value) in NATIVE and has_data(value):
-        if id(value) in seen:
-            return f"{type(value).__name__}(…)  # {seen[id(value)]}"
-        seen[id(value)] = path
+        return _variable(value)
     if type(value) in (list, tuple) and has_data(value):
         lines = [_text(one, f"{path}[{number}]", seen) for number, one in enumerate(value)]
         return _block("[" if type(value) is list else "(", lines, "]" if type(value) is list else ")", "")
@@ -67,10 +64,7 @@ def _is_object(value: Any) -> bool:
     return hasattr(type(value), "_numbered")
 
 
-def _variable(value: Variable[Any], path: str, seen: dict[int, str]) -> str:
-    if id(value) in seen:
-        return f"{type(value).__name__}(…)  # {seen[id(value)]}"
-    seen[id(value)] = path
+def _variable(value: Variable[Any]) -> str:
     raw = value.get_raw_value()
     told = "".join(f", {name}={one!r}" for name, one in value.get_metadata().items())
     size = str(Size.of(raw))

@@ -136,13 +136,6 @@ def mark(node: Any, marks: Mapping[str, bool]) -> None:
     object.__setattr__(node, "_marks", {**_own_marks(node), **marks})
 
 
-def _is_marked_static(node: Any, name: str) -> bool:
-    """Return whether an attribute is marked static."""
-    own = _own_marks(node)
-    of_class = type(node)._field_marks
-    return bool((own or of_class) and marks_of(node).get(name))
-
-
 def _register(cls: type) -> None:
     """Register a class of objects with JAX."""
     checks_itself(cls, _held)
@@ -309,7 +302,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
             mark(self, {name: is_static})
         if type(value) is functools.partial:
             value = as_pytree(value)
-        if _is_marked_static(self, name) and has_data(value):
+        if marks_of(self).get(name) and has_data(value):
             raise _static_data(self, name, value)
         object.__setattr__(self, name, value)
 
@@ -468,7 +461,7 @@ def check_pytree(pytree: Any, /) -> None:
         if id(node) not in seen:
             seen.add(id(node))
             for name, value in vars(node).items():
-                if _is_marked_static(node, name) and has_data(value):
+                if marks_of(node).get(name) and has_data(value):
                     raise _static_data(node, name, value)
             left += [one for one in has_data(list(vars(node).values())) if isinstance(one, Pytree)]
 

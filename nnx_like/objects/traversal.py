@@ -179,26 +179,29 @@ def find_duplicates(node: Any, /, *, only: Any = ...) -> list[list[Path]]:
     Returns:
         A list of paths for each object, variable or array that can be reached in more than one way.
     """
-    found: dict[int, list[Path]] = {}
-    first: dict[int, Any] = {}
-    _places((), node, found, first, {})
     matches = to_predicate(only)
-    repeated = {which: paths for which, paths in found.items() if len(paths) > 1}
-    return [paths for which, paths in repeated.items() if matches(paths[0], first[which])]
+    return [paths for found, paths in _repeated(node) if matches(paths[0], found)]
 
 
-def _places(path: Path, node: Any, found: dict[int, list[Path]], first: dict[int, Any], open_: dict[int, Any]) -> None:
+def _repeated(node: Any) -> list[tuple[Any, list[Path]]]:
+    """Return the objects, variables and arrays that can be reached by more than one path, with their paths."""
+    places: dict[int, tuple[Any, list[Path]]] = {}
+    _find_places((), node, places, {})
+    return [(found, paths) for found, paths in places.values() if len(paths) > 1]
+
+
+def _find_places(path: Path, node: Any, places: dict[int, tuple[Any, list[Path]]], open_: dict[int, Any]) -> None:
     """Record the path of each object, variable and array; look below an object only once."""
-    if not is_data(node):
-        if id(node) not in open_:
-            for name, child in children_of(node) or ():
-                _places((*path, name), child, found, first, {**open_, id(node): node})
+    if is_data(node):
+        places.setdefault(id(node), (node, []))[1].append(path)
+        if len(places[id(node)][1]) > 1:
+            return
+    elif id(node) in open_:
         return
-    found.setdefault(id(node), []).append(path)
-    if id(node) not in first:
-        first[id(node)] = node
-        for name, child in children_of(node) or ():
-            _places((*path, name), child, found, first, open_)
+    else:
+        open_ = {**open_, id(node): node}
+    for name, child in children_of(node) or ():
+        _find_places((*path, name), child, places, open_)
 
 
 # --- the checks for `graph=False` and `graph_updates=False` -----------------------------------------------------------
@@ -214,7 +217,7 @@ def check_unshared(name: str, tree: Mapping[str, Any]) -> None:
     Raises:
         AliasError: if a variable can be reached in two ways, or an object from itself.
     """
-    for shared, (first, *others) in _repeated(tree):
+    for shared, (first, *others) in _shared(tree):
         circular = [path for path in others if path[: len(first)] == first]
         if circular or _holds_variables(shared):
             what = _same(first, (circular or others)[0], shared, "graph=False")
@@ -233,7 +236,7 @@ def check_not_returned(name: str, given: Mapping[str, Any], result: Any) -> None
     Raises:
         AliasError: if a variable is in both.
     """
-    for shared, paths in _repeated({**given, "result": result}):
+    for shared, paths in _shared({**given, "result": result}):
         came = [path for path in paths if path[0] != "result"]
         went = [path for path in paths if path[0] == "result"]
         if came and went and _holds_variables(shared):
@@ -242,11 +245,11 @@ def check_not_returned(name: str, given: Mapping[str, Any], result: Any) -> None
             raise AliasError(name, what, fix, option="graph_updates")
 
 
-def _repeated(tree: Mapping[str, Any]) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
+def _shared(tree: Mapping[str, Any]) -> Iterator[tuple[Any, list[Path]]]:
     """Yield the objects and variables that can be reached in several ways, with their paths, the shortest first."""
-    for paths in find_duplicates(dict(tree), only=lambda _, value: isinstance(value, Variable | Pytree)):
-        ordered = sorted(paths, key=len)
-        yield _found(tree, ordered[0]), ordered
+    for found, paths in _repeated(dict(tree)):
+        if isinstance(found, Variable | Pytree):
+            yield found, sorted(paths, key=len)
 
 
 def _holds_variables(shared: Any) -> bool:
@@ -255,12 +258,6 @@ def _holds_variables(shared: Any) -> bool:
 
 def _same(first: tuple[Any, ...], second: tuple[Any, ...], shared: Any, option: str) -> str:
     return f"{_text(first)} and {_text(second)} are the same {type(shared).__name__}, which `{option}` forbids."
-
-
-def _found(tree: Any, path: tuple[Any, ...]) -> Any:
-    for step in path:
-        tree = dict(children_of(tree) or ())[step]
-    return tree
 
 
 def _text(path: tuple[Any, ...]) -> str:

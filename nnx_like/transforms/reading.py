@@ -98,11 +98,10 @@ def values_read(f: types.FunctionType, kinds: Iterable[type], statics: Iterable[
     yield from _Reader().read([f, *statics, *map(_Members, kinds)])
 
 
-class _Members:
+class _Members(NamedTuple):
     """The attributes of the class of an object; unlike a class that code names, it need not be safe to call."""
 
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
+    kind: type
 
 
 class _Reader:

@@ -33,10 +33,8 @@ OF_OBJECTS = (
     ),
     _of(
         "graph/walk.py",
-        "            if origin != self.origins[index]:\n"
-        "                group = self._group(value, path, prefix)\n"
-        "                if group != self.groups[index]:\n"
-        "                    raise self._aliased(value, path, self.groups[index], group)\n",
+        "            elif (group := self._group(value, path, prefix)) != self.groups[index]:\n"
+        "                raise self._aliased(value, path, self.groups[index], group)\n",
         "",
         "a variable that is given on two axes is taken on the first",
         ("nnx/test_misuse.py", *CROSSING),
