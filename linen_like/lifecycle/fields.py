@@ -169,8 +169,6 @@ class Base:
         parent: Any
         setup: Callable[[], None]
         clone: Callable[..., Any]
-        init: Callable[..., Any]
-        apply: Callable[..., Any]
         __call__: Callable[..., Any]
         sow: Callable[..., bool]
         _state: State
@@ -180,8 +178,6 @@ class Base:
         _name_prefix: ClassVar[str]
         _plain_fields: ClassVar[Mapping[str, nn.OptionKind]]
         _option_names: ClassVar[frozenset[str]]
-
-        def __init__(self, **fields: Any) -> None: ...
 
         @property
         def path(self) -> Path: ...  # noqa: D102
@@ -215,14 +211,10 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
 
 def _plain_fields(cls: type[Base]) -> dict[str, nn.OptionKind]:
     """Return the numeric fields of a layer of this package, with their kinds; fields of user classes hold anything."""
-    known: dict[str, nn.OptionKind] = dict(getattr(cls, "_plain_fields", {}))
-    for name, annotation in inspect.get_annotations(cls).items():
-        kind = nn.option_kind(name, annotation) if _is_ours(cls) else None
-        if kind is not None:
-            known[name] = kind
-        else:
-            known.pop(name, None)
-    return known
+    ours, declared = _is_ours(cls), inspect.get_annotations(cls).items()
+    own = {name: nn.option_kind(name, annotation) if ours else None for name, annotation in declared}
+    known = {**getattr(cls, "_plain_fields", {}), **own}
+    return {name: kind for name, kind in known.items() if kind is not None}
 
 
 def _is_ours(cls: type) -> bool:
