@@ -120,18 +120,6 @@ class Module(fields.Base):
 
     # -- values and attributes ---------------------------------------------------------------------------------------
 
-    def __eq__(self, other: object) -> bool:
-        return fields.equal(self, other) if type(self) is type(other) else NotImplemented
-
-    def __hash__(self) -> int:
-        return fields.hashed(self)
-
-    def __repr__(self) -> str:
-        fields_held = [self.__dict__.get(name) for name in type(self)._field_names]
-        in_fields = set(map(id, fields.modules_in(fields_held)))
-        children = (self._state.children or {}).items()
-        return fields.represented(self, {name: child for name, child in children if id(child) not in in_fields})
-
     def __setattr__(self, name: str, value: Any) -> None:
         if self._state.open or name.startswith("__"):
             object.__setattr__(self, name, value)

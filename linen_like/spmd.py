@@ -94,16 +94,11 @@ def logical_to_mesh_axes(array_dim_names: Names, rules: LogicalRules | None = No
     """
     if array_dim_names is None:
         return None
-    found = _assigned(array_dim_names, rules)
-    return PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in found))
+    return _assigned(array_dim_names, rules)[0]
 
 
-_UNASSIGNED: Any = object()
-"""Returned for a name for which no rule could be followed."""
-
-
-def _assigned(names: Names, rules: LogicalRules | None) -> list[Any]:
-    """Return the axis of the mesh for each name, or `_UNASSIGNED`."""
+def _assigned(names: Names, rules: LogicalRules | None) -> tuple[PartitionSpec, list[Any]]:
+    """Return the axes of the mesh for names, and the names for which no rule could be followed."""
     names = list(names)
     texts = [name for name in names if isinstance(name, str)]
     twice = sorted({name for name in texts if texts.count(name) > 1})
@@ -112,7 +107,8 @@ def _assigned(names: Names, rules: LogicalRules | None) -> list[Any]:
         fix = "Give the axes different names; use None for axes that are not split."
         raise LiftArgumentError(_where(names), what, fix, given=twice[0])
     found = follow_rules(names, get_logical_axis_rules() if rules is None else rules)
-    return [found.get(number, _UNASSIGNED) for number in range(len(names))]
+    lost = [name for number, name in enumerate(names) if number not in found]
+    return PartitionSpec(*map(found.get, range(len(names)))), lost
 
 
 def logical_to_mesh(tree: PyTree, rules: LogicalRules | None = None) -> PyTree:
@@ -181,18 +177,19 @@ def with_logical_constraint(
         return x
 
     def lie(names: Names, part: PyTree) -> PyTree:
-        axes = None if names is None else _assigned(names, rules)
-        if axes is not None and _UNASSIGNED in axes and fallback is RulesFallback.RAISE_ERROR:
-            lost = [name for name, axis in zip(names, axes, strict=True) if axis is _UNASSIGNED]
+        if names is None:
+            return part
+        spec, lost = _assigned(names, rules)
+        if lost and fallback is RulesFallback.RAISE_ERROR:
             known = [name for name, _ in rules]
             asked = "" if lost[0] in known else meant(lost[0], known)
             what = f"no rule could be followed for {lost} (rules: {list(rules)}).{asked}"
             fix = f'Add one, such as `("{lost[0]}", None)` for an axis that is not split.'
             raise LiftArgumentError(_where(names), what, fix, given=lost[0], available=tuple(dict.fromkeys(known)))
-        if axes is None or (_UNASSIGNED in axes and fallback is RulesFallback.NO_CONSTRAINT):
+        if lost and fallback is RulesFallback.NO_CONSTRAINT:
             return part
         try:
-            return constrain(part, PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in axes)), mesh)
+            return constrain(part, spec, mesh)
         except LiftArgumentError as error:
             error.reword(where=_where(names))
             raise

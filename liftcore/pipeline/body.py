@@ -364,8 +364,7 @@ class Body:
         Args:
             group: one tree of variables for each outermost scope; None for values that are not read.
         """
-        trees = [tag_previews(tree, outer.path) for outer, tree in zip(self.outers, group, strict=True)]
-        return tuple(trees)
+        return tuple([tag_previews(tree, outer.path) for outer, tree in zip(self.outers, group, strict=True)])
 
     def note_tagged(self, value: PyTree) -> None:
         """Note initial values that are tagged in the surrounding trace; `commit` then does not tag them again."""

@@ -73,13 +73,10 @@ def check_call(
         kwargs: its keyword arguments.
     """
     note_call(error, body.where, transform, (*given, *args), kwargs)
-    if needs_python(error) and (transform.__module__ or "").partition(".")[0] != __name__.partition(".")[0]:
-        _advise_filtered(error, body, {**dict(enumerate(args, 1)), **kwargs})
-
-
-def _advise_filtered(error: TypeError, body: Body, arguments: Mapping[Any, Any]) -> None:
-    """Add to an error of JAX how a lift of one's own takes Python values."""
-    flags = [name for name, value in arguments.items() if isinstance(value, bool | str)]
+    if not needs_python(error) or (transform.__module__ or "").partition(".")[0] == __name__.partition(".")[0]:
+        return
+    # JAX refused a Python value that it was to trace, in a lift that a user wrote.
+    flags = [name for name, value in [*enumerate(args, 1), *kwargs.items()] if isinstance(value, bool | str)]
     if flags and not any("`liftcore.filtered" in note for note in getattr(error, "__notes__", ())):
         error.add_note(
             f"{body.where} was called with Python values as the arguments {flags}, and JAX traces all arguments. To "

@@ -75,11 +75,6 @@ class Split:
         earlier: for each initial value, the numbers of those that it reads directly or indirectly.
     """
 
-    numbers: range
-    outvars: list[Any]
-    variables: list[list[Any]]
-    earlier: list[frozenset[int]]
-
     def __init__(self, closed: jex.ClosedJaxpr, sizes: Sequence[int], structure: Any, body: Body | None = None) -> None:
         self.jaxpr, self.consts, self._sizes, self.body = opened(closed), list(closed.consts), sizes, body
         avals = [atom.aval for atom in closed.jaxpr.outvars]
@@ -318,8 +313,8 @@ class Split:
     def _note_reads(self) -> None:
         """Find what the initial values read."""
         self.numbers = range(self._treedef.num_leaves)
-        self.outvars = self.jaxpr.outvars[: len(self.numbers)]
-        self.variables = [[] if isinstance(var, jex.Literal) else [var] for var in self.outvars]
+        self.outvars: list[Any] = self.jaxpr.outvars[: len(self.numbers)]
+        self.variables: list[list[Any]] = [[] if isinstance(var, jex.Literal) else [var] for var in self.outvars]
         for var, number in self.previews.items():
             self.variables[number].append(var)
         first, masks = len(self.jaxpr.invars), self._masks(self.outvars)

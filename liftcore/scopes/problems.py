@@ -145,14 +145,10 @@ def no_name(scope: Scope, name: Any, collection: str | None, written: bool = Fal
             else "Give it a name that is not empty.",
             collection=collection,
         )
-    if collection is None:
-        fix = f'Write `name="{name}"`.'
-    else:
-        fix = f"Write `{_call(collection, written)}`."
     return errors.LiftArgumentError(
         f"{_owner(collection)} at {scope.path_text}",
         errors.Expected("a string as its name", given=name),
-        fix,
+        f'Write `name="{name}"`.' if collection is None else f"Write `{_call(collection, written)}`.",
         collection=collection,
     )
 

@@ -22,7 +22,6 @@ from ..typing import Collection, Filter, Path, RNGs, Variables
 from ..values import cast, copied, tag, unwrapped, wrapped
 from . import problems
 from .declaring import (
-    Declaring,
     check_creatable,
     check_lifted,
     check_one,
@@ -45,7 +44,7 @@ _new = object.__new__
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
-class Scope(Declaring, Sharing):
+class Scope(Sharing):
     """A place in a tree of variables, with its collections, its RNG streams and its path.
 
     `init` and `apply` create the root scope of a model, `push` and `child` create the scopes below it, and lifts create

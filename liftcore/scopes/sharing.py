@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
 from .. import meta
@@ -11,12 +12,12 @@ from .._compat import trace_state
 from ..typing import Path
 from ..values import shapes, unwrapped, wrapped
 from . import problems
-from .declaring import check_variables
+from .declaring import Declaring, check_variables
 from .tree import ANYBODY
 
 if TYPE_CHECKING:
     from .scope import Scope
-    from .tree import Counter, Node, Tree
+    from .tree import Node
 
 __all__ = ["Sharing"]
 
@@ -44,15 +45,12 @@ def _is_scope(name: Any, value: Any) -> bool:
     return isinstance(value, Mapping) and "/" not in str(name) and all(isinstance(one, str) and one for one in value)
 
 
-class Sharing:
+class Sharing(Declaring):
     """Answers what styles need to know about the tree of a scope, and takes names for an owner."""
 
     __slots__ = ()
 
-    tree: Tree
     node: Node
-    counter: Counter
-    path: Path
 
     # -- places --------------------------------------------------------------------------------------------------------
 
@@ -83,11 +81,10 @@ class Sharing:
 
     def beside(self) -> Scope:
         """Return a scope at the same place for another owner: taken names stay taken, and `number` begins from 0."""
-        own = cast("Scope", self)
-        scope = own.rewound()
-        own._unpack()
-        scope._reserved, scope._outside = own._reserved, own._outside
-        own._shared = scope._shared = True
+        scope = self.rewound()
+        self._unpack()
+        scope._reserved, scope._outside = self._reserved, self._outside
+        self._shared = scope._shared = True
         return scope
 
     def value_at(self, path: Path) -> Any:
@@ -137,8 +134,13 @@ class Sharing:
 
         It is for functions that a lift calls outside its body, such as `map_out` of `map_variables`.
         """
-        with self.tree.outside():
+        here, tree = get_ident(), self.tree
+        lifts = tree.lifts.pop(here, None)
+        try:
             yield
+        finally:
+            if lifts is not None:
+                tree.lifts[here] = lifts
 
     # -- variables -----------------------------------------------------------------------------------------------------
 
@@ -246,12 +248,12 @@ class Sharing:
         held = self.tree.owners.get(self.path, {})
         if held.get((name, collection), _NOTHING) != owner:
             self.check_unowned(name, collection)
-            cast("Scope", self).check_free(name, collection)
+            self.check_free(name, collection)
 
     def check_unowned(self, name: str, collection: str | None) -> None:
         """Check that no adopted value uses a name; see `reserve`."""
         owned = [one for each, one in self.tree.owners.get(self.path, ()) if each == name]
         if owned and (collection is None or None in owned or collection in owned):
-            scope, held = cast("Scope", self), [one for one in owned if one is not None]
-            scope.check_valid()
-            raise problems.name_taken(scope, name, collection, held, False)
+            self.check_valid()
+            held = [one for one in owned if one is not None]
+            raise problems.name_taken(cast("Scope", self), name, collection, held, False)

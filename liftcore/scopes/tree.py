@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -266,17 +265,6 @@ class Tree:
         self.variables, self.rngs, self.fallbacks, self.fold_in_data = {}, {}, [], plain_data
         self.created, self.sown, self._fallen_back = {}, [], {}
         self.root.forget()
-
-    @contextlib.contextmanager
-    def outside(self) -> Iterator[None]:
-        """A context in which scopes may change while a lift runs, for functions called outside it such as `map_out`."""
-        here = threading.get_ident()
-        lifts = self.lifts.pop(here, None)
-        try:
-            yield
-        finally:
-            if lifts is not None:
-                self.lifts[here] = lifts
 
     @property
     def running_lift(self) -> str | None:

@@ -108,13 +108,67 @@ class Base:
             raise Undescribed(self)
         return {name: getattr(self, name, None) for name in (*self._field_names, "name")}
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the other module is of the same class, and has equal fields and the same place."""
+        if type(self) is not type(other):
+            return NotImplemented
+        same_place = self.name == other.name and self.parent is other.parent
+        return same_place and all(getattr(self, name) == getattr(other, name) for name in self._compared_names)
+
+    def __hash__(self) -> int:
+        """Return the hash of the class and the fields.
+
+        Raises:
+            UnhashableModuleError: if the module is bound, or a field cannot be hashed.
+        """
+        cls = type(self)
+        if self.scope is not None:
+            raise UnhashableModuleError(
+                f"hash of {cls.__name__} at {self.scope.path_text}",
+                "a module that is bound to variables has no hash.",
+                "If a JAX transformation needs it, use the lifted one of the same name, which takes modules: "
+                "`nn.jit` for `jax.jit`, `nn.cond` for `jax.lax.cond`. "
+                "To keep it in a dict or set, use the unbound module: `module, variables = module.unbind()`.",
+                given=cls.__name__,
+            )
+        values = {name: getattr(self, name) for name in cls._compared_names}
+        try:
+            return hash((cls, self.name, *values.values()))
+        except TypeError as error:
+            bad = next((name for name, value in values.items() if type(value).__hash__ is None), None)
+            raise UnhashableModuleError(
+                f"hash of {cls.__name__}",
+                f'field "{bad}" cannot be hashed ({type(values[bad]).__name__}).' if bad else f"{error}.",
+                "Use a hashable value, such as a tuple instead of a list.",
+                option=bad,
+                given=type(values[bad]).__name__ if bad else None,
+            ) from error
+
+    def __repr__(self) -> str:
+        """Return the constructor call, without fields that have their default; submodules follow as `+ name`.
+
+        The module may be partly constructed.
+        """
+        cls, held = type(self), self.__dict__
+        in_fields = set(map(id, modules_in([held.get(name) for name in cls._field_names])))
+        children = {name: one for name, one in (self._state.children or {}).items() if id(one) not in in_fields}
+        shown = {}
+        for name in (*cls._field_names, "name"):
+            field = cls.__dataclass_fields__[name]
+            if field.repr and name in held and not _is_default(field, held[name]):
+                shown[name] = _text(held[name])
+        lines = [f"{name}={text}" for name, text in shown.items()]
+        lines += [f"+ {name}: {child!r}" for name, child in children.items()]
+        line = ", ".join(lines)
+        if not children and len(line) <= _WIDTH and "\n" not in line:
+            return f"{cls.__name__}({line})"
+        return "\n".join((f"{cls.__name__}(", *(f"    {text},".replace("\n", "\n    ") for text in lines), ")"))
+
     if TYPE_CHECKING:
         name: str | None
         parent: Any
         setup: Callable[[], None]
         clone: Callable[..., Any]
-        init: Callable[..., Any]
-        apply: Callable[..., Any]
         __call__: Callable[..., Any]
         sow: Callable[..., bool]
         _state: State
@@ -124,8 +178,6 @@ class Base:
         _name_prefix: ClassVar[str]
         _plain_fields: ClassVar[Mapping[str, nn.OptionKind]]
         _option_names: ClassVar[frozenset[str]]
-
-        def __init__(self, **fields: Any) -> None: ...
 
         @property
         def path(self) -> Path: ...  # noqa: D102
@@ -142,7 +194,7 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
     """
     own = cls.__dict__.get("__init__")
     cls._takes_parent = own is None or _takes(own, "parent", "name")
-    # Equality and hash are written once, in `Module`, so a class costs one generated function instead of three.
+    # Equality and hash are written once, in `Base`, so a class costs one generated function instead of three.
     dataclasses.dataclass(eq=False, repr=False, kw_only=kw_only)(cls)
     for name in ("parent", "name"):  # last, so that positional fields come first, in the same order
         cls.__dataclass_fields__[name] = cls.__dataclass_fields__.pop(name)
@@ -159,14 +211,10 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
 
 def _plain_fields(cls: type[Base]) -> dict[str, nn.OptionKind]:
     """Return the numeric fields of a layer of this package, with their kinds; fields of user classes hold anything."""
-    known: dict[str, nn.OptionKind] = dict(getattr(cls, "_plain_fields", {}))
-    for name, annotation in inspect.get_annotations(cls).items():
-        kind = nn.option_kind(name, annotation) if _is_ours(cls) else None
-        if kind is not None:
-            known[name] = kind
-        else:
-            known.pop(name, None)
-    return known
+    ours, declared = _is_ours(cls), inspect.get_annotations(cls).items()
+    own = {name: nn.option_kind(name, annotation) if ours else None for name, annotation in declared}
+    known = {**getattr(cls, "_plain_fields", {}), **own}
+    return {name: kind for name, kind in known.items() if kind is not None}
 
 
 def _is_ours(cls: type) -> bool:
@@ -215,69 +263,6 @@ def check_annotations(cls: type[Base]) -> None:
     default = cls.__dict__.get("name")
     if not isinstance(default, dataclasses.Field):
         cls.name = dataclasses.field(default=default, kw_only=True)
-
-
-# --- values -----------------------------------------------------------------------------------------------------------
-
-
-def equal(module: Base, other: Any) -> bool:
-    """Return whether two modules of one class have equal fields and the same place."""
-    return (
-        module.name == other.name
-        and module.parent is other.parent
-        and all(getattr(module, name) == getattr(other, name) for name in module._compared_names)
-    )
-
-
-def hashed(module: Base) -> int:
-    """Return the hash of a module's class and fields.
-
-    Raises:
-        UnhashableModuleError: if it is bound, or a field cannot be hashed.
-    """
-    cls = type(module)
-    if module.scope is not None:
-        raise UnhashableModuleError(
-            f"hash of {cls.__name__} at {module.scope.path_text}",
-            "a module that is bound to variables has no hash.",
-            "If a JAX transformation needs it, use the lifted one of the same name, which takes modules: "
-            "`nn.jit` for `jax.jit`, `nn.cond` for `jax.lax.cond`. "
-            "To keep it in a dict or set, use the unbound module: `module, variables = module.unbind()`.",
-            given=cls.__name__,
-        )
-    values = {name: getattr(module, name) for name in cls._compared_names}
-    try:
-        return hash((cls, module.name, *values.values()))
-    except TypeError as error:
-        bad = next((name for name, value in values.items() if type(value).__hash__ is None), None)
-        raise UnhashableModuleError(
-            f"hash of {cls.__name__}",
-            f'field "{bad}" cannot be hashed ({type(values[bad]).__name__}).' if bad else f"{error}.",
-            "Use a hashable value, such as a tuple instead of a list.",
-            option=bad,
-            given=type(values[bad]).__name__ if bad else None,
-        ) from error
-
-
-def represented(module: Base, children: Mapping[str, Any]) -> str:
-    """Return a module as its constructor call, without fields that have their default; submodules follow as `+ name`.
-
-    Args:
-        module: a module, which may be partly constructed.
-        children: the submodules that are not in a field.
-    """
-    cls, held = type(module), module.__dict__
-    shown = {}
-    for name in (*getattr(cls, "_field_names", ()), "name"):
-        field = cls.__dataclass_fields__[name]
-        if field.repr and name in held and not _is_default(field, held[name]):
-            shown[name] = _text(held[name])
-    lines = [f"{name}={text}" for name, text in shown.items()]
-    lines += [f"+ {name}: {child!r}" for name, child in children.items()]
-    line = ", ".join(lines)
-    if not children and len(line) <= _WIDTH and "\n" not in line:
-        return f"{cls.__name__}({line})"
-    return "\n".join((f"{cls.__name__}(", *(f"    {text},".replace("\n", "\n    ") for text in lines), ")"))
 
 
 def _text(value: Any) -> str:
