@@ -17,11 +17,9 @@ from ..errors import LiftArgumentError, LiftError, check_function, name_of
 from ..filters import Nothing
 from ..filters.trees import merged, names_of, rooted, subtree
 from ..pipeline.body import Body
-from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
 from ..problems import no_rule
-from ..runners.arguments import AS_IT_IS
-from ..scopes.lifts import Captured
+from ..runners.arguments import passing_all
 from ..scopes.scope import Scope
 from ..scopes.tree import Tree
 from ..typing import Filter, Path, PyTree
@@ -63,8 +61,7 @@ class custom_vmap:
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._rule: Callable[..., Any] | None = None
-        out: list[Filter | Captured] = [variables, Captured(all=True)]
-        self._lifted = transformation(self._transform, [variables], out, [rngs], "custom_vmap", advice=AS_IT_IS)(fn)
+        self._lifted = passing_all(self._transform, "custom_vmap", variables, rngs)(fn)
 
     def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
         """Define the result of the function under `vmap`.

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 from ..filters import Everything, Nothing, names_collections, to_predicate
 from ..pipeline.body import Body
-from ..pipeline.packing import Lifter, transformation
-from ..runners.arguments import AS_IT_IS, DONATED, Donated, advise, choose, donate, parameter_names, split_arguments
+from ..pipeline.packing import Lifter
+from ..runners.arguments import DONATED, Donated, advise, choose, donate, parameter_names, passing_all, split_arguments
 from ..runners.axes import NO_AXES
 from ..runners.jitted import Direct, Jitted, Runner
 from ..runners.jitting import Cache, Program
 from ..runners.shardings import Placement
-from ..scopes.lifts import Captured
 from ..statics import Undescribed, is_shareable, kept_with, settings_key, static_key, warn_not_shared
 from ..typing import Filter, PyTree
 
@@ -137,8 +136,7 @@ def jit(
         return own if other is fn else prepare(other)
 
     def lift(runner: Runner) -> Lifter:
-        run, out = functools.partial(transform, runner), (variables, Captured(all=True))
-        return transformation(run, [variables], out, [rngs], "jit", advice=AS_IT_IS, prepare=prepared)
+        return passing_all(functools.partial(transform, runner), "jit", variables, rngs, prepare=prepared)
 
     own = prepare(fn)  # shared by all runners, so that each can use what another one traced
     direct = Direct(functools.partial(_key_of, settings_key))
