@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, words
-from ..filters.trees import by_place, leaves_of, merged, names_of, overlay, select
+from ..filters.trees import Place, by_place, leaves_of, merged, names_of, overlay, select
 from ..pipeline.body import Body
 from ..pipeline.splitting import Split, trace
 from ..problems import other_structure, other_types
@@ -200,7 +200,7 @@ def _advice(pairs: Sequence[tuple[ArrayType, ArrayType]]) -> str:
 
 def check_separate(body: Body, group: PyTree) -> None:
     """Check that the initial value of each variable of a group is separate from later computation."""
-    for path in not_separate(body, group):
+    for _, path in not_separate(body, group):
         raise LiftArgumentError(
             f"{words().variable(path_text(path))} in {body.where}",
             "it was created in a custom lift inside the body that does not separate the initial value from "
@@ -211,10 +211,10 @@ def check_separate(body: Body, group: PyTree) -> None:
         )
 
 
-def not_separate(body: Body, group: PyTree) -> list[Path]:
-    """Return the paths of the variables of a group whose initial values are not separate from later computation."""
+def not_separate(body: Body, group: PyTree) -> list[Place]:
+    """Return the places of the variables of a group whose initial values are not separate from later computation."""
     unsplit = body.records[-1].unsplit
-    return [path for _, path in sorted(unsplit & by_place(group).keys())] if unsplit else []
+    return sorted(unsplit & by_place(group).keys()) if unsplit else []
 
 
 def fix_for(body: Body, names: Collection[str], otherwise: str) -> str:
@@ -297,7 +297,8 @@ def check_unread(
     """
     there, treedef = jax.tree.flatten_with_path(select(shared, written))
     values, names = [leaf for _, leaf in there], [path_text(path[1:]) for path, _ in there]
-    unsplit, marks = _unsplit(body, written), dict[Path, Any]()
+    unsplit = {body.from_root(*place): path_text(place[1]) for place in not_separate(body, written)}
+    marks: dict[Path, Any] = {}
 
     def sight(path: Path, value: Any) -> Any:
         mark = marks.get(path)
@@ -323,12 +324,6 @@ def check_unread(
     return not _read_first(split.narrowed(), names, begun)
 
 
-def _unsplit(body: Body, written: PyTree) -> dict[Path, str]:
-    """Return the paths, from the root, and names of written variables whose initial value is not separate."""
-    places = sorted(body.records[-1].unsplit & by_place(written).keys())
-    return {body.from_root(*place): path_text(place[1]) for place in places}
-
-
 def _read_first(split: Split, names: Sequence[str], begun: Collection[str]) -> set[str]:
     """Return the names of the shared variables that a body reads before it writes them."""
     made = [path for path, _ in jax.tree.leaves_with_path(split.created)]
@@ -337,12 +332,8 @@ def _read_first(split: Split, names: Sequence[str], begun: Collection[str]) -> s
     read = frozenset().union(*jax.tree.leaves(reads), *[depends[number] for number in again])
     found = {name for number, name in enumerate(names, SLICES + 1) if number in read}
     read = frozenset().union(*jax.tree.leaves(others), *[earlier[number] for number in again])
-    found |= {path_text(path[2:]) for number, path in enumerate(made) if number in read and _is_shared(path, begun)}
-    return found
-
-
-def _is_shared(path: Any, among: Collection[str]) -> bool:
-    return path[0].name == "shared" and str(path[1:]) in among
+    paths = [path for number, path in enumerate(made) if number in read and path[0].name == "shared"]
+    return found | {path_text(path[2:]) for path in paths if str(path[1:]) in begun}
 
 
 def _carry_it(where: str, names: Sequence[str], advice: LoopAdvice, what: str) -> LoopInvarianceError:

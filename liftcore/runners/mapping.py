@@ -340,21 +340,21 @@ class MeshAxis(NamedTuple):
         return run
 
     def _placed(self, leaf: Any, axis: int) -> Any:
-        entries = [*jax.typeof(leaf).sharding.spec]
-        if entries[axis] is not None:
-            return leaf
-        entries[axis] = self.entry
-        return _reshard(leaf, NamedSharding(self.mesh, _to_spec(*entries)))
+        is_free = jax.typeof(leaf).sharding.spec[axis] is None
+        return _resharded(leaf, axis, self.mesh, self.entry) if is_free else leaf
 
 
 def _unsharded(leaf: Any, axis: int) -> Any:
     """Return an array gathered along an axis."""
     found = _entry(leaf, axis)
-    if found is None:
-        return leaf
+    return leaf if found is None else _resharded(leaf, axis, found[0], None)
+
+
+def _resharded(leaf: Any, axis: int, mesh: Any, entry: Any) -> Any:
+    """Return an array on a mesh with another sharding along one axis."""
     entries = [*jax.typeof(leaf).sharding.spec]
-    entries[axis] = None
-    return _reshard(leaf, NamedSharding(found[0], _to_spec(*entries)))
+    entries[axis] = entry
+    return _reshard(leaf, NamedSharding(mesh, _to_spec(*entries)))
 
 
 def _entry(leaf: Any, axis: int) -> Any:

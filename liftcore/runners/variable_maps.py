@@ -221,7 +221,9 @@ class _Forms:
 
     def _tree(self, values: Mapping[int, Any]) -> Any:
         group = self._split.tree(values)[0]
-        return group if len(values) == len(self._types) else _without_none(group)
+        if len(values) == len(self._types):
+            return group
+        return apart(group, {place for place, value in by_place(group).items() if value is not None})[0]
 
     def _views(self, stored: Any, like: Any) -> tuple[PyTree, PyTree]:
         """Return the body's form of new variables, and of those that existed before."""
@@ -267,11 +269,6 @@ class _TracedForms(_Forms):
 def _options() -> list[str]:
     """Return the names of the options `mapped`, `map_in` and `map_out`, for errors."""
     return [words().option("map_variables", name) for name in ("mapped", "map_in", "map_out")]
-
-
-def _without_none(group: PyTree) -> PyTree:
-    """Return a group without the variables that are None."""
-    return apart(group, {place for place, value in by_place(group).items() if value is not None})[0]
 
 
 def _mixed(
