@@ -16,17 +16,12 @@ from ..pipeline.splitting import closure_convert
 from ..pytrees import split_leaves
 from ..runners.axes import NO_AXES, flatten_axes
 from ..runners.eager import cached_when_eager
-from ..runners.mapping import Mapper, Spread, over_elements
-from ..scopes.lifts import Advice
+from ..runners.mapping import Mapper, Spread, advice_for, over_elements
 from ..typing import Axis, InOutAxes, PyTree
 
 __all__ = ["pmap"]
 
-_ADVICE = Advice(
-    '`variable_axes={{"{}": 0}}`, or None for one value on all devices',
-    '`split_rngs={{"{}": True}}`, or False for the same keys on all devices',
-    part='`variable_axes={{filters.All("{0}", filters.PathContains("{1}")): None, "{0}": 0}}`',
-)
+_ADVICE = advice_for("on all devices")
 
 
 def _donated(*args: Any, in_axes: InOutAxes = 0, donate_argnums: int | Iterable[int] = (), **_: Any) -> Collection[int]:

@@ -45,7 +45,7 @@ from .axes import (
 )
 from .carry import fix_for, share_the_rest
 
-__all__ = ["Elements", "Mapper", "MeshAxis", "Spread", "over_elements"]
+__all__ = ["Elements", "Mapper", "MeshAxis", "Spread", "advice_for", "over_elements"]
 
 
 @dataclasses.dataclass(eq=False)
@@ -198,6 +198,19 @@ class Mapper(NamedTuple):
     sized_by: str = "axis_size"
     fix: str = "Give it: `axis_size=…`."
     same: str = ", such as a `jax.lax.pmean` over `axis_name`"
+
+
+def advice_for(elements: str, note: str = "") -> Advice:
+    """Return the advice of a mapping.
+
+    Args:
+        elements: where a value may be the same, such as "in all elements".
+        note: a clause about equal keys.
+    """
+    collection = f'`variable_axes={{{{"{{}}": 0}}}}`, or None for one value {elements}'
+    stream = f'`split_rngs={{{{"{{}}": True}}}}`, or False for the same keys {elements}{note}'
+    part = '`variable_axes={{filters.All("{0}", filters.PathContains("{1}")): None, "{0}": 0}}`'
+    return Advice(collection, stream, part=part)
 
 
 def over_elements(
