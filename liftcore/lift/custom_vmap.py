@@ -96,7 +96,13 @@ class custom_vmap:
 
         operands = variable_groups, rng_groups, args
         split = body.split(*operands, via=run)
-        _check_unwritten(body, split.values[0])
+        if names := names_of(split.values[0]):
+            raise LiftArgumentError(
+                body.where,
+                f"the body writes {names}; under `vmap` the rule runs in its place, and cannot write.",
+                "Return the value, and write it outside.",
+                variable=names[0],
+            )
         created = split.prologue(*operands)
 
         def rest(created: Any, *operands: Any) -> Any:
@@ -166,14 +172,3 @@ def _positional(body: Body, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     bound.apply_defaults()
     check_positional(body.where, set(bound.kwargs) & set(kwargs))
     return bound.args[1:]
-
-
-def _check_unwritten(body: Body, values: PyTree) -> None:
-    names = names_of(values)
-    if names:
-        raise LiftArgumentError(
-            body.where,
-            f"the body writes {names}; under `vmap` the rule runs in its place, and cannot write.",
-            "Return the value, and write it outside.",
-            variable=names[0],
-        )

@@ -142,18 +142,16 @@ def _promoted_dtype(old: Any, new: Any) -> Any:
 
 def _check_names(where: str, before: PyTree, after: PyTree) -> None:
     """Check that a loop creates no variables in the collections that it carries, as a module that sows does."""
-    new = sorted(set(names_of(after)) - set(names_of(before)))
-    if not new:
-        return
-    collection = new[0].split("/")[0]
-    raise CarryTypeError(
-        where,
-        f"the body creates carried variables that did not go in: {', '.join(new)}.",
-        "Create them before the loop. To stack a value of each iteration of a scan: "
-        f'`variable_axes={{"{collection}": Out(0)}}`.',
-        variable=new[0],
-        collection=collection,
-    )
+    if new := sorted(set(names_of(after)) - set(names_of(before))):
+        collection = new[0].split("/")[0]
+        raise CarryTypeError(
+            where,
+            f"the body creates carried variables that did not go in: {', '.join(new)}.",
+            "Create them before the loop. To stack a value of each iteration of a scan: "
+            f'`variable_axes={{"{collection}": Out(0)}}`.',
+            variable=new[0],
+            collection=collection,
+        )
 
 
 _CARRIED = "carried variable "
@@ -175,11 +173,10 @@ def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
     paths = [path for path, _ in jax.tree.leaves_with_path(before)]
     types = zip(paths, map(ArrayType.of, olds), map(ArrayType.of, news), strict=True)
     changed = [(path, old, new) for path, old, new in types if old != new]
-    if not changed:
-        return
-    advice = _advice([(old, new) for _, old, new in changed])
-    named = [(_place(what, path), old, new) for path, old, new in changed]
-    raise other_types(body.where, "iteration", named, advice)
+    if changed:
+        advice = _advice([(old, new) for _, old, new in changed])
+        named = [(_place(what, path), old, new) for path, old, new in changed]
+        raise other_types(body.where, "iteration", named, advice)
 
 
 def _place(what: str, path: Any) -> str:
