@@ -102,7 +102,7 @@ class Jitted:
         lowered, effects, room, stage = self._lift(Compiled.lower)(self._fn)(scopes, *args, **kwargs)
 
         def finish(stage: Any) -> CompiledJit:
-            def run(found: Compiled, body: Body, gone: Donated, operands: PyTree) -> tuple[Any, tuple[Any, ...]]:
+            def run(found: Compiled, body: Body, gone: Donated, operands: PyTree) -> Any:
                 """Run the program; `found` is the one that this call would compile."""
                 fix = f"Lower it again for this call: `jitted.lower({words().first}…).compile()`."
                 if found.program != lowered.program:
