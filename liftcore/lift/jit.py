@@ -116,8 +116,8 @@ def jit(
             gone = Donated(lost, {name: value for name, value in dynamic.items() if name not in kept})
             placed = None
             if placement is not None:
-                placed = placement.arrange(body.where, body, gone, variable_groups, kept)
-            cache, keys = _keys(body.where, body.fn, fixed, prepared.cache) if fixed else (prepared.cache, ())
+                placed = placement.arrange(body, gone, variable_groups, kept)
+            cache, keys = _keys(body, fixed, prepared.cache) if fixed else (prepared.cache, ())
             key = (prepared.key, _key_of(settings_key))
             if body.observer is not None:  # trace again, because a compiled body would not run under the observer
                 cache, key = Cache(), (object(), ())
@@ -172,17 +172,15 @@ def _key_of(key: Callable[..., Hashable], *args: Any) -> Hashable:
         return object()
 
 
-def _keys(
-    where: str, fn: Callable[..., Any], fixed: Mapping[str, Any], cache: Cache
-) -> tuple[Cache, tuple[tuple[str, Hashable, Any], ...]]:
+def _keys(body: Body, fixed: Mapping[str, Any], cache: Cache) -> tuple[Cache, tuple[tuple[str, Hashable, Any], ...]]:
     """Return the cache and the static arguments with their keys; if an argument has no key, the cache is a new one."""
-    names, keys = parameter_names(fn), []
+    names, keys = parameter_names(body.fn), []
     for name, value in fixed.items():
         try:
             keys.append((name, static_key(value), value))
         except Undescribed as error:
             shown = names[int(name)] if name.isdecimal() and int(name) < len(names) else name
-            warn_not_shared(f"static argument {shown} of {where}", error)
+            warn_not_shared(f"static argument {shown} of {body.where}", error)
             cache = Cache()
             keys.append((name, object(), value))  # a key that equals no other
     return cache, tuple(keys)

@@ -113,19 +113,17 @@ class Placement:
         rules = tuple((to_predicate(one), sharding) for one, sharding in variables.items())
         return cls(Frozen.of(in_shardings), Frozen.of(out_shardings), rules)
 
-    def arrange(
-        self, where: str, body: Body, gone: Donated, variable_groups: PyTree, kept: Mapping[str, Any]
-    ) -> Shardings:
+    def arrange(self, body: Body, gone: Donated, variable_groups: PyTree, kept: Mapping[str, Any]) -> Shardings:
         """Return the shardings of one call, from its variables and its arguments by the keys of `name_arguments`.
 
         Raises:
             LiftArgumentError: if `in_shardings` is not a prefix of the arguments, or some are passed by name.
         """
-        arguments = {**gone.arguments, **kept}
+        where, arguments = f"{body.where}, in_shardings", {**gone.arguments, **kept}
         named = sorted(name for name in arguments if not name.isdecimal())
         if named and self.in_shardings.leaves != (None,):
             raise LiftArgumentError(
-                f"{where}, in_shardings",
+                where,
                 f"it applies to positional arguments, but {named} were passed by name.",
                 "Pass them by position.",
                 option="in_shardings",
@@ -133,7 +131,7 @@ class Placement:
             )
         positional = sorted((name for name in arguments if name.isdecimal()), key=int)
         values = tuple(arguments[name] for name in positional)
-        each = dict(zip(positional, self.in_shardings.spread(f"{where}, in_shardings", values), strict=True))
+        each = dict(zip(positional, self.in_shardings.spread(where, values), strict=True))
         rest = {name: each.get(name) for name in kept}
         lost = Donated(self._of_groups(gone.variables, body), {name: each[name] for name in gone.arguments})
         return Shardings(Frozen.of(lost), Frozen.of((self._of_groups(variable_groups, body), None, rest)), self)
