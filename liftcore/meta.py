@@ -120,12 +120,14 @@ def has_boxes(tree: PyTree) -> bool:
     return has_node(tree, AxisMetadata)
 
 
-def _is_array_type(kind: type) -> bool:
+@bounded(256)
+def is_array_type(kind: type) -> bool:
+    """Whether the values of a type are arrays, as most variables are, and not boxes.
+
+    Args:
+        kind: the type.
+    """
     return issubclass(kind, (jax.Array, jax.core.Tracer, np.ndarray))
-
-
-is_array_type: Callable[[type], bool] = bounded(256)(_is_array_type)
-"""Whether the values of a type are arrays, as most variables are, and not boxes. The result is cached by type."""
 
 
 def unbox(tree: PyTree) -> PyTree:

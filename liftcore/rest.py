@@ -209,9 +209,8 @@ def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> 
     Raises:
         Undescribed: if a static leaf has no key.
     """
-    leaves, answers, rest = _taken_apart(tree, is_traced)
-    dynamic = [leaf if answer else None for leaf, answer in zip(leaves, answers, strict=True)]
-    return rest._others.treedef.unflatten(dynamic), rest
+    arrays, rest = flatten_static(tree, is_traced)
+    return rest._others.join(arrays, itertools.repeat(None)), rest
 
 
 def flatten_static(tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -> tuple[list[Any], Rest]:
@@ -233,18 +232,12 @@ def flatten_static(tree: Any, is_traced: Callable[[Any], bool] = is_traceable) -
     Raises:
         Undescribed: if a static leaf has no key.
     """
-    leaves, answers, rest = _taken_apart(tree, is_traced)
-    return list(itertools.compress(leaves, answers)), rest
-
-
-def _taken_apart(tree: Any, is_traced: Callable[[Any], bool]) -> tuple[list[Any], list[bool], Rest]:
-    """Return the leaves of a pytree, whether each is traced, and the static part."""
     leaves, structure, key = _flatten(tree)
     # If the structure has a key, no leaf is a `Rest`.
     answers = [is_traced(leaf) if key is not None else not _is_rest(leaf) and is_traced(leaf) for leaf in leaves]
     rest = Rest.__new__(Rest)
     rest._hold(leaves, structure, key, answers)
-    return leaves, answers, rest
+    return list(itertools.compress(leaves, answers)), rest
 
 
 def join_static(dynamic: Any, rest: Rest) -> Any:

@@ -232,9 +232,7 @@ def kept_with(function: types.FunctionType, make: Callable[[], Kept]) -> Kept:
         function: the function. The object is an attribute of it, so a wrapper that copies its attributes has it too.
         make: makes the object.
     """
-    kept = function.__dict__.get("__kept__")
-    if kept is None:
-        kept = function.__dict__["__kept__"] = _Kept()
+    kept = function.__dict__.setdefault("__kept__", _Kept())
     if make not in kept:
         kept[make] = make()
     found: Kept = kept[make]

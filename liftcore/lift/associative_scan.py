@@ -10,9 +10,9 @@ import jax
 from ..errors import LiftArgumentError, words
 from ..filters.trees import names_of
 from ..pipeline.body import Body
-from ..pipeline.packing import transformation
 from ..pipeline.stages import Changes
-from ..scopes.lifts import Advice, Captured
+from ..runners.arguments import passing_all
+from ..scopes.lifts import Advice
 from ..typing import Filter, PyTree
 
 __all__ = ["associative_scan"]
@@ -60,9 +60,7 @@ def associative_scan(
         scanned = jax.lax.associative_scan(operator, elems, reverse, axis)
         return scanned, body.unchanged
 
-    return transformation(
-        transform, [variables], [variables, Captured(all=True)], [True], "associative_scan", advice=_ADVICE
-    )(fn)
+    return passing_all(transform, "associative_scan", variables, advice=_ADVICE)(fn)
 
 
 def _check_reads_only(body: Body, changes: Changes, _: Sequence[Any]) -> None:

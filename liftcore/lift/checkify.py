@@ -8,9 +8,7 @@ from typing import Any
 import jax
 
 from ..pipeline.body import Body
-from ..pipeline.packing import transformation
-from ..runners.arguments import AS_IT_IS
-from ..scopes.lifts import Captured
+from ..runners.arguments import passing_all
 from ..typing import Filter
 
 __all__ = ["checkify"]
@@ -59,11 +57,9 @@ def checkify(
         def run(body: Body) -> Any:
             return body(variable_groups, rng_groups, *args, **kwargs)
 
-        if not body.writes:
-            return checks.checkify(lambda: run(body)[0], chosen)(), body.unchanged
         if not body.creates:  # there are no initial values to make outside
             error, (result, groups) = checks.checkify(lambda: run(body), chosen)()
-            return (error, result), groups
+            return (error, result), groups if body.writes else body.unchanged
         errors_before: list[Any] = []
 
         def checked(part: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
@@ -86,5 +82,4 @@ def checkify(
         error, (result, values) = checks.checkify(rest, chosen)()
         return split.join(created, (error, result), values)
 
-    out = (variables, Captured(all=True))
-    return transformation(transform, [variables], out, [rngs], "checkify", advice=AS_IT_IS)(fn)
+    return passing_all(transform, "checkify", variables, rngs)(fn)

@@ -8,24 +8,19 @@ from typing import Any
 import jax
 
 from ..pipeline.body import Body
-from ..pipeline.packing import transformation
 from ..pipeline.reuse import once
 from ..problems import no_functions
-from ..runners.arguments import named_like
+from ..runners.arguments import AS_IT_IS, named_like, passing_all
 from ..runners.branching import check_index, check_pred, run_one
 from ..runners.eager import cached_when_eager
-from ..scopes.lifts import Advice, Captured
 from ..typing import Filter
 
 __all__ = ["cond", "switch"]
 
-_ADVICE = Advice(
-    '"{}" to `variables`',
-    '"{}" to `rngs`',
-    ("passed through",),
-    ("written by the branch that runs",),
-    ("passed through, counted from entry in each branch",),
-    "zeros from branches that do not run",
+_ADVICE = AS_IT_IS._replace(
+    out=("written by the branch that runs",),
+    rngs=("passed through, counted from entry in each branch",),
+    captured="zeros from branches that do not run",
 )
 
 
@@ -79,8 +74,7 @@ def cond(
 
         return run_one(body, [true_fun, false_fun], choose, variable_groups, rng_groups, operands)
 
-    out = (variables, Captured(all=True))
-    lifted = transformation(transform, [variables], out, [rngs], "cond", advice=_ADVICE)(true_fun)
+    lifted = passing_all(transform, "cond", variables, rngs, _ADVICE)(true_fun)
 
     @named_like(true_fun)
     def call(scopes: Any, pred: Any, *operands: Any) -> Any:
@@ -131,8 +125,7 @@ def switch(
 
         return run_one(body, functions, choose, variable_groups, rng_groups, operands)
 
-    out = (variables, Captured(all=True))
-    lifted = transformation(transform, [variables], out, [rngs], "switch", advice=_ADVICE)(functions[0])
+    lifted = passing_all(transform, "switch", variables, rngs, _ADVICE)(functions[0])
 
     @named_like(functions[0])
     def call(scopes: Any, index: Any, *operands: Any) -> Any:

@@ -17,11 +17,9 @@ from ..errors import LiftArgumentError, LiftError, check_function, name_of
 from ..filters import Nothing
 from ..filters.trees import merged, names_of, rooted, subtree
 from ..pipeline.body import Body
-from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
 from ..problems import no_rule
-from ..runners.arguments import AS_IT_IS
-from ..scopes.lifts import Captured
+from ..runners.arguments import passing_all
 from ..scopes.scope import Scope
 from ..scopes.tree import Tree
 from ..typing import Filter, Path, PyTree
@@ -63,8 +61,7 @@ class custom_vmap:
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._rule: Callable[..., Any] | None = None
-        out: list[Filter | Captured] = [variables, Captured(all=True)]
-        self._lifted = transformation(self._transform, [variables], out, [rngs], "custom_vmap", advice=AS_IT_IS)(fn)
+        self._lifted = passing_all(self._transform, "custom_vmap", variables, rngs)(fn)
 
     def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
         """Define the result of the function under `vmap`.
@@ -99,7 +96,13 @@ class custom_vmap:
 
         operands = variable_groups, rng_groups, args
         split = body.split(*operands, via=run)
-        _check_unwritten(body, split.values[0])
+        if names := names_of(split.values[0]):
+            raise LiftArgumentError(
+                body.where,
+                f"the body writes {names}; under `vmap` the rule runs in its place, and cannot write.",
+                "Return the value, and write it outside.",
+                variable=names[0],
+            )
         created = split.prologue(*operands)
 
         def rest(created: Any, *operands: Any) -> Any:
@@ -169,14 +172,3 @@ def _positional(body: Body, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     bound.apply_defaults()
     check_positional(body.where, set(bound.kwargs) & set(kwargs))
     return bound.args[1:]
-
-
-def _check_unwritten(body: Body, values: PyTree) -> None:
-    names = names_of(values)
-    if names:
-        raise LiftArgumentError(
-            body.where,
-            f"the body writes {names}; under `vmap` the rule runs in its place, and cannot write.",
-            "Return the value, and write it outside.",
-            variable=names[0],
-        )

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from ..pipeline.body import Body
-from ..pipeline.packing import transformation
+from ..runners.arguments import passing_all
 from ..runners.axes import split_arrays
-from ..scopes.lifts import Advice, Captured
+from ..scopes.lifts import Advice
 from ..typing import Filter
 
 __all__ = ["eval_shape"]
@@ -54,5 +54,4 @@ def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter
         body.forget()
         return shapes, body.unchanged
 
-    out = (variables, Captured(all=True))
-    return transformation(transform, [variables], out, [rngs], "eval_shape", advice=_ADVICE)(fn)
+    return passing_all(transform, "eval_shape", variables, rngs, _ADVICE)(fn)

@@ -60,7 +60,7 @@ def filtered(
         check_function("filtered", one)
     if not fns:
         raise no_functions("filtered", "Write `filtered(lift, fn)`.")
-    lifted = lift(*[_body(fn, is_traced) for fn in fns])
+    lifted = lift(*[_Body(fn, is_traced) for fn in fns])
 
     @functools.wraps(fns[0])
     @boundary
@@ -74,22 +74,21 @@ def filtered(
 
 @dataclasses.dataclass(frozen=True)
 class _Body:
-    """A function of scopes and of values whose static leaves are hidden; equal if the functions are equal."""
+    """A function of scopes and of values whose static leaves are hidden; equal if the functions are equal.
+
+    It has the name, the docstring and the signature of its function.
+    """
 
     fn: Callable[..., Any]
     is_traced: Callable[[Any], bool]
+
+    def __post_init__(self) -> None:
+        self.__dict__.update({"__name__": name_of(self.fn), "__doc__": self.fn.__doc__, "__wrapped__": self.fn})
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         named = {name: _shown(arg) for name, arg in kwargs.items()}
         result = call_user(f"filtered({name_of(self.fn)})", self.fn, scopes, *map(_shown, args), **named)
         return _hidden(result, self.is_traced, self.fn, "the result")
-
-
-def _body(fn: Callable[..., Any], is_traced: Callable[[Any], bool]) -> Callable[..., Any]:
-    """Return a body with the name, the docstring and the signature of its function."""
-    body = _Body(fn, is_traced)
-    body.__dict__.update({"__name__": name_of(fn), "__doc__": fn.__doc__, "__wrapped__": fn})
-    return body
 
 
 def _hidden(tree: PyTree, is_traced: Callable[[Any], bool], fn: Callable[..., Any], what: str) -> PyTree:
@@ -101,16 +100,11 @@ def _hidden(tree: PyTree, is_traced: Callable[[Any], bool], fn: Callable[..., An
     try:
         return jax.tree.map(lambda leaf: leaf if is_dynamic(leaf) else Rest(leaf), tree, is_leaf=_is_rest)
     except Undescribed as error:
-        raise _no_key(fn, what, _placed(error, tree, is_traced)) from error
-
-
-def _placed(error: Undescribed, tree: PyTree, is_traced: Callable[[Any], bool]) -> Undescribed:
-    """Return the same error with the path in the pytree; the path is computed only after a failure."""
-    try:
-        split_static(tree, is_traced)
-    except Undescribed as placed:
-        return placed
-    return error
+        try:
+            split_static(tree, is_traced)  # it raises the same error with the path in the pytree
+        except Undescribed as placed:
+            raise _no_key(fn, what, placed) from error
+        raise _no_key(fn, what, error) from error
 
 
 def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgumentError:

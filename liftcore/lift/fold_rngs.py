@@ -11,17 +11,14 @@ import jax
 
 from .. import rng
 from ..pipeline.body import Body
-from ..pipeline.packing import transformation
-from ..scopes.lifts import Advice, Captured
+from ..runners.arguments import AS_IT_IS, passing_all
 from ..scopes.scope import Scope
 from ..typing import Filter
 from .with_rngs import begin_anew
 
 __all__ = ["fold_rngs"]
 
-_ADVICE = Advice(
-    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("passed through",), ("folded into a new root",)
-)
+_ADVICE = AS_IT_IS._replace(rngs=("folded into a new root",))
 
 _PLACE = "fold_rngs"
 """The name of the child scope under which new root keys are drawn and counted."""
@@ -65,8 +62,7 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
         body.records.append(dataclasses.replace(record, draws=(*record.draws, *draws)))
         return output
 
-    out = (variables, Captured(all=True))
-    return transformation(transform, [variables], out, [rngs], "fold_rngs", advice=_ADVICE)(fn)
+    return passing_all(transform, "fold_rngs", variables, rngs, _ADVICE)(fn)
 
 
 def _fold(outer: Scope, roots: dict[str, Any]) -> tuple[dict[str, Any], Counter[str]]:

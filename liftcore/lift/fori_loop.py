@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,14 +10,12 @@ import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
 from ..pipeline.body import Body
-from ..pipeline.packing import transformation
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules, splits
 from ..runners.eager import cached_when_eager
 from ..runners.looping import Loop, lax_scan
-from ..runners.while_loops import LOOP_ADVICE, Repeat, loop_advice, loop_keys
-from ..scopes.lifts import Captured
-from ..typing import Filter, PyTree
+from ..runners.while_loops import LOOP_ADVICE, Repeat, lift_of_loop, loop_keys
+from ..typing import Filter
 
 __all__ = ["fori_loop"]
 
@@ -89,15 +87,23 @@ def fori_loop(
             repeat = Repeat(body, lambda body, _, __, state: (state[0] < upper, body.unchanged), iteration)
             (_, value), groups = repeat.run(variable_groups, (lower, init_val), counts)
             return value, groups
-        size = max(int(upper) - int(lower), 0)
-        loop = Loop(size, lax_scan(size, unroll=1 if unroll is None else unroll), advice=LOOP_ADVICE)
-        return _known(body, loop, iteration, counts, variable_groups, (int(lower), init_val))
 
-    filters = [variable_carry, variable_broadcast]
-    advice = loop_advice(key_axes)._replace(captured="stacked on a new axis 0, if both bounds are known")
-    lifted = transformation(transform, filters, [*filters, Captured(all=True)], rules, "fori_loop", advice=advice)(
-        body_fun
-    )
+        # Between known bounds, the loop is a scan that carries the index and the value.
+        first, size = int(lower), max(int(upper) - int(lower), 0)
+
+        def step(body: Body, shared: Any, now: Any, _: Any) -> tuple[Any, Any, Any]:
+            carried, carry = now
+            number = carry[0] - first if counts else ()
+            carry, (carried, shared, captured) = iteration(body, (carried, shared), number, carry)
+            return carry, (), (shared, carried, captured)
+
+        carried, shared = variable_groups
+        loop = Loop(size, lax_scan(size, unroll=1 if unroll is None else unroll), advice=LOOP_ADVICE)
+        (_, value), _, groups = loop.run(body, step, shared, (carried, (first, init_val)), (), 0)
+        return value, (groups[1], groups[0], groups[2])
+
+    filters, sown = [variable_carry, variable_broadcast], "stacked on a new axis 0, if both bounds are known"
+    lifted = lift_of_loop(transform, "fori_loop", filters, rules, key_axes, sown)(body_fun)
 
     @named_like(body_fun)
     def call(scopes: Any, lower: Any, upper: Any, init_val: Any) -> Any:
@@ -122,24 +128,3 @@ def _bounds(where: str, lower: Any, upper: Any) -> tuple[Any, Any]:
         expected="integers of one type",
         given=tuple(kinds),
     )
-
-
-def _known(
-    body: Body,
-    loop: Loop,
-    iteration: Callable[..., Any],
-    counts: bool,
-    variables: Sequence[PyTree],
-    state: tuple[Any, Any],
-) -> tuple[Any, Any]:
-    """Run the loop between known bounds: a scan that carries the index and the value."""
-
-    def step(body: Body, shared: Any, now: Any, _: Any) -> tuple[Any, Any, Any]:
-        carried, carry = now
-        number = carry[0] - state[0] if counts else ()
-        carry, (carried, shared, captured) = iteration(body, (carried, shared), number, carry)
-        return carry, (), (shared, carried, captured)
-
-    carried, shared = variables
-    (_, value), _, (shared, carried, captured) = loop.run(body, step, shared, (carried, state), (), 0)
-    return value, (carried, shared, captured)

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from ..calls import boundary
 from ..pipeline.body import Body
-from ..runners.differentiating import (
-    TreesByScope,
-    by_argument,
-    check_wrt,
-    derivative,
-    differentiable,
-    positive,
-    with_aux,
-)
+from ..runners.differentiating import TreesByScope, by_argument, check_wrt, derivative, differentiable, positive
 from ..typing import Filter
 
 __all__ = ["grad", "value_and_grad"]
@@ -68,8 +60,7 @@ def value_and_grad(
     Raises:
         LiftArgumentError: when called, if `wrt` takes no variable, or one that is not a floating-point array.
     """
-    options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _lifted("value_and_grad", fn, argnums, has_aux, options, (wrt, variables, rngs))
+    return _lifted("value_and_grad", fn, argnums, has_aux, holomorphic, allow_int, (wrt, variables, rngs))
 
 
 def grad(
@@ -114,8 +105,7 @@ def grad(
     Raises:
         LiftArgumentError: see `value_and_grad`.
     """
-    options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    both = _lifted("grad", fn, argnums, has_aux, options, (wrt, variables, rngs))
+    both = _lifted("grad", fn, argnums, has_aux, holomorphic, allow_int, (wrt, variables, rngs))
 
     @functools.wraps(fn)
     @boundary
@@ -131,15 +121,16 @@ def _lifted(
     fn: Callable[..., Any],
     argnums: int | Sequence[int],
     has_aux: bool,
-    options: Mapping[str, Any],
+    holomorphic: bool,
+    allow_int: bool,
     rules: tuple[Filter, Filter, Filter],
 ) -> Callable[..., Any]:
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         nums = positive(body, argnums, 1 + len(args))
-        call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, args, kwargs)
+        call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, args, kwargs, has_aux)
         if 0 in nums:
-            check_wrt(body, trees, options["allow_int"])
-        run = jax.value_and_grad(with_aux(body, call, has_aux), nums, has_aux=True, **options)
+            check_wrt(body, trees, allow_int)
+        run = jax.value_and_grad(call, nums, True, holomorphic, allow_int)
         (value, (aux, groups)), grads = run(trees, *args)
         grads = by_argument(TreesByScope.of(body.layout), argnums, nums, grads)
         return ((value, aux) if has_aux else value, grads), finish(groups)

@@ -9,15 +9,7 @@ from typing import Any
 import jax
 
 from ..pipeline.body import Body
-from ..runners.differentiating import (
-    TreesByScope,
-    by_argument,
-    check_wrt,
-    derivative,
-    differentiable,
-    positive,
-    with_aux,
-)
+from ..runners.differentiating import TreesByScope, by_argument, check_wrt, derivative, differentiable, positive
 from ..typing import Filter
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
@@ -165,12 +157,12 @@ def _lifted(
 ) -> Callable[..., Any]:
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         nums = positive(body, argnums, 1 + len(args))
-        call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, args, kwargs)
+        call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, args, kwargs, has_aux)
         if 0 in nums:
             check_wrt(body, trees, allow_int)
 
         def flat(*args: Any) -> tuple[Any, Any]:
-            result, rest = with_aux(body, call, has_aux)(*args)
+            result, rest = call(*args)
             return result, (jax.tree.map(lambda _: 0, result), *rest)
 
         jacobian, (like, aux, groups) = jacobian_of(flat, nums, has_aux=True)(trees, *args)

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 from ..filters import Everything, Nothing, names_collections, to_predicate
 from ..pipeline.body import Body
-from ..pipeline.packing import Lifter, transformation
-from ..runners.arguments import AS_IT_IS, DONATED, Donated, advise, choose, donate, parameter_names, split_arguments
+from ..pipeline.packing import Lifter
+from ..runners.arguments import DONATED, Donated, advise, choose, donate, parameter_names, passing_all, split_arguments
 from ..runners.axes import NO_AXES
 from ..runners.jitted import Direct, Jitted, Runner
 from ..runners.jitting import Cache, Program
 from ..runners.shardings import Placement
-from ..scopes.lifts import Captured
 from ..statics import Undescribed, is_shareable, kept_with, settings_key, static_key, warn_not_shared
 from ..typing import Filter, PyTree
 
@@ -117,8 +116,8 @@ def jit(
             gone = Donated(lost, {name: value for name, value in dynamic.items() if name not in kept})
             placed = None
             if placement is not None:
-                placed = placement.arrange(body.where, body, gone, variable_groups, kept)
-            cache, keys = _keys(body.where, body.fn, fixed, prepared.cache) if fixed else (prepared.cache, ())
+                placed = placement.arrange(body, gone, variable_groups, kept)
+            cache, keys = _keys(body, fixed, prepared.cache) if fixed else (prepared.cache, ())
             key = (prepared.key, _key_of(settings_key))
             if body.observer is not None:  # trace again, because a compiled body would not run under the observer
                 cache, key = Cache(), (object(), ())
@@ -137,8 +136,7 @@ def jit(
         return own if other is fn else prepare(other)
 
     def lift(runner: Runner) -> Lifter:
-        run, out = functools.partial(transform, runner), (variables, Captured(all=True))
-        return transformation(run, [variables], out, [rngs], "jit", advice=AS_IT_IS, prepare=prepared)
+        return passing_all(functools.partial(transform, runner), "jit", variables, rngs, prepare=prepared)
 
     own = prepare(fn)  # shared by all runners, so that each can use what another one traced
     direct = Direct(functools.partial(_key_of, settings_key))
@@ -174,17 +172,15 @@ def _key_of(key: Callable[..., Hashable], *args: Any) -> Hashable:
         return object()
 
 
-def _keys(
-    where: str, fn: Callable[..., Any], fixed: Mapping[str, Any], cache: Cache
-) -> tuple[Cache, tuple[tuple[str, Hashable, Any], ...]]:
+def _keys(body: Body, fixed: Mapping[str, Any], cache: Cache) -> tuple[Cache, tuple[tuple[str, Hashable, Any], ...]]:
     """Return the cache and the static arguments with their keys; if an argument has no key, the cache is a new one."""
-    names, keys = parameter_names(fn), []
+    names, keys = parameter_names(body.fn), []
     for name, value in fixed.items():
         try:
             keys.append((name, static_key(value), value))
         except Undescribed as error:
             shown = names[int(name)] if name.isdecimal() and int(name) < len(names) else name
-            warn_not_shared(f"static argument {shown} of {where}", error)
+            warn_not_shared(f"static argument {shown} of {body.where}", error)
             cache = Cache()
             keys.append((name, object(), value))  # a key that equals no other
     return cache, tuple(keys)

@@ -12,14 +12,7 @@ from ..errors import Expected, LiftArgumentError, name_of, words
 from ..filters.trees import overlay, select
 from ..pipeline.body import Body
 from ..runners.arguments import named_like
-from ..runners.differentiating import (
-    TreesByScope,
-    check_tangents,
-    derivative,
-    differentiable,
-    with_aux,
-    zero_tangents,
-)
+from ..runners.differentiating import TreesByScope, check_tangents, derivative, differentiable, zero_tangents
 from ..typing import Filter, PyTree
 
 __all__ = ["jvp", "linearize"]
@@ -67,15 +60,15 @@ def jvp(
     def transform(
         body: Body, variable_groups: Any, rng_groups: Any, primals: Any, tangents: Any, given: Any
     ) -> tuple[Any, Any]:
-        call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
+        nums = range(1 + len(primals))
+        call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, primals, {}, has_aux)
         scoped = TreesByScope.of(body.layout)
         option = words().option("jvp", "wrt")
         along = tuple({} for _ in trees) if given is None else scoped.into(body.where, given, trees, option)
         check_tangents(body.where, along, trees)
-        flat = with_aux(body, call, has_aux)
 
         def moving(some: PyTree, *primals: Any) -> Any:
-            return flat(overlay(trees, some), *primals)
+            return call(overlay(trees, some), *primals)
 
         start = select(trees, along), *primals
         result, tangent, (aux, groups) = jax.jvp(moving, start, (along, *tangents), has_aux=True)
@@ -140,9 +133,9 @@ def linearize(
     """
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *primals: Any) -> tuple[Any, Any]:
-        call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
-        flat = with_aux(body, call, has_aux)
-        result, linear, (aux, groups) = jax.linearize(flat, trees, *primals, has_aux=True)
+        nums = range(1 + len(primals))
+        call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, primals, {}, has_aux)
+        result, linear, (aux, groups) = jax.linearize(call, trees, *primals, has_aux=True)
         zeros = zero_tangents(trees)
         move = functools.partial(_along, body.where, TreesByScope.of(body.layout))
         along = jax.tree_util.Partial(move, linear, zeros)  # type: ignore[no-untyped-call]

@@ -12,18 +12,13 @@ from ..pipeline.reuse import once
 from ..pipeline.splitting import Prologue, trace
 from ..runners.axes import NO_AXES, flatten_axes, split_sliced, to_axis, to_front
 from ..runners.eager import cached_when_eager
-from ..runners.mapping import Mapper, Spread, over_elements
-from ..scopes.lifts import Advice
+from ..runners.mapping import Mapper, Spread, advice_for, over_elements
 from ..typing import PyTree
 from ..values import tag
 
 __all__ = ["map"]
 
-_ADVICE = Advice(
-    '`variable_axes={{"{}": 0}}`, or None for one value for all elements',
-    '`split_rngs={{"{}": True}}`, or False for the same keys for all elements',
-    part='`variable_axes={{filters.All("{0}", filters.PathContains("{1}")): None, "{0}": 0}}`',
-)
+_ADVICE = advice_for("for all elements")
 
 
 @cached_when_eager(numbers=[1])

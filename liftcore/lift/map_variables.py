@@ -20,7 +20,7 @@ from ..pipeline.splitting import Prologue
 from ..runners.axes import split_arrays
 from ..runners.variable_maps import VariableMaps, make_mapped
 from ..scopes.lifts import Advice, Captured
-from ..typing import Filter, PyTree, Variables
+from ..typing import Filter, Variables
 
 __all__ = ["map_variables"]
 
@@ -81,10 +81,7 @@ def map_variables(
     for function in (map_in, map_out):
         check_function("map_variables", function)
     creates = init or mutable
-    outs: list[Filter | Captured] = [
-        mapped if creates else Nothing(),
-        variables if creates else subtract(variables, mapped),
-    ]
+    outs: list[Filter] = [mapped, variables] if creates else [Nothing(), subtract(variables, mapped)]
     advice = Advice(
         '`init=True` (to create) or `mutable=True` (to write) if "{0}" is mapped, or "{0}" to `variables` if not',
         '"{}" to `rngs`',
@@ -131,13 +128,7 @@ def _traced(maps: VariableMaps, run: Callable[..., Any], before: Any, mutable: b
     if body.observer is not None:
         body.observer.created(groups)
     arrays, (written, *values) = split.remainder(created, seen)
-    _check_unwritten(body, () if mutable else written)
-    return split.join(groups, joins[0](arrays), [maps.stored(written), *values])
-
-
-def _check_unwritten(body: Body, written: PyTree) -> None:
-    names = names_of(written)
-    if names:
+    if not mutable and (names := names_of(written)):
         raise UnliftedCollectionError(
             body.where,
             f"{words().variables(names)} was written, but the lift does not allow writing mapped variables.",
@@ -145,3 +136,4 @@ def _check_unwritten(body: Body, written: PyTree) -> None:
             variable=names[0],
             option="mutable",
         )
+    return split.join(groups, joins[0](arrays), [maps.stored(written), *values])

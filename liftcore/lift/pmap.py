@@ -16,17 +16,12 @@ from ..pipeline.splitting import closure_convert
 from ..pytrees import split_leaves
 from ..runners.axes import NO_AXES, flatten_axes
 from ..runners.eager import cached_when_eager
-from ..runners.mapping import Mapper, Spread, over_elements
-from ..scopes.lifts import Advice
+from ..runners.mapping import Mapper, Spread, advice_for, over_elements
 from ..typing import Axis, InOutAxes, PyTree
 
 __all__ = ["pmap"]
 
-_ADVICE = Advice(
-    '`variable_axes={{"{}": 0}}`, or None for one value on all devices',
-    '`split_rngs={{"{}": True}}`, or False for the same keys on all devices',
-    part='`variable_axes={{filters.All("{0}", filters.PathContains("{1}")): None, "{0}": 0}}`',
-)
+_ADVICE = advice_for("on all devices")
 
 
 def _donated(*args: Any, in_axes: InOutAxes = 0, donate_argnums: int | Iterable[int] = (), **_: Any) -> Collection[int]:
@@ -157,10 +152,7 @@ class OnDevices(Spread):
     def spread(self, fn: Callable[..., Any], operands: tuple[PyTree, ...], in_axes: PyTree, out_axes: PyTree) -> PyTree:
         """Run the function with `jax.pmap`. Axes may be negative, and no operand needs to be mapped."""
         leaves, treedef = jax.tree.flatten(operands)
-        axes = [
-            axis if axis is None else axis % np.ndim(leaf)
-            for axis, leaf in zip(flatten_axes("operands", in_axes, operands), leaves, strict=True)
-        ]
+        axes = _from_front(flatten_axes("operands", in_axes, operands), map(np.ndim, leaves))
 
         def run(*slices: Any) -> Any:
             return fn(*jax.tree.unflatten(treedef, slices))
@@ -169,10 +161,7 @@ class OnDevices(Spread):
         # closes over would be compiled in as constants.
         converted, consts, shapes = closure_convert(run, *self.types(leaves, axes), axes=self.names)
         outputs, structure = jax.tree.flatten(shapes)
-        along = [
-            axis if axis is None else axis % (output.ndim + 1)
-            for axis, output in zip(flatten_axes("results", out_axes, shapes), outputs, strict=True)
-        ]
+        along = _from_front(flatten_axes("results", out_axes, shapes), [output.ndim + 1 for output in outputs])
         first = 2 + len(leaves) - len(self._donated)
         run = jax.pmap(
             lambda _, consts, *slices: jax.tree.leaves(converted(consts, *slices)),
@@ -184,6 +173,11 @@ class OnDevices(Spread):
             **self._options,
         )
         return jax.tree.unflatten(structure, run(np.arange(self.size), consts, *leaves))
+
+
+def _from_front(axes: Iterable[Axis], ranks: Iterable[int]) -> list[Axis]:
+    """Return the axes of arrays of some ranks, none of them negative."""
+    return [axis if axis is None else axis % rank for axis, rank in zip(axes, ranks, strict=True)]
 
 
 def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -17,8 +17,9 @@ from ..pipeline.body import Body
 from ..pipeline.packing import transformation
 from ..pipeline.stages import Changes
 from ..pytrees import split_leaves
+from ..runners.arguments import AS_IT_IS
 from ..runners.axes import split_arrays
-from ..scopes.lifts import Advice, Captured
+from ..scopes.lifts import Captured
 from ..scopes.scope import Scope
 from ..scopes.tree import Tree
 from ..texts import path_text
@@ -27,9 +28,7 @@ from ..values import copied
 
 __all__ = ["purify"]
 
-_ADVICE = Advice(
-    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("created if missing",), ("passed through",)
-)
+_ADVICE = AS_IT_IS._replace(out=("created if missing",))
 
 
 @boundary

@@ -9,10 +9,9 @@ from typing import Any
 from .. import _compat
 from ..errors import Expected, LiftArgumentError
 from ..pipeline.body import Body
-from ..pipeline.packing import outline, transformation
+from ..pipeline.packing import outline
 from ..pipeline.reuse import once
-from ..runners.arguments import AS_IT_IS, advise, choose, join_arguments, split_arguments
-from ..scopes.lifts import Captured
+from ..runners.arguments import advise, choose, join_arguments, passing_all, split_arguments
 from ..typing import Filter
 
 __all__ = ["checkpoint", "remat"]
@@ -80,8 +79,7 @@ def remat(
             raise
 
     prepare = functools.partial(choose, what="static", argnums=static_argnums, argnames=static_argnames)
-    out = (variables, Captured(all=True))
-    return transformation(transform, [variables], out, [rngs], "remat", advice=AS_IT_IS, prepare=prepare)(fn)
+    return passing_all(transform, "remat", variables, rngs, prepare=prepare)(fn)
 
 
 checkpoint = remat

@@ -110,7 +110,14 @@ def scan(
         LoopInvarianceError: when called, if a shared value depends on the iteration.
     """
     axes = VariableAxes(variable_axes)
-    _check_stacked(variable_axes, [*axes.in_axes, *axes.out_axes])
+    # Each filter has an axis: unlike a mapping, a loop has a separate filter for variables without one.
+    if None in [*axes.in_axes, *axes.out_axes]:
+        raise LiftArgumentError(
+            f"variable_axes={dict(variable_axes)!r} of scan",
+            Expected("an axis for each filter", given=None),
+            'Share these variables by `variable_broadcast="params"`, or carry them by `variable_carry`.',
+            option="variable_axes",
+        )
     check_params("scan", metadata_params)
     rules, key_axes = split_rules(split_rngs)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
@@ -145,17 +152,6 @@ def scan(
     advice = _ADVICE.along("iteration", axes.in_axes, axes.out_axes, key_axes, _SHARED_AND_CARRIED)
     advice = advice.listing(variable_axes)
     return transformation(transform, into, out, rules, "scan", advice=advice)(fn)
-
-
-def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:
-    """Check that each filter has an axis: unlike a mapping, a loop has a separate filter for variables without one."""
-    if None in axes:
-        raise LiftArgumentError(
-            f"variable_axes={dict(variable_axes)!r} of scan",
-            Expected("an axis for each filter", given=None),
-            'Share these variables by `variable_broadcast="params"`, or carry them by `variable_carry`.',
-            option="variable_axes",
-        )
 
 
 def _named_carry(body: Body, kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from types import MappingProxyType
 from typing import Any
 
 from jax.sharding import PartitionSpec
@@ -13,7 +12,7 @@ from ..errors import Expected, LiftArgumentError, check_function
 from ..filters import to_predicate
 from ..pipeline.body import Body
 from ..pipeline.packing import transformation
-from ..runners.axes import flatten_axes, keyword_axes, split_sliced
+from ..runners.axes import NO_AXES, flatten_axes, keyword_axes, split_sliced
 from ..runners.shard_mapping import REPLICATED, Shards, SplitOver, typed
 from ..scopes.lifts import Advice, Captured
 from ..typing import PyTree
@@ -25,8 +24,6 @@ _ADVICE = Advice(
     '`split_rngs={{"{}": True}}`, or False for the same keys on all shards',
 )
 
-_NOTHING: Mapping[Any, Any] = MappingProxyType({})
-
 
 def shard_map(
     fn: Callable[..., Any],
@@ -36,8 +33,8 @@ def shard_map(
     out_specs: PyTree,
     axis_names: AbstractSet[Any] = frozenset(),
     check_vma: bool = True,
-    variable_specs: Mapping[Any, PartitionSpec] = _NOTHING,
-    split_rngs: Mapping[Any, SplitOver] | SplitOver = _NOTHING,
+    variable_specs: Mapping[Any, PartitionSpec] = NO_AXES,
+    split_rngs: Mapping[Any, SplitOver] | SplitOver = NO_AXES,
 ) -> Callable[..., Any]:
     """`jax.shard_map` for a function of scopes: each shard gets its part of the variables.
 

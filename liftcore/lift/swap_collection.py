@@ -55,7 +55,8 @@ def swap_collection(
         return {other.get(name, name): below for name, below in variables.items()}
 
     def swapped(scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        trees = {id(scope.tree): scope.tree for scope in jax.tree.leaves(scopes, is_leaf=_is_scope)}
+        flat = jax.tree.leaves(scopes, is_leaf=lambda value: isinstance(value, Scope))
+        trees = {id(scope.tree): scope.tree for scope in flat}
         for tree in trees.values():
             tree.mutable = _renamed(tree.mutable, other)
         return call_inside(fn, scopes, *args, **kwargs)
@@ -89,7 +90,3 @@ class Renamed(SubtreePredicate):
 
     def _renamed(self, path: Path) -> Path:
         return (dict(self.names).get(path[0], path[0]), *path[1:])
-
-
-def _is_scope(value: Any) -> bool:
-    return isinstance(value, Scope)

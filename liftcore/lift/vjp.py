@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from ..pipeline.body import Body
-from ..runners.differentiating import TreesByScope, derivative, differentiable, with_aux
+from ..runners.differentiating import TreesByScope, derivative, differentiable
 from ..typing import Filter
 
 __all__ = ["vjp"]
@@ -50,9 +50,9 @@ def vjp(
     """
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *primals: Any) -> Any:
-        call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
-        flat = with_aux(body, call, has_aux)
-        result, pullback, (aux, groups) = jax.vjp(flat, trees, *primals, has_aux=True)
+        nums = range(1 + len(primals))
+        call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, primals, {}, has_aux)
+        result, pullback, (aux, groups) = jax.vjp(call, trees, *primals, has_aux=True)
         back = functools.partial(_pull_back, TreesByScope.of(body.layout))
         pull_back = jax.tree_util.Partial(back, pullback)  # type: ignore[no-untyped-call]
         return (result, pull_back, aux) if has_aux else (result, pull_back), finish(groups)

@@ -6,17 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..runners.axes import NO_AXES
-from ..runners.mapping import Mapper, over_elements
-from ..scopes.lifts import Advice
+from ..runners.mapping import Mapper, advice_for, over_elements
 from ..typing import InOutAxes
 
 __all__ = ["vmap"]
 
-_ADVICE = Advice(
-    '`variable_axes={{"{}": 0}}`, or None for one value in all elements',
-    '`split_rngs={{"{}": True}}`, or False for the same keys in all elements, as a shared variable needs',
-    part='`variable_axes={{filters.All("{0}", filters.PathContains("{1}")): None, "{0}": 0}}`',
-)
+_ADVICE = advice_for("in all elements", ", as a shared variable needs")
 
 
 def vmap(

@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..pipeline.body import Body
-from ..pipeline.packing import transformation
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules, splits
 from ..runners.branching import check_condition
 from ..runners.eager import cached_when_eager
-from ..runners.while_loops import Repeat, loop_advice, loop_keys
-from ..scopes.lifts import Captured
+from ..runners.while_loops import Repeat, lift_of_loop, loop_keys
 from ..typing import Filter, PyTree
 
 __all__ = ["while_loop"]
@@ -80,10 +78,7 @@ def while_loop(
         return loop.run(variable_groups, init_val, splits(rng_groups, key_axes))
 
     filters = [variable_carry, variable_broadcast]
-    advice = loop_advice(key_axes)._replace(captured="refused")
-    lifted = transformation(transform, filters, [*filters, Captured(all=True)], rules, "while_loop", advice=advice)(
-        body_fun
-    )
+    lifted = lift_of_loop(transform, "while_loop", filters, rules, key_axes, "refused")(body_fun)
 
     @named_like(body_fun)
     def call(scopes: Any, init_val: Any) -> Any:

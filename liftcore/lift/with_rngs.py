@@ -9,15 +9,12 @@ import jax
 
 from .. import rng
 from ..pipeline.body import Body
-from ..pipeline.packing import transformation
-from ..scopes.lifts import Advice, Captured
+from ..runners.arguments import AS_IT_IS, passing_all
 from ..typing import RNGs
 
 __all__ = ["begin_anew", "with_rngs"]
 
-_ADVICE = Advice(
-    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("passed through",), ("from the given keys",)
-)
+_ADVICE = AS_IT_IS._replace(rngs=("from the given keys",))
 
 
 def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
@@ -55,10 +52,11 @@ def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
         group = []
         for index, (outer, roots) in enumerate(zip(body.outers, rng_groups[0], strict=True)):
             kept = roots if rng.DEFAULT not in keys else {name: roots[name] for name in outer.tree.rngs}
-            group.append({**kept, **(_folded(keys, index) if index else keys)})
+            own = {name: jax.random.fold_in(key, index) for name, key in keys.items()} if index else keys
+            group.append({**kept, **own})
         return begin_anew(body, frozenset(keys), variable_groups, (tuple(group),), args, kwargs)
 
-    return transformation(transform, [True], [True, Captured(all=True)], [True], "with_rngs", advice=_ADVICE)(fn)
+    return passing_all(transform, "with_rngs", advice=_ADVICE)(fn)
 
 
 def begin_anew(
@@ -73,7 +71,3 @@ def begin_anew(
     scopes = body.scope_fn(variable_groups, rng_groups, restarted=names)
     result = body.run(body.fn, scopes, args, kwargs)
     return result, body.repack_fn(scopes)
-
-
-def _folded(keys: Mapping[str, Any], index: int) -> dict[str, Any]:
-    return {name: jax.random.fold_in(key, index) for name, key in keys.items()}

@@ -17,8 +17,9 @@ from ..calls import boundary
 from ..errors import Expected, LiftArgumentError, shown
 from ..filters.trees import by_place, merged
 from ..pipeline.body import Body
-from ..scopes.lifts import Advice
-from ..typing import Predicate, PyTree
+from ..pipeline.packing import Lifter, Transform, transformation
+from ..scopes.lifts import Advice, Captured
+from ..typing import Filter, Predicate, PyTree
 
 __all__ = [
     "AS_IT_IS",
@@ -32,6 +33,7 @@ __all__ = [
     "name_arguments",
     "named_like",
     "parameter_names",
+    "passing_all",
     "split_arguments",
 ]
 
@@ -41,6 +43,20 @@ AS_IT_IS = Advice(
     '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("passed through",), ("passed through",)
 )
 """The advice for a lift with the options `variables` and `rngs` whose body sees everything unchanged."""
+
+
+def passing_all(
+    transform: Transform,
+    name: str,
+    variables: Filter = True,
+    rngs: Filter = True,
+    advice: Advice = AS_IT_IS,
+    prepare: Callable[[Callable[..., Any]], Any] | None = None,
+) -> Lifter:
+    """Make a lift with one group of variables and one of RNG streams, and all sown values; see `transformation`."""
+    out = (variables, Captured(all=True))
+    return transformation(transform, [variables], out, [rngs], name, advice=advice, prepare=prepare)
+
 
 _ADJECTIVES = {"static": "static", "donate": "donated"}
 _DECLARE = "An argument that Python code needs, such as a flag or a string, must be static: "

@@ -160,8 +160,7 @@ class VariableAxes:
                 'Write `variable_axes={"params": 0}`; pass the arguments of the function to the lifted function.',
                 option="variable_axes",
             )
-        pairs = [(key, *_in_out(key, axis)) for key, axis in variable_axes.items()]
-        pairs.append((PERTURBATIONS, 0, 0))
+        pairs = [*((key, *_in_out(key, axis)) for key, axis in variable_axes.items()), (PERTURBATIONS, 0, 0)]
         self.in_filters: list[Filter] = [key for key, into, _ in pairs if into is not _ABSENT]
         self.in_axes: list[Axis] = [into for _, into, _ in pairs if into is not _ABSENT]
         self.out_filters: list[Filter] = [key for key, _, out in pairs if out is not _ABSENT]
@@ -239,7 +238,7 @@ def flatten_axes(where: str, axes: PyTree, tree: PyTree, body: Body | None = Non
     if axes is None or axes is broadcast:
         return [None] * len(jax.tree.leaves(tree))
     treedef: Any
-    prefix, treedef = jax.tree.flatten(axes, is_leaf=_no_axis)
+    prefix, treedef = jax.tree.flatten(axes, is_leaf=lambda axis: axis is None or axis is broadcast)
     try:
         parts = treedef.flatten_up_to(tree)
     except (ValueError, TypeError) as error:
@@ -291,10 +290,6 @@ def check_group_axes(body: Body, axes: Sequence[Axis], groups: Sequence[PyTree])
                 if not _fits(axis, np.shape(leaf)):
                     where = f"{words().variable(path_text(path[2:]))} in {body.where}"
                     raise no_new_axis(where, np.shape(leaf), axis)
-
-
-def _no_axis(axis: Any) -> bool:
-    return axis is None or axis is broadcast
 
 
 class Arguments:

@@ -108,46 +108,44 @@ class Slots:
 
     Values that two bodies sow share a place if they have the same name and type and the same position among the values
     of that name.
-
-    Attributes:
-        sown: for each outermost scope, the sown values that the places belong to.
     """
 
     def __init__(self) -> None:
-        self._types: list[list[PyTree]] = []
-        self._keys: list[list[Any]] = []
+        self._slots: list[list[tuple[Any, PyTree, Sown]]] = []  # for each scope, the key, type and origin of each place
         self._places: list[list[list[int]]] = []
-        self.sown: list[tuple[Sown, ...]] = []
+
+    @property
+    def sown(self) -> list[tuple[Sown, ...]]:
+        """For each outermost scope, the sown values that the places belong to."""
+        return [tuple(one for _, _, one in slots) for slots in self._slots]
 
     def add(self, sown: Sequence[Sequence[Sown]], types: Sequence[Sequence[PyTree]]) -> None:
         """Find places for the sown values of one body, for each outermost scope."""
         if not self._places:
-            self._types, self._keys = [[] for _ in sown], [[] for _ in sown]
-            self.sown = [() for _ in sown]
-        self._places.append([self._find(index, *both) for index, both in enumerate(zip(sown, types, strict=True))])
-
-    def _find(self, index: int, sown: Sequence[Sown], types: Sequence[PyTree]) -> list[int]:
-        places: list[int] = []
-        for one, value in zip(sown, types, strict=True):
-            name = one.path, one.collection, one.name
-            key = name, types_text(value)
-            last = max((place for place in places if self._keys[index][place][0] == name), default=-1)
-            found = (place for place, known in enumerate(self._keys[index]) if known == key and place > last)
-            place = next(found, len(self._keys[index]))
-            if place == len(self._keys[index]):
-                self._keys[index].append(key)
-                self._types[index].append(value)
-                self.sown[index] = (*self.sown[index], one)
-            places.append(place)
-        return places
+            self._slots = [[] for _ in sown]
+        self._places.append(list(map(_find, self._slots, sown, types)))
 
     def fill(self, body: int, captured: Sequence[Sequence[PyTree]]) -> tuple[list[PyTree], ...]:
         """Return the values of all places: those that one body captured, and zeros elsewhere."""
-        full = [[jax.tree.map(zeros, value) for value in types] for types in self._types]
+        full = [[jax.tree.map(zeros, value) for _, value, _ in slots] for slots in self._slots]
         for index, values in enumerate(captured):
             for place, value in zip(self._places[body][index], values, strict=True):
                 full[index][place] = value
         return tuple(full)
+
+
+def _find(slots: list[tuple[Any, PyTree, Sown]], sown: Sequence[Sown], types: Sequence[PyTree]) -> list[int]:
+    """Return the places of the values that one body sows in one scope, among its slots; add those that are missing."""
+    places: list[int] = []
+    for one, value in zip(sown, types, strict=True):
+        name = one.path, one.collection, one.name
+        key = name, types_text(value)
+        last = max((place for place in places if slots[place][0][0] == name), default=-1)
+        place = next((place for place in range(last + 1, len(slots)) if slots[place][0] == key), len(slots))
+        if place == len(slots):
+            slots.append((key, value, one))
+        places.append(place)
+    return places
 
 
 def _made(body: Body, splits: Sequence[Split]) -> PyTree:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, words
-from ..filters.trees import by_place, leaves_of, merged, names_of, overlay, select
+from ..filters.trees import Place, by_place, leaves_of, merged, names_of, overlay, select
 from ..pipeline.body import Body
 from ..pipeline.splitting import Split, trace
 from ..problems import other_structure, other_types
@@ -142,18 +142,16 @@ def _promoted_dtype(old: Any, new: Any) -> Any:
 
 def _check_names(where: str, before: PyTree, after: PyTree) -> None:
     """Check that a loop creates no variables in the collections that it carries, as a module that sows does."""
-    new = sorted(set(names_of(after)) - set(names_of(before)))
-    if not new:
-        return
-    collection = new[0].split("/")[0]
-    raise CarryTypeError(
-        where,
-        f"the body creates carried variables that did not go in: {', '.join(new)}.",
-        "Create them before the loop. To stack a value of each iteration of a scan: "
-        f'`variable_axes={{"{collection}": Out(0)}}`.',
-        variable=new[0],
-        collection=collection,
-    )
+    if new := sorted(set(names_of(after)) - set(names_of(before))):
+        collection = new[0].split("/")[0]
+        raise CarryTypeError(
+            where,
+            f"the body creates carried variables that did not go in: {', '.join(new)}.",
+            "Create them before the loop. To stack a value of each iteration of a scan: "
+            f'`variable_axes={{"{collection}": Out(0)}}`.',
+            variable=new[0],
+            collection=collection,
+        )
 
 
 _CARRIED = "carried variable "
@@ -175,11 +173,10 @@ def check_carry(body: Body, what: str, before: PyTree, after: PyTree) -> None:
     paths = [path for path, _ in jax.tree.leaves_with_path(before)]
     types = zip(paths, map(ArrayType.of, olds), map(ArrayType.of, news), strict=True)
     changed = [(path, old, new) for path, old, new in types if old != new]
-    if not changed:
-        return
-    advice = _advice([(old, new) for _, old, new in changed])
-    named = [(_place(what, path), old, new) for path, old, new in changed]
-    raise other_types(body.where, "iteration", named, advice)
+    if changed:
+        advice = _advice([(old, new) for _, old, new in changed])
+        named = [(_place(what, path), old, new) for path, old, new in changed]
+        raise other_types(body.where, "iteration", named, advice)
 
 
 def _place(what: str, path: Any) -> str:
@@ -200,7 +197,7 @@ def _advice(pairs: Sequence[tuple[ArrayType, ArrayType]]) -> str:
 
 def check_separate(body: Body, group: PyTree) -> None:
     """Check that the initial value of each variable of a group is separate from later computation."""
-    for path in not_separate(body, group):
+    for _, path in not_separate(body, group):
         raise LiftArgumentError(
             f"{words().variable(path_text(path))} in {body.where}",
             "it was created in a custom lift inside the body that does not separate the initial value from "
@@ -211,10 +208,10 @@ def check_separate(body: Body, group: PyTree) -> None:
         )
 
 
-def not_separate(body: Body, group: PyTree) -> list[Path]:
-    """Return the paths of the variables of a group whose initial values are not separate from later computation."""
+def not_separate(body: Body, group: PyTree) -> list[Place]:
+    """Return the places of the variables of a group whose initial values are not separate from later computation."""
     unsplit = body.records[-1].unsplit
-    return [path for _, path in sorted(unsplit & by_place(group).keys())] if unsplit else []
+    return sorted(unsplit & by_place(group).keys()) if unsplit else []
 
 
 def fix_for(body: Body, names: Collection[str], otherwise: str) -> str:
@@ -297,7 +294,8 @@ def check_unread(
     """
     there, treedef = jax.tree.flatten_with_path(select(shared, written))
     values, names = [leaf for _, leaf in there], [path_text(path[1:]) for path, _ in there]
-    unsplit, marks = _unsplit(body, written), dict[Path, Any]()
+    unsplit = {body.from_root(*place): path_text(place[1]) for place in not_separate(body, written)}
+    marks: dict[Path, Any] = {}
 
     def sight(path: Path, value: Any) -> Any:
         mark = marks.get(path)
@@ -323,12 +321,6 @@ def check_unread(
     return not _read_first(split.narrowed(), names, begun)
 
 
-def _unsplit(body: Body, written: PyTree) -> dict[Path, str]:
-    """Return the paths, from the root, and names of written variables whose initial value is not separate."""
-    places = sorted(body.records[-1].unsplit & by_place(written).keys())
-    return {body.from_root(*place): path_text(place[1]) for place in places}
-
-
 def _read_first(split: Split, names: Sequence[str], begun: Collection[str]) -> set[str]:
     """Return the names of the shared variables that a body reads before it writes them."""
     made = [path for path, _ in jax.tree.leaves_with_path(split.created)]
@@ -337,12 +329,8 @@ def _read_first(split: Split, names: Sequence[str], begun: Collection[str]) -> s
     read = frozenset().union(*jax.tree.leaves(reads), *[depends[number] for number in again])
     found = {name for number, name in enumerate(names, SLICES + 1) if number in read}
     read = frozenset().union(*jax.tree.leaves(others), *[earlier[number] for number in again])
-    found |= {path_text(path[2:]) for number, path in enumerate(made) if number in read and _is_shared(path, begun)}
-    return found
-
-
-def _is_shared(path: Any, among: Collection[str]) -> bool:
-    return path[0].name == "shared" and str(path[1:]) in among
+    paths = [path for number, path in enumerate(made) if number in read and path[0].name == "shared"]
+    return found | {path_text(path[2:]) for path in paths if str(path[1:]) in begun}
 
 
 def _carry_it(where: str, names: Sequence[str], advice: LoopAdvice, what: str) -> LoopInvarianceError:

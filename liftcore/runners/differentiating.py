@@ -22,10 +22,11 @@ from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, Transform, transformation
 from ..pipeline.stages import Layout, without_created
 from ..problems import checked_aux
-from ..scopes.lifts import Advice, Captured
+from ..scopes.lifts import Captured
 from ..texts import path_text, type_text
 from ..typing import Filter, Path, PyTree
 from ..values import copied
+from .arguments import AS_IT_IS
 from .axes import split_arrays
 from .carry import not_separate
 
@@ -37,13 +38,12 @@ __all__ = [
     "derivative",
     "differentiable",
     "positive",
-    "with_aux",
     "zero_tangent",
     "zero_tangents",
 ]
 
 _GROUPS = ("differentiated", "passed through")
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', _GROUPS, _GROUPS, ("passed through",))
+_ADVICE = AS_IT_IS._replace(into=_GROUPS, out=_GROUPS)
 
 
 def derivative(transform: Transform, name: str, wrt: Filter, variables: Filter, rngs: Filter) -> Lifter:
@@ -121,6 +121,7 @@ def differentiable(
     argnums: Sequence[int],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
+    has_aux: bool,
 ) -> tuple[Callable[..., Any], PyTree, Callable[[Any], tuple[Any, ...]]]:
     """Return a function of the variables of the first group and of arguments, for JAX to differentiate.
 
@@ -131,14 +132,20 @@ def differentiable(
         argnums: the numbers of the arguments to differentiate with respect to; the others may be any values.
         args: the arguments.
         kwargs: the keyword arguments.
+        has_aux: whether the function returns a pair, of which only the first part is differentiated.
 
     Returns:
-        `call(trees, *args) -> (result, output groups)`, to be run once; the trees to call it with; and a function that
-        finishes the output groups after they came out of the derivative.
+        `call(trees, *args) -> (result, (aux, output groups))`, to be run once, in the form for JAX's `has_aux`; the
+        trees to call it with; and a function that finishes the output groups after they came out of the derivative.
     """
     trees, others = variable_groups
+
+    def outputs(result: Any, groups: Any) -> tuple[Any, tuple[Any, Any]]:
+        result, aux = checked_aux(lambda: body.where, result) if has_aux else (result, None)
+        return result, (aux, groups)
+
     if not body.creates:
-        return lambda trees, *args: body([trees, others], rng_groups, *args, **kwargs), trees, tuple
+        return lambda trees, *args: outputs(*body([trees, others], rng_groups, *args, **kwargs)), trees, tuple
     moving = [num - 1 for num in argnums if num]
     joins: list[Callable[..., Any]] = []
 
@@ -168,7 +175,7 @@ def differentiable(
 
     def call(full: PyTree, *args: Any) -> Any:
         arrays, values = rest(full, [args[place] for place in moving])
-        return joins[-1](arrays), values
+        return outputs(joins[-1](arrays), values)
 
     return call, merged(trees, made[0]), lambda values: split.join(made, None, values)[1]
 
@@ -193,17 +200,6 @@ def positive(body: Body, argnums: int | Sequence[int], count: int, what: str = "
             given=argnums,
         )
     return tuple(number % count for number in numbers)
-
-
-def with_aux(body: Body, call: Callable[..., Any], has_aux: bool) -> Callable[..., tuple[Any, Any]]:
-    """Return a call of `differentiable` in the form for JAX's `has_aux`: the undifferentiated outputs come second."""
-
-    def flat(*args: Any) -> tuple[Any, Any]:
-        result, groups = call(*args)
-        result, aux = checked_aux(lambda: body.where, result) if has_aux else (result, None)
-        return result, (aux, groups)
-
-    return flat
 
 
 def by_argument(scoped: TreesByScope, argnums: int | Sequence[int], nums: Sequence[int], derivatives: PyTree) -> PyTree:

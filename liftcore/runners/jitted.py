@@ -23,7 +23,7 @@ from ..pytrees import check_finite
 from ..scopes.scope import Scope
 from ..typing import PyTree
 from .arguments import Donated, name_arguments
-from .jitting import Compiled, Effects, NewTrace
+from .jitting import Compiled, NewTrace
 
 __all__ = ["CompiledJit", "Direct", "Jitted", "LoweredJit", "Runner"]
 
@@ -99,10 +99,26 @@ class Jitted:
             *args: the arguments of a call; arrays may be `jax.ShapeDtypeStruct`.
             **kwargs: keyword arguments of a call.
         """
-        found, effects, room, stage = self._lift(Compiled.lower)(self._fn)(scopes, *args, **kwargs)
+        lowered, effects, room, stage = self._lift(Compiled.lower)(self._fn)(scopes, *args, **kwargs)
 
-        def finish(run: Callable[..., Any]) -> CompiledJit:
-            return CompiledJit(run, self._lift(functools.partial(_run, run, found, effects, room))(self._fn))
+        def finish(stage: Any) -> CompiledJit:
+            def run(found: Compiled, body: Body, gone: Donated, operands: PyTree) -> Any:
+                """Run the program; `found` is the one that this call would compile."""
+                fix = f"Lower it again for this call: `jitted.lower({words().first}…).compile()`."
+                if found.program != lowered.program:
+                    raise LiftArgumentError(
+                        body.where, "it was compiled for other scopes or other static arguments.", fix
+                    )
+                data = lowered.fold_in_data(effects, body, room)
+                try:
+                    created, output = stage(data, gone, operands)
+                except TypeError as error:
+                    raise LiftArgumentError(
+                        body.where, "it was compiled for values of other types or names.", fix
+                    ) from error
+                return lowered.output(body, created, output)
+
+            return CompiledJit(stage, self._lift(run)(self._fn))
 
         return LoweredJit(stage, finish)
 
@@ -189,28 +205,6 @@ class CompiledJit:
     def memory_analysis(self) -> Any:
         """Return the memory use of the program, if the backend provides it; see `jax.stages.Compiled`."""
         return self.stage.memory_analysis()
-
-
-def _run(
-    stage: Any,
-    lowered: Compiled,
-    effects: Effects,
-    room: int,
-    found: Compiled,
-    body: Body,
-    gone: Donated,
-    operands: PyTree,
-) -> tuple[Any, tuple[Any, ...]]:
-    """Run a program that was compiled ahead of time; `found` is the one that this call would compile."""
-    fix = f"Lower it again for this call: `jitted.lower({words().first}…).compile()`."
-    if found.program != lowered.program:
-        raise LiftArgumentError(body.where, "it was compiled for other scopes or other static arguments.", fix)
-    data = lowered.fold_in_data(effects, body, room)
-    try:
-        created, output = stage(data, gone, operands)
-    except TypeError as error:
-        raise LiftArgumentError(body.where, "it was compiled for values of other types or names.", fix) from error
-    return lowered.output(body, created, output)
 
 
 _NOTHING: PyTree = ((),)

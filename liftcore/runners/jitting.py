@@ -209,7 +209,8 @@ class Program:
         created, (result, values) = without_created(result, groups)
         if self.shardings is not None:
             placement = self.shardings.placement
-            placement.check_result(f"{self.layout.lift.name} at {body.path_text}", result)
+            # It raises if the shardings are no prefix of the result.
+            placement.out_shardings.spread(f"{self.layout.lift.name} at {body.path_text}, out_shardings", result)
             values = placement.constrain(values, body)
         call.traced = True
         changed = groups is not body.unchanged
@@ -278,11 +279,11 @@ class Compiled:
         )
         self.program = program
         self.traces: collections.deque[Signature] = collections.deque(maxlen=_TRACES)
-        self._jit = functools.partial(jax.jit, **{name: _plain(value) for name, value in options})
-        shardings = program.shardings
-        of_body, of_rest = ({}, {}) if shardings is None else (shardings.of_body(), shardings.of_remainder())
-        self._jitted = self._jit(self.program, **of_body)
-        self._jit_rest = functools.partial(self._jit, **of_rest)
+        # The options are part of a key, so a dict among them is a tuple of its items.
+        plain: dict[str, Any] = {name: dict(value) if isinstance(value, tuple) else value for name, value in options}
+        of_body, of_rest = ({}, {}) if program.shardings is None else program.shardings.options()
+        self._jitted = jax.jit(program, **plain, **of_body)
+        self._jit_rest = functools.partial(jax.jit, **plain, **of_rest)
         self._rest = bounded(_TRACES)(self._split_off)
         self._steady = _STEADY.setdefault(program, Steady())
         self.known = known
@@ -330,13 +331,10 @@ class Compiled:
             _calls.reset(before)
             del call.body  # a copy of the context would keep it alive
             if call.traced:
-                self._remember(Signature.of(body, gone, operands))
-
-    def _remember(self, now: Signature) -> None:
-        """Record the signature of a trace, and notify observers."""
-        for observer in OBSERVERS.get():
-            observer.compiled(self, now)
-        self.traces.append(now)
+                now = Signature.of(body, gone, operands)
+                for observer in OBSERVERS.get():
+                    observer.compiled(self, now)
+                self.traces.append(now)
 
     def _lower(self, body: Body, gone: Donated, operands: Any) -> tuple[Compiled, Effects, int, Any]:
         traced = self._trace(gone, operands)
@@ -439,7 +437,3 @@ class Compiled:
 
 Found: TypeAlias = weakref.WeakValueDictionary[int, Compiled]
 """The contents of a cache, the oldest first."""
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, tuple) else value

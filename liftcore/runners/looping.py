@@ -34,7 +34,7 @@ from ..pipeline.splitting import Part, Prologue, Split, trace
 from ..pipeline.stages import Changes
 from ..typing import Axis, InOutAxes, Path, PyTree
 from ..values import overlaid, tag
-from .axes import check_group_axes, check_out_axes, slice_type, to_axis, to_front
+from .axes import check_group_axes, check_out_axes, slice_type, split_sliced, to_axis, to_front
 from .carry import (
     GROUPS,
     SLICES,
@@ -265,15 +265,12 @@ class Loop(NamedTuple):
         """
         casts: dict[Path, tuple[Any, ...]] = {}
         while True:  # it ends, since a leaf that was cast is no longer weakly typed
-            split = trace(functools.partial(iteration, body.tagging(casts)), state, slices, body=body)
+            tagging = body.tagging(casts)
+            split = trace(functools.partial(iteration, tagging), state, slices, body=body)
             cast = state.cast(body, split.created.carried, split.outputs[0], casts)
             if cast is None:
-                written = split.created.constant[WRITTEN]
-                tagging = body.tagging(casts)
-                is_read = any(written) and not check_unread(
-                    tagging, iteration, shared, written, state, slices, self.advice
-                )
-                return split, state, is_read
+                written, args = split.created.constant[WRITTEN], (state, slices, self.advice)
+                return split, state, any(written) and not check_unread(tagging, iteration, shared, written, *args)
             state = cast
 
     def _create(
@@ -494,18 +491,16 @@ class Outputs:
         """Return what is stacked, and the leaves that are the same in all iterations; it runs in the body."""
         if self.out_axes == 0:
             return ys, []
-        self._axes = check_out_axes("out_axes", self.out_axes, ys, self.body)
-        leaves, self._treedef = jax.tree.flatten(ys)
-        pairs = list(zip(leaves, self._axes, strict=True))
-        return [y for y, axis in pairs if axis is not None], [y for y, axis in pairs if axis is None]
+        axes = check_out_axes("out_axes", self.out_axes, ys, self.body)
+        stacked, self._along, constant = split_sliced(ys, axes)
+        self._others = constant._replace(leaves=())  # without the values, which belong to the trace
+        return stacked, list(constant.leaves)
 
     def join(self, stacked: PyTree, constant: PyTree) -> PyTree:
         """Return the outputs from what was stacked, and the constant leaves."""
         if self.out_axes == 0:
             return stacked
-        leaves, constants = iter(stacked), iter(constant)
-        each = [next(constants) if axis is None else to_axis(next(leaves), axis) for axis in self._axes]
-        return jax.tree.unflatten(self._treedef, each)
+        return self._others.join(map(to_axis, stacked, self._along), constant)
 
 
 def _first(where: str, xs: PyTree, size: int, reverse: bool) -> PyTree:

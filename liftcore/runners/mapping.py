@@ -45,7 +45,7 @@ from .axes import (
 )
 from .carry import fix_for, share_the_rest
 
-__all__ = ["Elements", "Mapper", "MeshAxis", "Spread", "over_elements"]
+__all__ = ["Elements", "Mapper", "MeshAxis", "Spread", "advice_for", "over_elements"]
 
 
 @dataclasses.dataclass(eq=False)
@@ -200,6 +200,19 @@ class Mapper(NamedTuple):
     same: str = ", such as a `jax.lax.pmean` over `axis_name`"
 
 
+def advice_for(elements: str, note: str = "") -> Advice:
+    """Return the advice of a mapping.
+
+    Args:
+        elements: where a value may be the same, such as "in all elements".
+        note: a clause about equal keys.
+    """
+    collection = f'`variable_axes={{{{"{{}}": 0}}}}`, or None for one value {elements}'
+    stream = f'`split_rngs={{{{"{{}}": True}}}}`, or False for the same keys {elements}{note}'
+    part = '`variable_axes={{filters.All("{0}", filters.PathContains("{1}")): None, "{0}": 0}}`'
+    return Advice(collection, stream, part=part)
+
+
 def over_elements(
     mapper: Mapper,
     in_axes: InOutAxes,
@@ -340,21 +353,21 @@ class MeshAxis(NamedTuple):
         return run
 
     def _placed(self, leaf: Any, axis: int) -> Any:
-        entries = [*jax.typeof(leaf).sharding.spec]
-        if entries[axis] is not None:
-            return leaf
-        entries[axis] = self.entry
-        return _reshard(leaf, NamedSharding(self.mesh, _to_spec(*entries)))
+        is_free = jax.typeof(leaf).sharding.spec[axis] is None
+        return _resharded(leaf, axis, self.mesh, self.entry) if is_free else leaf
 
 
 def _unsharded(leaf: Any, axis: int) -> Any:
     """Return an array gathered along an axis."""
     found = _entry(leaf, axis)
-    if found is None:
-        return leaf
+    return leaf if found is None else _resharded(leaf, axis, found[0], None)
+
+
+def _resharded(leaf: Any, axis: int, mesh: Any, entry: Any) -> Any:
+    """Return an array on a mesh with another sharding along one axis."""
     entries = [*jax.typeof(leaf).sharding.spec]
-    entries[axis] = None
-    return _reshard(leaf, NamedSharding(found[0], _to_spec(*entries)))
+    entries[axis] = entry
+    return _reshard(leaf, NamedSharding(mesh, _to_spec(*entries)))
 
 
 def _entry(leaf: Any, axis: int) -> Any:

@@ -31,13 +31,32 @@ class Frozen:
     @classmethod
     def of(cls, tree: PyTree) -> Frozen:
         """Return the frozen form of a pytree of shardings."""
-        leaves, treedef = _flatten(tree)
+        leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_none)
         return cls(tuple(leaves), treedef)
 
     @property
     def tree(self) -> PyTree:
         """The pytree of shardings."""
         return jax.tree.unflatten(self.treedef, self.leaves)
+
+    def spread(self, where: str, tree: PyTree) -> PyTree:
+        """Return one sharding for each leaf of a tree, of whose structure this is a prefix.
+
+        Raises:
+            LiftArgumentError: if it is not.
+        """
+        try:
+            parts = self.treedef.flatten_up_to(tree)
+        except (ValueError, TypeError) as error:
+            raise LiftArgumentError(
+                where,
+                f"it is not a prefix of the value's structure, {jax.tree.structure(tree)}.",
+                "Give one sharding for the whole value, or one for each part; the scope (or module) and static "
+                "arguments do not count.",
+                expected=str(jax.tree.structure(tree)),
+            ) from error
+        spread = [jax.tree.map(lambda _, one=leaf: one, part) for leaf, part in zip(self.leaves, parts, strict=True)]
+        return jax.tree.unflatten(self.treedef, spread)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,21 +73,12 @@ class Shardings:
     operands: Frozen
     placement: Placement
 
-    def of_body(self) -> dict[str, Any]:
-        """Return the arguments of `jax.jit` for the body."""
-        result = self.placement.out_shardings.tree
-        return {
-            "in_shardings": (None, self.gone.tree, self.operands.tree),
-            "out_shardings": (None, (result, None, None)),
-        }
-
-    def of_remainder(self) -> dict[str, Any]:
-        """Return the arguments of `jax.jit` for the body without the computation of its initial values."""
-        result = self.placement.out_shardings.tree
-        return {
-            "in_shardings": (None, None, None, self.gone.tree, self.operands.tree),
-            "out_shardings": (result, None, None),
-        }
+    def options(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the arguments of `jax.jit` for the body, and for it without the computation of its initial values."""
+        given = self.gone.tree, self.operands.tree
+        result = self.placement.out_shardings.tree, None, None
+        of_body = {"in_shardings": (None, *given), "out_shardings": (None, result)}
+        return of_body, {"in_shardings": (None, None, None, *given), "out_shardings": result}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,19 +113,17 @@ class Placement:
         rules = tuple((to_predicate(one), sharding) for one, sharding in variables.items())
         return cls(Frozen.of(in_shardings), Frozen.of(out_shardings), rules)
 
-    def arrange(
-        self, where: str, body: Body, gone: Donated, variable_groups: PyTree, kept: Mapping[str, Any]
-    ) -> Shardings:
+    def arrange(self, body: Body, gone: Donated, variable_groups: PyTree, kept: Mapping[str, Any]) -> Shardings:
         """Return the shardings of one call, from its variables and its arguments by the keys of `name_arguments`.
 
         Raises:
             LiftArgumentError: if `in_shardings` is not a prefix of the arguments, or some are passed by name.
         """
-        arguments = {**gone.arguments, **kept}
+        where, arguments = f"{body.where}, in_shardings", {**gone.arguments, **kept}
         named = sorted(name for name in arguments if not name.isdecimal())
         if named and self.in_shardings.leaves != (None,):
             raise LiftArgumentError(
-                f"{where}, in_shardings",
+                where,
                 f"it applies to positional arguments, but {named} were passed by name.",
                 "Pass them by position.",
                 option="in_shardings",
@@ -123,18 +131,10 @@ class Placement:
             )
         positional = sorted((name for name in arguments if name.isdecimal()), key=int)
         values = tuple(arguments[name] for name in positional)
-        each = dict(zip(positional, _spread(f"{where}, in_shardings", self.in_shardings.tree, values), strict=True))
+        each = dict(zip(positional, self.in_shardings.spread(where, values), strict=True))
         rest = {name: each.get(name) for name in kept}
         lost = Donated(self._of_groups(gone.variables, body), {name: each[name] for name in gone.arguments})
         return Shardings(Frozen.of(lost), Frozen.of((self._of_groups(variable_groups, body), None, rest)), self)
-
-    def check_result(self, where: str, result: PyTree) -> None:
-        """Check that `out_shardings` is a prefix of the result.
-
-        Raises:
-            LiftArgumentError: if it is not.
-        """
-        _spread(f"{where}, out_shardings", self.out_shardings.tree, result)
 
     def constrain(self, groups: Sequence[PyTree], body: Body) -> list[PyTree]:
         """Return output groups with each variable constrained to its sharding; the last group has captured values."""
@@ -157,11 +157,7 @@ class Placement:
         *groups, _, _ = created
         groups = [self._of_group(group, body) for group in groups]
         shardings = [one for group in groups for one in jax.tree.leaves(group, is_leaf=_is_none)]
-
-        def form(number: int, value: Any) -> Any:
-            return _constrained(shardings[number], value) if number < len(shardings) else value
-
-        return form
+        return lambda number, value: _constrained(shardings[number], value) if number < len(shardings) else value
 
     def _of_groups(self, groups: Sequence[PyTree], body: Body) -> Any:
         return tuple(self._of_group(group, body) for group in groups) if self.rules else None
@@ -178,27 +174,6 @@ class Placement:
             return jax.tree.map(lambda _: found, value)
 
         return jax.tree.map_with_path(of_variable, tree, is_leaf=_is_variable)
-
-
-def _spread(where: str, shardings: PyTree, tree: PyTree) -> PyTree:
-    """Return one sharding for each leaf of a tree, from a pytree prefix."""
-    leaves, treedef = _flatten(shardings)
-    try:
-        parts = treedef.flatten_up_to(tree)
-    except (ValueError, TypeError) as error:
-        raise LiftArgumentError(
-            where,
-            f"it is not a prefix of the value's structure, {jax.tree.structure(tree)}.",
-            "Give one sharding for the whole value, or one for each part; the scope (or module) and static arguments "
-            "do not count.",
-            expected=str(jax.tree.structure(tree)),
-        ) from error
-    spread = [jax.tree.map(lambda _, one=leaf: one, part) for leaf, part in zip(leaves, parts, strict=True)]
-    return jax.tree.unflatten(treedef, spread)
-
-
-def _flatten(shardings: PyTree) -> tuple[list[Any], Any]:
-    return jax.tree.flatten(shardings, is_leaf=_is_none)
 
 
 def _constrained(sharding: Any, value: Any) -> Any:

@@ -162,7 +162,7 @@ def make_mapped(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) 
     while left:
         ready = {number for number in left if split.earlier[number] <= known}
         if not ready:
-            raise _mixed(maps, split, left, known, forms)
+            raise forms.mixed(left, known)
         prologue.make(ready - mapped)
         prologue.evaluate(ready & mapped)
         shown = forms.take({number: prologue.values[number] for number in ready & mapped})
@@ -204,6 +204,21 @@ class _Forms:
         """Return the numbers of the initial values that are still needed to map a variable."""
         return self._wants[number] - self._made.keys()
 
+    def mixed(self, left: AbstractSet[int], known: AbstractSet[int]) -> LiftArgumentError:
+        """Return the error for values that read variables which can be seen only after them."""
+        unseen = {number: self._split.earlier[number] - known for number in sorted(left)}
+        reader, read = next((number, min(some)) for number, some in unseen.items() if some.isdisjoint(left))
+        names = self._split.names
+        wanted = sorted({names[number] for number in self.lacks(read)})
+        _, into, out = _options()
+        return LiftArgumentError(
+            f"{words().variable(names[reader])} in {self._maps.body.where}",
+            f"its initial value reads {words().variable(names[read])}, but the form of it that `{out}` and `{into}` "
+            f"return depends on {words().variables(wanted)}.",
+            "Map them separately, each in its own `map_variables`, or create the one that is read before the lift.",
+            variable=names[reader],
+        )
+
     def result(self) -> tuple[Any, Any]:
         """Return what `make_mapped` returns."""
         if not self._types:  # new variables without arrays, such as empty dicts, wait for nothing
@@ -221,7 +236,9 @@ class _Forms:
 
     def _tree(self, values: Mapping[int, Any]) -> Any:
         group = self._split.tree(values)[0]
-        return group if len(values) == len(self._types) else _without_none(group)
+        if len(values) == len(self._types):
+            return group
+        return apart(group, {place for place, value in by_place(group).items() if value is not None})[0]
 
     def _views(self, stored: Any, like: Any) -> tuple[PyTree, PyTree]:
         """Return the body's form of new variables, and of those that existed before."""
@@ -267,25 +284,3 @@ class _TracedForms(_Forms):
 def _options() -> list[str]:
     """Return the names of the options `mapped`, `map_in` and `map_out`, for errors."""
     return [words().option("map_variables", name) for name in ("mapped", "map_in", "map_out")]
-
-
-def _without_none(group: PyTree) -> PyTree:
-    """Return a group without the variables that are None."""
-    return apart(group, {place for place, value in by_place(group).items() if value is not None})[0]
-
-
-def _mixed(
-    maps: VariableMaps, split: Split, left: AbstractSet[int], known: AbstractSet[int], forms: _Forms
-) -> LiftArgumentError:
-    """Return the error for values that read variables which can be seen only after them."""
-    unseen = {number: split.earlier[number] - known for number in sorted(left)}
-    reader, read = next((number, min(some)) for number, some in unseen.items() if some.isdisjoint(left))
-    names, wanted = split.names, sorted({split.names[number] for number in forms.lacks(read)})
-    _, into, out = _options()
-    return LiftArgumentError(
-        f"{words().variable(names[reader])} in {maps.body.where}",
-        f"its initial value reads {words().variable(names[read])}, but the form of it that `{out}` and `{into}` return "
-        f"depends on {words().variables(wanted)}.",
-        "Map them separately, each in its own `map_variables`, or create the one that is read before the lift.",
-        variable=names[reader],
-    )

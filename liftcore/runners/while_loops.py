@@ -21,15 +21,16 @@ import numpy as np
 from ..errors import LiftArgumentError, LoopInvarianceError, words
 from ..filters.trees import merged, names_of, select
 from ..pipeline.body import Body
+from ..pipeline.packing import Lifter, Transform, transformation
 from ..pipeline.reuse import once
 from ..pipeline.splitting import Split, trace
 from ..pipeline.stages import without_created
-from ..scopes.lifts import Advice
-from ..typing import PyTree
+from ..scopes.lifts import Advice, Captured
+from ..typing import Filter, PyTree
 from .carry import LoopAdvice
 from .looping import Iteration, Loop
 
-__all__ = ["LOOP_ADVICE", "Repeat", "loop_advice", "loop_keys"]
+__all__ = ["LOOP_ADVICE", "Repeat", "lift_of_loop", "loop_keys"]
 
 _GROUPS = ("carry, from one iteration to the next", "broadcast, one value for all iterations")
 _ADVICE = Advice(
@@ -124,33 +125,41 @@ class Repeat(NamedTuple):
     def _next(self, body: Body, variables: Sequence[PyTree], number: Any, value: PyTree) -> tuple[PyTree, Any]:
         """Run one iteration; return the next value and the output groups."""
         value, groups = self.iteration(body, variables, number, value)
-        self._check_captured()
+        for one in itertools.chain.from_iterable(sown for record in self.body.records for sown in record.sown):
+            name = "/".join((one.collection, *one.path, one.name))
+            raise LiftArgumentError(
+                f"{words().variable(name)} in {self.body.where}",
+                "it was sown in a loop whose number of iterations is unknown, so that values cannot be stacked.",
+                "Use `scan`, carry the values as variables of fixed shape, or do not request the collection.",
+                variable=name,
+                collection=one.collection,
+            )
         if names := names_of(groups[1].values):
             what = f"it is shared by all iterations{LOOP_ADVICE.shared}, but written"
             raise self._shared(names, what, f"{LOOP_ADVICE.of(LOOP_ADVICE.carry, names)}.")
         return value, groups
-
-    def _check_captured(self) -> None:
-        for record in self.body.records:
-            for one in itertools.chain(*record.sown):
-                name = "/".join((one.collection, *one.path, one.name))
-                raise LiftArgumentError(
-                    f"{words().variable(name)} in {self.body.where}",
-                    "it was sown in a loop whose number of iterations is unknown, so that values cannot be stacked.",
-                    "Use `scan`, carry the values as variables of fixed shape, or do not request the collection.",
-                    variable=name,
-                    collection=one.collection,
-                )
 
     def _shared(self, names: list[str], what: str, fix: str) -> LoopInvarianceError:
         where = f"{words().variables(names)} in {self.body.where}"
         return LoopInvarianceError(where, f"{what}.", fix, variable=names[0])
 
 
-def loop_advice(axes: Sequence[Any]) -> Advice:
-    """Describe in words how a loop treats variables and streams."""
+def lift_of_loop(
+    transform: Transform, name: str, variables: Sequence[Filter], rngs: Sequence[Filter], axes: Sequence[Any], sown: str
+) -> Lifter:
+    """Make a lift with two groups of variables: those that are carried, and those that all iterations share.
+
+    Args:
+        transform: see `transformation`.
+        name: the name of the lift.
+        variables: the filters of the two groups.
+        rngs: the filters of the RNG streams that are lifted.
+        axes: for each of these, None if all iterations have the same keys; see `split_rules`.
+        sown: what the loop does with sown values, in words.
+    """
     same, folded = "the same keys in all iterations", "folded with the iteration number"
-    return _ADVICE._replace(rngs=tuple(same if axis is None else folded for axis in axes))
+    advice = _ADVICE._replace(rngs=tuple(same if axis is None else folded for axis in axes), captured=sown)
+    return transformation(transform, variables, [*variables, Captured(all=True)], rngs, name, advice=advice)
 
 
 def loop_keys(rng_groups: Any, axes: list[Any], index: Any, offset: int) -> list[Any]:

@@ -27,7 +27,7 @@ WITHOUT_FACTS = {
     "liftcore.pytrees.too_deep": "values nested too deeply",
     "liftcore.pipeline.checks.not_tagged": "a transformation ran the wrong body",
     "liftcore.runners.custom_derivatives.Ruled._check_draws": "keys are drawn in another order",
-    "liftcore.runners.jitted._run": "a compiled function is called with anything else than it was compiled for",
+    "liftcore.runners.jitted.Jitted.lower.finish.run": "a compiled function is called with other values than it is for",
     "liftcore.runners.jitting.Compiled._steadily": "another thread",
     "liftcore.scopes.problems.ended": "a scope that has ended",
     "liftcore.scopes.problems.two_threads": "another thread",

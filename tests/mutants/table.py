@@ -57,7 +57,7 @@ MUTANTS = (
         ("lift/test_lifter_of.py",),
     ),
     Mutant(
-        "lift/remat.py",
+        "runners/arguments.py",
         "out = (variables, Captured(all=True))",
         "out = (variables,)",
         "captured values stay inside of a lift that passes all variables through",
@@ -527,7 +527,7 @@ MUTANTS = (
     ),
     Mutant(
         "lift/fori_loop.py",
-        "number = carry[0] - state[0] if counts else ()",
+        "number = carry[0] - first if counts else ()",
         "number = carry[0] if counts else ()",
         "the keys of an iteration depend on the lower bound",
         ("lift/test_fori_loop.py",),
@@ -772,8 +772,8 @@ MUTANTS = (
     ),
     Mutant(
         "runners/branching.py",
-        "known == key and place > last",
-        "known == key",
+        "range(last + 1, len(slots))",
+        "range(len(slots))",
         "two values that a branch sows under one name share a place",
         ("lift/test_cond.py",),
     ),
