@@ -21,7 +21,7 @@ import jax
 
 from liftcore import Rest, Scope, flatten_static, is_scoped, is_traceable, split_scoped
 from liftcore.errors import Expected, LiftArgumentError, shown
-from liftcore.pytrees import check_finite, split_leaves
+from liftcore.pytrees import check_acyclic, split_leaves
 from liftcore.statics import Undescribed, static_key
 
 from .methods import BoundMethod, partial_function
@@ -65,7 +65,7 @@ def map_prefix(
         LiftArgumentError: if `spec` is not a prefix.
     """
     if is_leaf is None:
-        check_finite(tree)
+        check_acyclic(tree)
     try:
         return jax.tree.map(below, spec, tree, is_leaf=lambda node: node is None)
     except (ValueError, TypeError) as error:
@@ -118,7 +118,7 @@ class SplitTree:
     """
 
     def __init__(self, tree: Any, is_traced: Callable[[Any], bool] | Iterable[bool] = is_traceable) -> None:
-        check_finite(tree)
+        check_acyclic(tree)
         self.arrays, self._others = split_leaves(tree, is_traced)
         self.structure = self._others.treedef
         scoped, self._static = split_leaves(self._others.leaves, is_scoped)

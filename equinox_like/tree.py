@@ -12,7 +12,7 @@ import numpy as np
 
 from liftcore.calls import boundary
 from liftcore.errors import Expected, LiftArgumentError
-from liftcore.pytrees import check_finite, is_array, is_array_like, number_type
+from liftcore.pytrees import check_acyclic, is_array, is_array_like, number_type
 
 from .methods import MISSING
 from .split import map_prefix
@@ -140,7 +140,7 @@ def combine(*pytrees: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
         ValueError: the error of JAX for pytrees of different structures.
     """
     if is_leaf is None:
-        check_finite(pytrees)
+        check_acyclic(pytrees)
 
     def first(*leaves: Any) -> Any:
         return next((leaf for leaf in leaves if leaf is not None), None)
@@ -188,7 +188,7 @@ def tree_equal(*pytrees: Any, typematch: bool = False, rtol: Any = 0.0, atol: An
     Returns:
         A bool; if arrays are traced, a boolean array of shape `()`.
     """
-    check_finite(pytrees)
+    check_acyclic(pytrees)
     first, structure = jax.tree.flatten(pytrees[0])
     found: Any = True
     for other in pytrees[1:]:
@@ -255,7 +255,7 @@ def tree_at(
         raise LiftArgumentError("tree_at", what, "Write `tree_at(where, tree, new)`.", option="replace")
 
     if is_leaf is None:
-        check_finite(pytree)
+        check_acyclic(pytree)
     marked, nodes, several = _marked_nodes(where, pytree, is_leaf)
     chosen = {id(node): number for number, node in enumerate(nodes)}
     structure: Any

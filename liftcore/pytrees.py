@@ -28,7 +28,7 @@ from .errors import LiftArgumentError, LiftError
 __all__ = [
     "Others",
     "Size",
-    "check_finite",
+    "check_acyclic",
     "checks_itself",
     "endless",
     "entering",
@@ -329,7 +329,7 @@ _pass = _Pass()
 
 
 def checks_itself(cls: type, children: Callable[[Any], Iterable[Any]]) -> None:
-    """Note that nodes of a class call `entering`, so that `check_finite` need not look below them.
+    """Note that nodes of a class call `entering`, so that `check_acyclic` need not look below them.
 
     Args:
         cls: the class.
@@ -360,13 +360,13 @@ def entering(node: Any, fix: str) -> None:
     known.update([key for key, one in search.done.items() if type(one) in _children_of and one is not node])
 
 
-def check_finite(tree: Any, fix: str = "Leave out the reference.", *, within: bool = False) -> None:
+def check_acyclic(tree: Any, fix: str = "Leave out the reference.", *, within: bool = False) -> None:
     """Check that lists, tuples, dicts and other pytrees do not contain themselves.
 
     Example:
         >>> items = [1]
         >>> items.append(items)
-        >>> check_finite((items,))
+        >>> check_acyclic((items,))
         Traceback (most recent call last):
         ...
         liftcore.errors.LiftArgumentError: list: it contains itself, list > list, so as a pytree it has no end. Leave...

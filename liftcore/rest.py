@@ -18,7 +18,7 @@ import jax
 from .caches import bounded
 from .calls import raise_interrupt
 from .errors import Expected, LiftArgumentError
-from .pytrees import Others, check_finite, is_traceable
+from .pytrees import Others, check_acyclic, is_traceable
 from .statics import Undescribed, snapshot, static_key
 
 __all__ = ["Rest", "flatten_static", "join_static", "split_static"]
@@ -273,7 +273,7 @@ def _flatten(tree: Any) -> tuple[list[Any], Any, Hashable | None]:
     If it is not exact, each `Rest` is a leaf. To check every node for a `Rest` takes as long as all other work.
     """
     leaves: list[Any]
-    check_finite(tree)
+    check_acyclic(tree)
     leaves, structure = jax.tree.flatten(tree)
     try:
         return leaves, structure, _exact(structure)

@@ -15,7 +15,7 @@ from liftcore.caches import bounded
 from liftcore.errors import Expected, JaxTransformError, LiftArgumentError, shown
 from liftcore.owners import Style, is_owner
 from liftcore.problems import reserved_name
-from liftcore.pytrees import check_finite, is_array_or_struct, is_number, is_numpy
+from liftcore.pytrees import check_acyclic, is_array_or_struct, is_number, is_numpy
 from liftcore.statics import Undescribed, is_unchanging, static_key
 
 from .errors import KindError, SharedModuleError
@@ -191,7 +191,7 @@ def leaves_and_modules(tree: Any, is_leaf: Callable[[Any], bool] = is_module) ->
     """Return the leaves of a pytree, with modules as leaves; with `is_owner`, modules of all styles."""
     if is_leaf(tree):
         return [tree]
-    check_finite(tree)
+    check_acyclic(tree)
     return jax.tree.leaves(tree, is_leaf=is_leaf)
 
 
@@ -202,7 +202,7 @@ def children_of(module: Structured) -> list[Any]:
 
 def modules_in(tree: Any) -> Iterator[Any]:
     """Yield the modules in a pytree, outer ones first. A module in two places is yielded twice."""
-    check_finite(tree, within=True)
+    check_acyclic(tree, within=True)
     yield from _modules_in(tree)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from liftcore.errors import Expected, LiftArgumentError
 from liftcore.owners import is_owner
-from liftcore.pytrees import check_finite, is_array, is_array_or_struct
+from liftcore.pytrees import check_acyclic, is_array, is_array_or_struct
 
 from .structure import COLLECTIONS, PaxKind, is_module
 
@@ -131,7 +131,7 @@ def text(module: Any) -> str:
 
 def _texts(value: Any) -> Any:
     try:
-        check_finite(value)
+        check_acyclic(value)
     except LiftArgumentError:
         return _Text("...")
     return jax.tree.map(lambda leaf: _Text(_type(leaf)) if is_array(leaf) else leaf, value, is_leaf=is_module)

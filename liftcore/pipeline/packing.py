@@ -12,7 +12,7 @@ import jax
 
 from ..calls import hide_frames, raise_interrupt
 from ..errors import check_function, name_of
-from ..pytrees import check_finite, split_leaves
+from ..pytrees import check_acyclic, split_leaves
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
 from ..values import as_array
@@ -299,7 +299,7 @@ def _lifted(
     """
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        check_finite((*args, *kwargs.values()))
+        check_acyclic((*args, *kwargs.values()))
         # The stages dedupe and filter: everything that happens before the transformation.
         outers, given, routes, structure = dedupe(scopes)
         if lift.own:

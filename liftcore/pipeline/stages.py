@@ -31,7 +31,7 @@ import jax
 from .. import filters, rng
 from ..errors import Expected, LiftArgumentError, UnliftedCollectionError
 from ..filters.trees import Place, by_place, flat, names_of, nested, under
-from ..pytrees import check_finite
+from ..pytrees import check_acyclic
 from ..scopes.lifts import Lift
 from ..scopes.scope import Scope
 from ..scopes.scoped import as_node, is_scoped, without_nodes
@@ -135,7 +135,7 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
         scopes.check_valid()
         return [scopes], [scopes], ((0, ()),), _ONE_SCOPE
     if type(scopes) is not list or not all(map(is_scope, scopes)):
-        check_finite(scopes)
+        check_acyclic(scopes)
     given, structure = jax.tree.flatten(scopes, is_leaf=is_scope)
     if not all(map(is_scope, given)):
         opened = jax.tree.map(lambda leaf: leaf if is_scope(leaf) else as_node(leaf), scopes, is_leaf=is_scoped)

@@ -19,7 +19,7 @@ from ..calls import boundary
 from ..errors import LiftArgumentError, words
 from ..pipeline.body import Body
 from ..pipeline.packing import Lifter, keeping_lifter
-from ..pytrees import check_finite
+from ..pytrees import check_acyclic
 from ..scopes.scope import Scope
 from ..typing import PyTree
 from .arguments import Donated, name_arguments
@@ -75,7 +75,7 @@ class Jitted:
             except (NewTrace, TypeError):
                 pass
             except (RecursionError, SystemError):  # not checked before, which takes a fifth of such a call
-                check_finite((args, kwargs))
+                check_acyclic((args, kwargs))
                 raise
         return self._lifted(scopes, *args, **kwargs)
 

@@ -18,7 +18,7 @@ import jax
 import liftcore
 from liftcore import Scope, trace_state
 from liftcore.errors import Words, wording
-from liftcore.pytrees import check_finite, too_deep
+from liftcore.pytrees import check_acyclic, too_deep
 
 from ..errors import StructureError, TraceContextError
 from ..graph.definition import path_of, path_text, static
@@ -341,7 +341,7 @@ def crossed(
     roots = [(base, group, part) for base, group, part in parts if isinstance(part, Pytree)]
     others = [part for _, _, part in parts if not isinstance(part, Pytree) and type(part) not in SINGLE]
     if others:
-        check_finite(others)
+        check_acyclic(others)
     may_keep = bool(roots) and all(type(group) is Group for _, group, _ in roots)
     may_keep = may_keep and not (others and holds_objects(others))
     objects, key = [part for _, _, part in roots], tuple([(base, group.name) for base, group, _ in roots if may_keep])

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import jax
 
 from liftcore.errors import LiftArgumentError
-from liftcore.pytrees import check_finite
+from liftcore.pytrees import check_acyclic
 
 from ..filterlib import PathParts
 from ..variablelib.values import block
@@ -190,7 +190,7 @@ def as_pure(tree: T) -> T:
     Returns:
         A new pytree; `tree` does not change.
     """
-    check_finite(tree)
+    check_acyclic(tree)
 
     def value(leaf: Any) -> Any:
         return as_pure(leaf.get_value()) if isinstance(leaf, Variable) else leaf  # a value may contain variables too

@@ -21,7 +21,7 @@ from liftcore.calls import boundary, call_user
 from liftcore.errors import LiftArgumentError
 from liftcore.filters import check_names, names_in
 from liftcore.problems import checked_aux
-from liftcore.pytrees import check_finite, is_array, is_array_like, number_type
+from liftcore.pytrees import check_acyclic, is_array, is_array_like, number_type
 
 from ..crossing.groups import Choose, Group, Groups, Ref, Still, in_call, is_ref
 from ..crossing.inside import Inside
@@ -113,7 +113,7 @@ def _moves(raw: Any, allow_int: bool = False) -> bool:
     """
     if hasattr(raw, "dtype"):
         return _is_moving_type(raw.dtype, allow_int)
-    check_finite(raw)
+    check_acyclic(raw)
     leaves = list(filter(is_array_like, jax.tree.leaves(raw)))
     types: list[Any] = [leaf.dtype if is_array(leaf) else number_type(leaf) for leaf in leaves]
     return bool(leaves) and all(_is_moving_type(one, allow_int) for one in types)

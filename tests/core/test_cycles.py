@@ -17,7 +17,7 @@ import liftcore
 import nnx_like as nnx
 import pax_like as pax
 from liftcore.errors import LiftArgumentError
-from liftcore.pytrees import check_finite
+from liftcore.pytrees import check_acyclic
 
 
 class Node(nnx.Module):
@@ -204,7 +204,7 @@ def test_what_is_shared_is_finite() -> None:
     tree: Any = [jnp.ones(1)]
     for _ in range(40):
         tree = [tree, tree] if len(tree) < 2 or isinstance(tree[0], list) else tree
-    check_finite(tree)
+    check_acyclic(tree)
     node = nnx.Dict(inner=nnx.Dict(w=nnx.Param(1.0)))
     assert len(jax.tree.leaves([node, node, {"a": nnx.Dict(x=node, y=[node])}])) == 4
 
@@ -223,7 +223,7 @@ def test_a_tree_that_is_too_deep_says_so() -> None:
     for _ in range(2 * sys.getrecursionlimit()):
         tree = [tree]
     with pytest.raises(LiftArgumentError, match="deeper than Python's recursion limit"):
-        check_finite(tree)
+        check_acyclic(tree)
 
 
 def test_a_pass_that_ends_early_hides_no_later_cycle() -> None:
@@ -374,7 +374,7 @@ def test_a_check_sees_what_other_threads_add_or_leaves_it() -> None:
     def check() -> None:
         try:
             for _ in range(1000):
-                check_finite(held)
+                check_acyclic(held)
         except BaseException as error:
             errors.append(error)
 
