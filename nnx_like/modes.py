@@ -117,7 +117,8 @@ def _with_modes(fn: Any, modes: tuple[str, ...]) -> Any:
     def moded(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             return fn(*args)
-        forbidden = {name: mode for name in modes if (mode := kwargs.pop(name, None)) is not None and not mode}
+        given = {name: kwargs.pop(name, None) for name in modes}
+        forbidden = {name: mode for name, mode in given.items() if mode is not None and not mode}
         if not forbidden:
             return fn(*args, **kwargs)
         bound = signature.bind_partial(*args, **kwargs)

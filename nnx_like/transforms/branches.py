@@ -98,8 +98,8 @@ def _run(
     operands: tuple[Any, ...],
 ) -> Any:
     """Run one of several branches, which have the names that errors use."""
-    where, *_ = [checked(name, fun) for fun in branches.values()]
-    groups, traced = Groups(where, "group", groups=[ALL]), list[_Traced]()
+    places = [checked(name, fun) for fun in branches.values()]
+    groups, traced = Groups(places[0], "group", groups=[ALL]), list[_Traced]()
     lifted = lift([_branch(groups, traced, fun, branch) for branch, fun in branches.items()])
     outside = Outside(groups, operands, ALL, "operands")
     return outside.call(lifted, choice, *outside.args, mutable=True)
