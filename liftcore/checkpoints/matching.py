@@ -54,6 +54,7 @@ def match_state(
     hold a weakly typed scalar as a number, such as a step that is counted under `jit`.
 
     Example:
+        >>> import numpy as np
         >>> target = {"dense": {"kernel": np.zeros((2, 3), np.float32)}}
         >>> match_state(target, {"dense": {"kernel": np.ones((2, 3), np.float32)}})["dense"]["kernel"].sum()
         np.float32(6.0)
