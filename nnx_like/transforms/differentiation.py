@@ -352,16 +352,17 @@ def differentiated(
     """
     derivative = Derivative(name, f, has_aux)
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
-    variants = [  # without variables, and with them
-        lift(derivative.body, argnums=chosen, has_aux=True, wrt=DIFFERENTIATED.name)
-        for chosen in (numbers, (0, *numbers))
-    ]
+
+    @functools.cache  # made at the first call: most functions need one of the two
+    def lifted(of_variables: bool) -> Callable[..., Any]:
+        chosen = (0, *numbers) if of_variables else numbers
+        return lift(derivative.body, argnums=chosen, has_aux=True, wrt=DIFFERENTIATED.name)
 
     @functools.wraps(f)
     @boundary
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         def run(scope: liftcore.Scope, args: Any, kwargs: Any, groups: Collection[str]) -> Any:
-            return parted(*variants[DIFFERENTIATED.name in groups](scope, *args, **kwargs))
+            return parted(*lifted(DIFFERENTIATED.name in groups)(scope, *args, **kwargs))
 
         args, kwargs = _bound(f, args, kwargs)
         prefix = arguments.prefix(len(args))
