@@ -13,7 +13,7 @@ from liftcore.errors import Expected, LiftArgumentError
 from liftcore.traverse_util import flatten_dict
 
 from ..filterlib import Filter, PathIn, PathParts
-from .nested import as_int, joined, nest, sorted_keys
+from .nested import joined, nest, sorted_keys
 from .state import FlatState, State
 
 __all__ = [
@@ -255,7 +255,15 @@ def restore_int_paths(pure_dict: Mapping[Any, Any]) -> dict[Any, Any]:
     Returns:
         New dicts.
     """
-    return nest((tuple(map(as_int, path)), leaf) for path, leaf in flatten_dict(pure_dict).items())
+    return nest((tuple(map(_restored, path)), leaf) for path, leaf in flatten_dict(pure_dict).items())
+
+
+def _restored(key: Any) -> Any:
+    """Return whatever text `int` takes as an integer, as flax does; a state that is written to is stricter."""
+    try:
+        return int(key) if isinstance(key, str) else key
+    except ValueError:
+        return key
 
 
 # --- a state with its definition --------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from ..variablelib.values import block
 from ..variablelib.variable import Variable
 
 __all__ = [
-    "as_int",
     "as_pure",
     "flat_text",
     "joined",
@@ -229,7 +228,8 @@ def put_pure_values(
 def _places(mapping: Any, values: Mapping[Any, Any], path: PathParts) -> Iterator[tuple[Any, Any, Any]]:
     """Yield the dict, the key and the new value of each leaf for which `values` has one."""
     for given, value in values.items():
-        key = given if given in mapping else as_int(given)
+        is_number = isinstance(given, str) and given.isdecimal()
+        key = int(given) if is_number and given not in mapping else given
         here = (*path, given)
         if key not in mapping:
             raise _no_leaf(here, f"the state has no such key; the keys there are {list(mapping)}")
@@ -247,14 +247,6 @@ def _places(mapping: Any, values: Mapping[Any, Any], path: PathParts) -> Iterato
 def _no_leaf(path: PathParts, why: str) -> LiftArgumentError:
     what = f"the state has no leaf for the value at {path!r}; {why}."
     return LiftArgumentError("replace_by_pure_dict", what, "Use the paths of leaves that the state has.", given=path)
-
-
-def as_int(key: Any) -> Any:
-    """Return a key that is a decimal string as the integer, and any other key as it is."""
-    try:
-        return int(key) if isinstance(key, str) else key
-    except ValueError:
-        return key
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

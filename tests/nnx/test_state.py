@@ -218,6 +218,15 @@ def test_a_value_for_no_leaf_changes_nothing(values):
     assert state.bias.value == 3
 
 
+@pytest.mark.parametrize("key", ["1_0", " 10", "-2", "+10"])
+def test_only_digits_stand_for_the_number_of_an_item(key):
+    state = State({"layers": {number: Param(number) for number in range(11)}})
+    state.replace_by_pure_dict({"layers": {"10": 7}})
+    assert state["layers"][10].value == 7
+    with pytest.raises(LiftArgumentError, match="the state has no such key"):
+        state.replace_by_pure_dict({"layers": {key: 8}})
+
+
 def test_pure_pytrees_hold_no_variables():
     pure = nnx.as_pure({"state": made(), "x": [Param({"inner": Param(1)}), "text", None]})
     assert pure["state"].encoder.mean == 2
