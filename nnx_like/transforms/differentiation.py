@@ -353,7 +353,7 @@ def differentiated(
     derivative = Derivative(name, f, has_aux)
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
 
-    @functools.cache  # made at the first call: most functions need one of the two
+    @bounded(2)  # made at the first call: most functions need one of the two
     def lifted(of_variables: bool) -> Callable[..., Any]:
         chosen = (0, *numbers) if of_variables else numbers
         return lift(derivative.body, argnums=chosen, has_aux=True, wrt=DIFFERENTIATED.name)
