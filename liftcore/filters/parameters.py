@@ -255,8 +255,13 @@ def listed(paths: Sequence[Path], predicate: Predicate | None = None) -> str:
     known = {str(name) for path in paths for name in path}
     wanted = [] if predicate is None else [name for name in names_in(predicate) if name not in known]
     if wanted and len(paths) <= _MAX_COMPARED:
-        paths = sorted(paths, key=lambda path: -max(_likeness(str(name), one) for name in path for one in wanted))
-    return ", ".join(map(path_text, paths[:6])) + (f" and {len(paths) - 6} more" if len(paths) > 6 else "")
+
+        def likeness(path: Path) -> float:
+            return max((_likeness(str(name), one) for name in path for one in wanted), default=0.0)
+
+        paths = sorted(paths, key=likeness, reverse=True)
+    texts = [path_text(path) or "." for path in paths[:6]]
+    return ", ".join(texts) + (f" and {len(paths) - 6} more" if len(paths) > 6 else "")
 
 
 def _likeness(name: str, other: str) -> float:

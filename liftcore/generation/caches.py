@@ -68,7 +68,10 @@ def rewind(cache: Mapping[str, Any], number: ArrayLike) -> dict[str, Any]:
 
 def _check_number(cache: Mapping[str, Any], given: ArrayLike) -> None:
     """Check that a number of positions is right, and that the cache has something to move."""
-    number = jnp.asarray(given)
+    try:
+        number = jnp.asarray(given)
+    except (TypeError, ValueError):  # None or a text
+        number = jnp.zeros(())
     is_negative = not isinstance(number, jax.core.Tracer) and bool((number < 0).any())
     if not jnp.issubdtype(number.dtype, jnp.integer) or is_negative:
         raise LiftArgumentError(

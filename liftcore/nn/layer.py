@@ -33,6 +33,7 @@ __all__ = [
     "checks_options",
     "folded",
     "normalize_axes",
+    "of_nothing",
     "option_kind",
     "param_for",
     "promote_dtype",
@@ -242,13 +243,15 @@ def param_for(
         ScopeParamShapeError: if the stored parameter has another shape; a note gives the shape of the inputs.
     """
     try:
-        return scope.param(name, _of_nothing(init_fn) if 0 in shape else init_fn, shape, dtype)
+        return scope.param(name, of_nothing(init_fn) if 0 in shape else init_fn, shape, dtype)
     except ScopeParamShapeError as error:
         _note(error, inputs, where)
         raise
 
 
-def _of_nothing(init_fn: Initializer) -> Initializer:
+def of_nothing(init_fn: Initializer) -> Initializer:
+    """Wrap an initializer for a shape without elements, of which it may divide by a size."""
+
     def init(key: Key, shape: Shape, dtype: Dtype) -> Any:
         try:
             return init_fn(key, shape, dtype)

@@ -11,7 +11,7 @@ from ..errors import Expected, LiftArgumentError
 from ..scopes.scope import Scope
 from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
-from .layer import PromoteDtypeFn, promote_dtype
+from .layer import PromoteDtypeFn, checks_options, param_for, promote_dtype
 from .linear import affine
 from .sharding import check_out_sharding, on_auto_axes, sharding_entries, to_spec
 
@@ -96,10 +96,11 @@ class Embedding:
 def _rows(table: Array, indices: Array) -> Array:
     """Return the vector for each index; if there is only one, it is that."""
     if len(table) == 1:
-        return jnp.broadcast_to(table, (*indices.shape, table.shape[-1]))
+        return jnp.broadcast_to(jnp.squeeze(table, 0), (*indices.shape, table.shape[-1]))
     return jnp.take(table, indices, axis=0)
 
 
+@checks_options
 def embedding(
     scope: Scope,
     num_embeddings: int,
@@ -142,5 +143,6 @@ def embedding(
     Raises:
         ScopeParamShapeError: if the stored table has other sizes.
     """
-    table = scope.param("embedding", embedding_init, (num_embeddings, features), param_dtype)
-    return Embedding(table, dtype, promote_dtype, f"embedding at {scope.path_text}")
+    where = f"embedding at {scope.path_text}"
+    table = param_for(None, where, scope, "embedding", embedding_init, (num_embeddings, features), param_dtype)
+    return Embedding(table, dtype, promote_dtype, where)

@@ -21,7 +21,7 @@ from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
 from .equation import to_equation
 from .kernels import check_groups, check_kernel_mask, convolve
-from .layer import PromoteDtypeFn, check_stored, folded, normalize_axes, param_for, promote_dtype, to_tuple
+from .layer import PromoteDtypeFn, check_stored, folded, normalize_axes, of_nothing, param_for, promote_dtype, to_tuple
 from .linear import affine, affine_einsum
 from .lookup import Embedding
 from .sharding import gather, reshape
@@ -104,7 +104,8 @@ class LowRankUpdate(NamedTuple):
             return made
 
         def new() -> Any:  # with the key of a parameter in the same place: the collection changes no value
-            return init_fn(scope.make_rng("params"), shape, self.param_dtype)
+            make = of_nothing(init_fn) if 0 in shape else init_fn
+            return make(scope.make_rng("params"), shape, self.param_dtype)
 
         value: Array = scope.variable(self.collection, name, new).value
         check_stored(inputs, self.where, scope, f"{self.collection}/{name}", value, shape)

@@ -235,6 +235,18 @@ def test_trees_that_jax_cannot_sort_and_registered_types():
     assert match_state({"empty": (), "w": 1}, {"w": 2}) == {"empty": (), "w": 2}  # nothing of it was to be saved
 
 
+@pytest.mark.parametrize("make", [list, tuple])
+def test_the_state_of_a_registered_type_may_be_a_sequence(make: Any):
+    class Pair:
+        def __init__(self, values: Any) -> None:
+            self.values = values
+
+    register_serialization_state(Pair, lambda pair: make(pair.values), lambda pair, state: Pair(state))
+    new = match_state({"pair": Pair([np.zeros(2), 1])}, {"pair": make([np.ones(2), 5])})["pair"].values
+    assert type(new) is make
+    assert (new[0].tolist(), new[1]) == ([1, 1], 5)
+
+
 # --- loosened ---------------------------------------------------------------------------------------------------------
 
 
@@ -293,6 +305,8 @@ def test_a_filter_takes_a_part_and_reads_no_more():
     assert match_state(target, state, filter=Not(PathContains("w")))["step"] == 9
     with pytest.raises(SerializationError, match="the filter matches no leaf"):
         match_state(target, state, filter=PathContains("decoder"))
+    with pytest.raises(SerializationError, match=r"\(available: \.\)"):
+        match_state(np.zeros(2), np.ones(2), filter=PathContains("decoder"))
 
 
 def test_each_holding_finds_modules_in_optimizer_states():

@@ -429,6 +429,8 @@ def test_an_index_of_all_examples_cannot_be_taken_back_for_each() -> None:
         ({"cache_index": jnp.array([5, 1])}, np.array([0, 2]), r"position \[5, 1\], so it cannot move back \[0, 2\]"),
         ({"cache_index": jnp.array(2)}, 1.5, r"expected how many positions to move back, given .*1.5"),
         ({"cache_index": jnp.array(2)}, -1, r"expected how many positions to move back"),
+        ({"cache_index": jnp.array(2)}, None, r"expected how many positions to move back, given None"),
+        ({"cache_index": jnp.array(2)}, "two", r"expected how many positions to move back, given 'two'"),
         ([1], 1, r"there is no `cache_index` in the cache; given \[1\]"),
         ({"kernel": jnp.ones(2)}, 1, r"there is no `cache_index` in the cache; it has \['kernel'\]"),
     ],

@@ -52,6 +52,19 @@ def test_indices_may_be_of_any_shape_and_of_plain_python() -> None:
     assert [table.lookup(given).shape for given in (2, [1, 2], np.zeros((0, 2), np.int8))] == [(3,), (2, 3), (0, 2, 3)]
 
 
+def test_table_of_one_vector_or_none_serves_as_any_other() -> None:
+    one = nn.Embedding(jnp.asarray(TABLE[:1]))
+    assert [one.lookup(given).shape for given in (0, [0, 0], np.zeros((0, 2), np.int8))] == [(3,), (2, 3), (0, 2, 3)]
+    for sizes in ((0, 3), (4, 0)):
+        found, _ = liftcore.init(lambda scope, sizes=sizes: nn.embedding(scope, *sizes))(jax.random.key(0))
+        assert found.table.shape == sizes
+
+
+def test_sizes_of_a_table_are_checked() -> None:
+    with pytest.raises(LiftArgumentError, match=r"num_embeddings of embedding at /: expected an int of at least 0"):
+        liftcore.init(nn.embedding)(jax.random.key(0), -2, 3)
+
+
 def test_table_of_other_sizes_is_refused_with_both_shapes() -> None:
     applied = liftcore.apply(lambda scope: nn.embedding(scope.push("words"), 5, 3).lookup(0))
     message = (

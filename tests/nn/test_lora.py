@@ -88,6 +88,13 @@ def test_merging_adds_the_update_and_unmerging_takes_it_back(stack: tuple[int, .
     assert back["params"]["layer"]["kernel"].dtype == dtype
 
 
+@pytest.mark.parametrize("collection", ["lora", "params"])
+def test_update_for_inputs_without_features_is_zero(collection: str) -> None:
+    x = np.zeros((2, 0), np.float32)
+    y, _ = liftcore.init(nn.lora)(jax.random.key(0), x, 3, rank=2, alpha=None, collection=collection)
+    np.testing.assert_array_equal(y, np.zeros((2, 3)))
+
+
 def test_merging_keeps_boxes() -> None:
     kernel = liftcore.meta.Partitioned(jnp.ones((3, 4)), ("in", "out"))
     merged = nn.merge_lora({"params": {"kernel": kernel}, **UPDATE}, alpha=None)["params"]["kernel"]
