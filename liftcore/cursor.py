@@ -197,7 +197,7 @@ class Cursor(Generic[A]):
 
     def _read(self, key: Any) -> Any:
         value: Any = self._value
-        if _fields(value) and not isinstance(value, Mapping):
+        if key in _fields(value) and not (isinstance(value, Mapping) and key in value):
             return getattr(value, key)
         try:
             return value[key]

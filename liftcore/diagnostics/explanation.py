@@ -26,6 +26,7 @@ from ..pipeline.packing import transformation
 from ..pipeline.stages import Changes
 from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
+from ..scopes.scoped import on_other_scopes
 from ..texts import type_text
 from ..typing import Filter, Path, Predicate, PyTree
 from ..values import only, overlaid
@@ -232,7 +233,7 @@ def _run(fn: Callable[..., Any], watch: Watch, scopes: PyTree, *args: Any, **kwa
         watching.stand_for(scope)
         return watching
 
-    return fn(jax.tree.map(watching, scopes, is_leaf=lambda one: isinstance(one, Scope)), *args, **kwargs)
+    return fn(on_other_scopes(scopes, watching), *args, **kwargs)
 
 
 # --- observation ------------------------------------------------------------------------------------------------------

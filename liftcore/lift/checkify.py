@@ -57,9 +57,11 @@ def checkify(
         def run(body: Body) -> Any:
             return body(variable_groups, rng_groups, *args, **kwargs)
 
+        if not body.writes:
+            return checks.checkify(lambda: run(body)[0], chosen)(), body.unchanged
         if not body.creates:  # there are no initial values to make outside
             error, (result, groups) = checks.checkify(lambda: run(body), chosen)()
-            return (error, result), groups if body.writes else body.unchanged
+            return (error, result), groups
         errors_before: list[Any] = []
 
         def checked(part: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:

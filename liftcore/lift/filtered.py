@@ -12,7 +12,7 @@ import jax
 from ..calls import boundary, call_user
 from ..errors import LiftArgumentError, check_function, name_of, words
 from ..problems import no_functions
-from ..pytrees import is_traceable
+from ..pytrees import check_acyclic, is_traceable
 from ..rest import Rest, split_static
 from ..scopes.scope import Scope
 from ..scopes.scoped import is_scoped
@@ -97,6 +97,7 @@ def _hidden(tree: PyTree, is_traced: Callable[[Any], bool], fn: Callable[..., An
     def is_dynamic(leaf: Any) -> bool:
         return not _is_rest(leaf) and is_traced(leaf)
 
+    check_acyclic(tree)
     try:
         return jax.tree.map(lambda leaf: leaf if is_dynamic(leaf) else Rest(leaf), tree, is_leaf=_is_rest)
     except Undescribed as error:

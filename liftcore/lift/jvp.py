@@ -12,7 +12,14 @@ from ..errors import Expected, LiftArgumentError, name_of, words
 from ..filters.trees import overlay, select
 from ..pipeline.body import Body
 from ..runners.arguments import named_like
-from ..runners.differentiating import TreesByScope, check_tangents, derivative, differentiable, zero_tangents
+from ..runners.differentiating import (
+    TreesByScope,
+    check_tangents,
+    check_unnamed,
+    derivative,
+    differentiable,
+    zero_tangents,
+)
 from ..typing import Filter, PyTree
 
 __all__ = ["jvp", "linearize"]
@@ -132,7 +139,8 @@ def linearize(
         *tangents)` is a pure function that returns the tangent of the result.
     """
 
-    def transform(body: Body, variable_groups: Any, rng_groups: Any, *primals: Any) -> tuple[Any, Any]:
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *primals: Any, **named: Any) -> tuple[Any, Any]:
+        check_unnamed(body, named)
         nums = range(1 + len(primals))
         call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, primals, {}, has_aux)
         result, linear, (aux, groups) = jax.linearize(call, trees, *primals, has_aux=True)

@@ -7,12 +7,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-
 from ..errors import check_function
 from ..filters import SubtreePredicate, decide, matches_collection, names_collections, subtract, union
 from ..pipeline.body import call_inside
-from ..scopes.scope import Scope
+from ..scopes.scoped import scopes_in
 from ..typing import Filter, Path, Predicate
 from .map_variables import map_variables
 
@@ -55,8 +53,7 @@ def swap_collection(
         return {other.get(name, name): below for name, below in variables.items()}
 
     def swapped(scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        flat = jax.tree.leaves(scopes, is_leaf=lambda value: isinstance(value, Scope))
-        trees = {id(scope.tree): scope.tree for scope in flat}
+        trees = {id(scope.tree): scope.tree for scope in scopes_in(scopes)}
         for tree in trees.values():
             tree.mutable = _renamed(tree.mutable, other)
         return call_inside(fn, scopes, *args, **kwargs)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from ..pipeline.body import Body
-from ..runners.differentiating import TreesByScope, derivative, differentiable
+from ..runners.differentiating import TreesByScope, check_unnamed, derivative, differentiable
 from ..typing import Filter
 
 __all__ = ["vjp"]
@@ -49,7 +49,8 @@ def vjp(
         pure function, takes a cotangent of the result and returns those of the scopes' variables and of each primal.
     """
 
-    def transform(body: Body, variable_groups: Any, rng_groups: Any, *primals: Any) -> Any:
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *primals: Any, **named: Any) -> Any:
+        check_unnamed(body, named)
         nums = range(1 + len(primals))
         call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, primals, {}, has_aux)
         result, pullback, (aux, groups) = jax.vjp(call, trees, *primals, has_aux=True)

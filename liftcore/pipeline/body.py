@@ -21,13 +21,13 @@ from ..filters import to_predicate, union
 from ..filters.trees import by_place, under
 from ..scopes import problems
 from ..scopes.scope import Scope
-from ..scopes.scoped import is_scoped
+from ..scopes.scoped import is_scoped, scopes_in
 from ..scopes.tree import Counter, Sown
 from ..typing import Filter, Path, Predicate, PyTree
 from ..values import tag, tag_previews
 from .checks import no_groups
 from .splitting import Split, trace
-from .stages import Changes, Layout, Record, checked_output, is_scope, reconstruct, record_of, repack, without_created
+from .stages import Changes, Layout, Record, checked_output, reconstruct, record_of, repack, without_created
 
 __all__ = ["Body", "Via", "call_inside"]
 
@@ -442,7 +442,7 @@ def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: An
     try:
         return fn(scopes, *args, **kwargs)
     except TypeError as error:
-        scope = next(leaf for leaf in jax.tree.leaves(scopes, is_leaf=is_scope) if is_scope(leaf))
+        scope: Any = scopes_in(scopes)[0]
         where = words().place(scope.tree.lift.name, scope.tree.outer.path_text)
         note_call(error, where, fn, (scopes, *args), kwargs)
         raise

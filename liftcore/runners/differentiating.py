@@ -34,6 +34,7 @@ __all__ = [
     "TreesByScope",
     "by_argument",
     "check_tangents",
+    "check_unnamed",
     "check_wrt",
     "derivative",
     "differentiable",
@@ -178,6 +179,18 @@ def differentiable(
         return outputs(joins[-1](arrays), values)
 
     return call, merged(trees, made[0]), lambda values: split.join(made, None, values)[1]
+
+
+def check_unnamed(body: Body, primals: Mapping[str, Any]) -> None:
+    """Check that no primal was passed by name.
+
+    Raises:
+        LiftArgumentError: if one was.
+    """
+    if primals:
+        named = sorted(primals)
+        what = f"it differentiates all its arguments by position, but {named} were passed by name."
+        raise LiftArgumentError(body.where, what, "Pass them by position.", option=named[0], given=named)
 
 
 def positive(body: Body, argnums: int | Sequence[int], count: int, what: str = "argnums") -> tuple[int, ...]:

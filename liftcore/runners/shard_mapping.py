@@ -25,6 +25,7 @@ from ..pipeline.body import Body, call_inside
 from ..pipeline.splitting import Split, trace
 from ..pipeline.stages import without_created
 from ..scopes.scope import Scope
+from ..scopes.scoped import on_other_scopes
 from ..texts import path_text
 from ..typing import Path, Predicate, PyTree
 
@@ -206,13 +207,16 @@ def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
     """Return the function with initial values of the types that variables of their specs have when passed in again."""
 
     def call(scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        flat: list[Scope]
-        flat, treedef = jax.tree.flatten(scopes, is_leaf=lambda value: isinstance(value, Scope))
-        inside = [_class(type(scope), rules).over(scope) for scope in flat]
-        for scope, inner in zip(flat, inside, strict=True):
+        pairs: list[tuple[Scope, Scope]] = []
+
+        def inside(scope: Scope) -> Scope:
+            inner: Scope = _class(type(scope), rules).over(scope)
             inner.stand_for(scope)
-        result = call_inside(fn, jax.tree.unflatten(treedef, inside), *args, **kwargs)
-        for scope, inner in zip(flat, inside, strict=True):
+            pairs.append((scope, inner))
+            return inner
+
+        result = call_inside(fn, on_other_scopes(scopes, inside), *args, **kwargs)
+        for scope, inner in pairs:
             scope.take_names(inner.names())
         return result
 

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from ..rest import Rest
     from .scope import Scope
 
-__all__ = ["Child", "Scoped", "Variable", "as_node", "is_scoped", "split_scoped", "without_nodes"]
+__all__ = [
+    "Child",
+    "Scoped",
+    "Variable",
+    "as_node",
+    "is_scoped",
+    "on_other_scopes",
+    "scopes_in",
+    "split_scoped",
+    "without_nodes",
+]
 
 
 class Scoped(Protocol):
@@ -141,6 +151,26 @@ def as_node(value: Any) -> Any:
         return _Held(scopes, Rest(make))
     except Undescribed:
         return _Held(scopes, _Unshared(make))
+
+
+def scopes_in(tree: Any) -> list[Scope]:
+    """Return all scopes in a pytree of values that hold scopes, such as scopes and children of scopes."""
+    return [scope for value in jax.tree.leaves(tree, is_leaf=is_scoped) for scope in split_scoped(value)[0]]
+
+
+def on_other_scopes(tree: Any, other: Callable[[Scope], Scope]) -> Any:
+    """Return a pytree of values that hold scopes on other scopes.
+
+    Args:
+        tree: the pytree; see `scopes_in`.
+        other: called with each scope; returns the one to put in its place.
+    """
+
+    def moved(value: Any) -> Any:
+        scopes, make = split_scoped(value)
+        return make([other(scope) for scope in scopes])
+
+    return jax.tree.map(moved, tree, is_leaf=is_scoped)
 
 
 def without_nodes(structure: Any) -> Any:

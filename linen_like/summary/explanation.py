@@ -9,6 +9,7 @@ import liftcore
 from liftcore import Explanation
 from liftcore.typing import Filter, RNGs, Variables
 
+from ..lifecycle.binding import check_instance
 from ..lifecycle.entry import NO_INTERMEDIATES, on_scope, resolve_method
 from ..lifecycle.fields import Base
 
@@ -47,6 +48,7 @@ def explain(
     Returns:
         `explained(*args, **kwargs)`, which returns an `Explanation`. Arrays may be `jax.ShapeDtypeStruct`.
     """
+    check_instance(module, "explain", "an explanation of a module", "nn.{}(MyModule(…), key)(…)")
     initializing = variables is None
     if mutable is None and initializing:
         mutable = NO_INTERMEDIATES

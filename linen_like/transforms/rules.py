@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import liftcore
-from liftcore.calls import boundary, call_user
+from liftcore.calls import bind_user, boundary, call_user, check_positional
 from liftcore.errors import check_function
 from liftcore.typing import Filter
 
@@ -199,7 +199,11 @@ def _with_rule(
 
     @functools.wraps(fn)
     @boundary
-    def custom(mdl: Any, *args: Any) -> Any:
+    def custom(mdl: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:  # the rule needs all arguments by position
+            bound = bind_user(where, fn, mdl, *args, **kwargs)
+            check_positional(where, bound.kwargs)
+            args = bound.args[1:]
         return run_arranged(where, functools.partial(lift, custom), [fn, rule], mdl, args)
 
     return mark_lifted(custom)

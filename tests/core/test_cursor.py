@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -89,6 +89,16 @@ def test_mappings_keep_their_class_and_order() -> None:
     found = cursor(OrderedDict(b=1, a=2))["b"].set(3)
     assert type(found) is OrderedDict
     assert list(found.items()) == [("b", 3), ("a", 2)]
+
+
+def test_a_mapping_may_have_fields() -> None:
+    @dataclasses.dataclass
+    class Fielded(UserDict[str, int]):
+        data: dict[str, int]
+
+    whole = cursor(Fielded({"a": 1}))
+    assert whole.data["a"].build() == whole["a"].build() == 1
+    assert [found.build() for found in whole.find_all(lambda path, value: value == 1)] == [1]
 
 
 def test_values_are_computed_with_and_compared() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import liftcore
 import linen_like as nn
@@ -62,6 +63,10 @@ LIFTS: dict[str, Callable[[Any], Any]] = {
         lambda scopes, x: liftcore.value_and_grad(
             lambda scopes, x: (lambda y: (y.sum(), y))(fn(scopes, x)), wrt="params", has_aux=True
         )(scopes, x)[0][1]
+    ),
+    "swap_collection": lambda fn: liftcore.swap_collection(fn, "cache", "other"),
+    "shard_map": lambda fn: liftcore.shard_map(
+        fn, mesh=jax.make_mesh((1,), ("d",)), in_specs=P(), out_specs=P(), variable_specs={...: P()}, split_rngs=False
     ),
     "jit of remat": lambda fn: liftcore.jit(liftcore.remat(fn)),
     "jit in jit, both from outside": lambda fn: liftcore.jit(lambda scopes, x: liftcore.jit(fn)(scopes, x)),
@@ -250,3 +255,17 @@ def test_what_children_may_not_do() -> None:
     for case, error in cases.items():
         with pytest.raises(error, match="net"):
             liftcore.init(case)(KEYS, X)
+
+
+@pytest.mark.parametrize("lift", ["swap_collection", "shard_map"])
+def test_a_wrong_call_of_a_function_of_a_child_is_explained(lift: str) -> None:
+    child = liftcore.bind({"params": {"w": X}}).child(scaled)
+    with pytest.raises(TypeError, match="positional argument") as caught:
+        LIFTS[lift](lambda child: child(X))(child, X)
+    assert "Call it with what it takes" in "".join(caught.value.__notes__)
+
+
+def test_explain_takes_a_child() -> None:
+    child = liftcore.bind({"params": {"net": {"w": X}}}).child(scaled, "net")
+    told = liftcore.explain(lambda child, x: liftcore.jit(lambda child, x: child(x))(child, x))(child, X)
+    assert "params/net/w  float32[3]  ...: passed through  read" in str(told)

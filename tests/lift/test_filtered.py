@@ -344,6 +344,15 @@ def test_a_scope_among_the_arguments_is_an_error() -> None:
         liftcore.apply(model)({})
 
 
+def test_an_argument_or_a_result_that_contains_itself_is_an_error() -> None:
+    items: list[Any] = [1]
+    items.append(items)
+    with pytest.raises(LiftArgumentError, match="list: it contains itself"):
+        liftcore.apply(filtered(liftcore.jit, home))({}, items)
+    with pytest.raises(LiftArgumentError, match="list: it contains itself"):
+        liftcore.apply(filtered(liftcore.jit, lambda scope, x: items))({}, X)
+
+
 def test_what_cannot_be_called_is_an_error() -> None:
     with pytest.raises(LiftArgumentError, match="filtered: expected a function, given 3"):
         filtered(liftcore.jit, 3)  # type: ignore[arg-type]

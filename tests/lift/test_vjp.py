@@ -13,7 +13,7 @@ from jax.test_util import check_grads
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import JaxTransformError, UnliftedCollectionError, UnliftedStreamError
+from liftcore.errors import JaxTransformError, LiftArgumentError, UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import All, Not
 from tests.lift.derivatives import (
     BOTH,
@@ -377,3 +377,10 @@ def test_the_function_runs_once_when_it_is_computed(mutable: Any) -> None:
     pullback(y)
     pullback(y)
     assert body.since() == 1
+
+
+@pytest.mark.parametrize("lift", [liftcore.vjp, liftcore.linearize], ids=lambda lift: lift.__name__)
+def test_a_primal_that_is_passed_by_name_is_an_error(lift: Callable[..., Any]) -> None:
+    lifted = lift(lambda scope, x: x)
+    with pytest.raises(LiftArgumentError, match=r"\['x'\] were passed by name. Pass them by position"):
+        lifted(liftcore.bind({}), x=jnp.ones(2))

@@ -12,6 +12,7 @@ import liftcore
 import linen_like as nn
 from liftcore.errors import NotSharedWarning
 from liftcore.filters import All, PathContains
+from linen_like.errors import InvalidInstanceModuleError
 
 KEY = jax.random.key(0)
 X = jnp.ones((2, 3))
@@ -180,3 +181,9 @@ def test_a_limit_on_a_method() -> None:
     run.init(KEY, X)
     with pytest.raises(liftcore.errors.TooManyTracesError, match=r"its Python ran 2 times, at most 1 is allowed"):
         run.apply(variables, X)
+
+
+@pytest.mark.parametrize("module", [nn.Dense, 3, None])
+def test_what_is_no_module_is_an_error(module: Any) -> None:
+    with pytest.raises(InvalidInstanceModuleError, match=r"an explanation of a module: .*`nn.explain\(MyModule"):
+        nn.explain(module)

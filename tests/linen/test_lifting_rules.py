@@ -147,6 +147,22 @@ def test_tuple_of_modules_has_a_tuple_of_cotangents() -> None:
         jax.grad(loss)(variables, lambda pullback, cotangent: ({"params": {}}, cotangent))
 
 
+def test_arguments_of_a_function_with_a_rule_may_be_passed_by_name() -> None:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        rules = (
+            nn.custom_vjp(body, lambda mdl, x: nn.vjp(body, mdl, x), lambda pullback, cotangent: pullback(cotangent)),
+            nn.custom_jvp(body, lambda mdl, xs, dxs, variables: nn.jvp(body, mdl, xs, dxs, variables)),
+            nn.custom_vmap(body, lambda size, batched, mdl, x: (x, True)),
+        )
+        return [rule(*args, **kwargs) for rule in rules]
+
+    variables = Model(run).init(KEY, X)
+    assert_same(Model(lambda mdl, x: run(mdl, x=x)).apply(variables, X), Model(run).apply(variables, X))
+    with pytest.raises(TypeError, match="missing a required argument") as caught:
+        Model(lambda mdl, x: run(mdl, y=x)).apply(variables, X)
+    assert "Call it with what it takes" in "".join(caught.value.__notes__)
+
+
 def test_wrong_rules_are_told() -> None:
     def wrong_number(mdl: Any, x: Any) -> Any:
         return nn.custom_vjp(body, lambda mdl, x: (mdl(x), x), lambda x, y: ({}, y, y))(mdl, x)
