@@ -11,6 +11,7 @@ import jax
 from .calls import boundary, hide_frames, note_call
 from .errors import Expected, InvalidRngError, LazyInitError, check_function
 from .pipeline.splitting import Prologue, trace
+from .rng import streams
 from .scopes.observers import OBSERVERS
 from .scopes.scope import Scope
 from .texts import path_text
@@ -165,6 +166,7 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
 
     @boundary
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> Variables:
+        streams(rngs)  # checks the keys
         given = args, kwargs
         arrays, shapes = only(given, jax.Array), only(given, jax.ShapeDtypeStruct)
 

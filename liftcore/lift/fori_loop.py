@@ -7,9 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ..errors import LiftArgumentError
+from ..errors import Expected, LiftArgumentError
 from ..pipeline.body import Body
+from ..pytrees import is_array_like
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules, splits
 from ..runners.eager import cached_when_eager
@@ -114,6 +116,10 @@ def fori_loop(
 
 def _bounds(where: str, lower: Any, upper: Any) -> tuple[Any, Any]:
     """Return the bounds, cast to one integer type."""
+    for bound in (lower, upper):
+        if not is_array_like(bound) or np.shape(bound):
+            fix = "Pass a number, or an array without axes, such as `x.shape[0]`."
+            raise LiftArgumentError(where, Expected("an integer as each bound", given=bound), fix)
     kinds = [jax.dtypes.result_type(bound) for bound in (lower, upper)]
     weak = [jax.typeof(bound).weak_type for bound in (lower, upper)]
     if all(jnp.issubdtype(kind, jnp.integer) for kind in kinds):

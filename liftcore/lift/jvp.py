@@ -101,7 +101,12 @@ def jvp(
             one if along is None and not jax.tree.leaves(one) else along
             for one, along in zip(primals, tangents, strict=False)
         ]
-        return lifted(scopes, primals, (*alike, *tangents[len(alike) :]), variable_tangents)
+        tangents = (*alike, *tangents[len(alike) :])
+        if jax.tree.structure(primals) != jax.tree.structure(tangents):
+            given = f"{jax.tree.structure(tangents)} for {jax.tree.structure(primals)}"
+            wrong = Expected("a tangent for each primal, with the same structure", given, words=given)
+            raise LiftArgumentError(where, wrong, "Give one of zeros for what stays as it is.")
+        return lifted(scopes, primals, tangents, variable_tangents)
 
     return call
 

@@ -22,6 +22,7 @@ from ..runners.axes import (
     boxes_inside,
     boxes_outside,
     check_params,
+    checked_axes,
     split_keys,
     split_rules,
     to_front,
@@ -120,7 +121,8 @@ def scan(
         )
     check_params("scan", metadata_params)
     rules, key_axes = split_rules(split_rngs)
-    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    in_axes = checked_axes("scan, in_axes", in_axes)
+    checked_axes("scan, out_axes", out_axes)
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         carry, args, kwargs = (args[0], args[1:], kwargs) if args else _named_carry(body, kwargs)

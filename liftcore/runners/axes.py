@@ -44,6 +44,7 @@ __all__ = [
     "check_group_axes",
     "check_out_axes",
     "check_params",
+    "checked_axes",
     "flatten_axes",
     "keyword_axes",
     "leaf_name",
@@ -219,6 +220,22 @@ def split_keys(rng_groups: Sequence[PyTree], axes: Sequence[Axis], size: int) ->
 def splits(rng_groups: Sequence[PyTree], axes: Sequence[Axis]) -> bool:
     """Whether there is a key that differs between elements or iterations."""
     return any(axis is not None and jax.tree.leaves(group) for group, axis in zip(rng_groups, axes, strict=True))
+
+
+def checked_axes(where: str, axes: PyTree) -> PyTree:
+    """Return the axes of arguments or results, with a tuple in place of a list.
+
+    Args:
+        where: the place that the error names.
+        axes: the axes: ints, None and `broadcast`.
+
+    Raises:
+        LiftArgumentError: if one is something else.
+    """
+    for axis in () if isinstance(axes, int) else jax.tree.leaves(axes):
+        if not (axis is broadcast or hasattr(axis, "__index__")):
+            raise LiftArgumentError(where, Expected("an int or None", given=axis), "Write the number of the axis.")
+    return tuple(axes) if isinstance(axes, list) else axes
 
 
 def flatten_axes(where: str, axes: PyTree, tree: PyTree, body: Body | None = None) -> list[Any]:

@@ -37,6 +37,7 @@ from .axes import (
     check_group_axes,
     check_out_axes,
     check_params,
+    checked_axes,
     flatten_axes,
     slice_type,
     split_keys,
@@ -227,7 +228,8 @@ def over_elements(
     axes = VariableAxes(variable_axes)
     check_params(mapper.name, metadata_params)
     rules, key_axes = split_rules(split_rngs)
-    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    in_axes = checked_axes(f"{mapper.name}, in_axes", in_axes)
+    checked_axes(f"{mapper.name}, out_axes", out_axes)
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = Arguments(body, 1, args, kwargs, in_axes, kw_axes)

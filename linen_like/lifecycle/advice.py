@@ -35,7 +35,7 @@ _ADVICE = {
         "Is it a layer of flax? Call it by a bridge, after `from liftcore import foreign`: "
         '`foreign.from_linen(layer)(self.scope.push("layer"), x)`.'
     ),
-    r"ShapeDtypeStruct": "`init` computes values: pass arrays, or call `lazy_init`, which takes shapes.",
+    r"ShapeDtypeStruct": "`init` and `apply` compute values: pass arrays, or call `lazy_init`, which takes shapes.",
 }
 
 

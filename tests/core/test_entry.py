@@ -211,6 +211,13 @@ def test_a_collection_is_named_by_text() -> None:
         liftcore.apply(layer)({}, jnp.ones((1, 3)), rngs={3: jax.random.key(0)})  # type: ignore[dict-item]
 
 
+@pytest.mark.parametrize("rngs", [None, "key", 3, {"params": 3}])
+def test_init_and_lazy_init_take_keys(rngs: Any) -> None:
+    for start in (liftcore.init, liftcore.lazy_init):
+        with pytest.raises(InvalidRngError, match=r"expected (one|a) PRNG key, given"):
+            start(layer)(rngs, jnp.ones((1, 3)))
+
+
 def test_lazy_init_makes_what_init_makes_from_shapes_alone() -> None:
     shape = jax.ShapeDtypeStruct((4, 3), jnp.float32)
 

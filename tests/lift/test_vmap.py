@@ -83,6 +83,14 @@ def test_out_axes_are_those_of_jax(out_axes: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
+@pytest.mark.parametrize("option", ["in_axes", "out_axes"])
+@pytest.mark.parametrize("axes", ["rows", 1.5, (0, {"y": "rows"})])
+@pytest.mark.parametrize("lift", [liftcore.vmap, liftcore.scan, liftcore.pmap])
+def test_axes_that_are_no_numbers_say_so(lift: Any, axes: Any, option: str) -> None:
+    with pytest.raises(LiftArgumentError, match=rf"{lift.__name__}, {option}: expected an int or None, given"):
+        lift(lambda scope, x: x, **{option: axes})
+
+
 def test_axes_that_are_no_prefix_say_so() -> None:
     with pytest.raises(LiftArgumentError, match="not a prefix") as caught:
         pure(lambda x: x, in_axes=({"a": 0},))(jnp.ones(3))
