@@ -192,6 +192,17 @@ def test_trainable_knows_the_kinds_of_all_styles(inner: str) -> None:
         assert jax.tree.leaves(eqx.trainable([MADE[inner]()], other)).count(True) == 1
 
 
+@pytest.mark.parametrize("inner", MADE)
+def test_an_object_with_a_part_of_any_style_keeps_its_structure_in_filters_and_gradients(inner: str) -> None:
+    model = InThing(MADE[inner]())
+    chosen = eqx.trainable(model)
+    gradient = eqx.filter_grad(lambda model: sum(map(jnp.sum, jax.tree.leaves(model))), arg=chosen)(model)
+    assert len(jax.tree.leaves(eqx.filter(model, chosen))) == len(jax.tree.leaves(gradient)) > 0
+    parts = eqx.partition(model, chosen)
+    assert jax.tree.structure(eqx.combine(*parts)) == jax.tree.structure(eqx.apply_updates(model, gradient))
+    assert jax.tree.structure(eqx.inference_mode(model)) == jax.tree.structure(model)
+
+
 # --- what a bridge keeps ----------------------------------------------------------------------------------------------
 
 ADOPTED = {

@@ -216,7 +216,7 @@ class Walk:
         for name, part in attributes_of(value):
             kind = type(part)
             names.append(name)
-            if marks and marks.get(name) is False and is_number(part):  # marked as data
+            if marks and not marks.get(name, True) and is_number(part):  # marked as data
                 parts.append(self._array(part, (*path, name), prefix, (value, name)))
             elif kind in _STATIC and kind is not float:  # as `define` does, without its call overhead
                 parts.append(StaticDef(kind, part))
