@@ -244,6 +244,25 @@ def test_a_jaxpr_has_no_scopes() -> None:
 # -- wrong use ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["filter_jacfwd", "filter_jacrev", "filter_hessian"])
+def test_a_jacobian_with_respect_to_nothing_has_none_in_the_places_of_its_arrays(name: str) -> None:
+    runs: list[int] = []
+
+    def fn(model: Any) -> Any:
+        runs.append(1)
+        return {"y": X, "name": "net"}, "aux"
+
+    assert getattr(eqx, name)(fn, has_aux=True)({"steps": 5}) == ({"y": {"steps": None}, "name": None}, "aux")
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("cotangent", [None, {}, {"y": None, "name": None}, [X]])
+def test_a_pullback_names_the_structure_that_it_takes(cotangent: Any) -> None:
+    _, pullback = eqx.filter_vjp(lambda x: {"y": 2 * x, "name": "net"}, X)
+    with pytest.raises(LiftArgumentError, match=r"the cotangent of filter_vjp\(<lambda>\): expected the structure"):
+        pullback(cotangent)
+
+
 @pytest.mark.parametrize("name", ["filter_grad", "filter_value_and_grad", "filter_jacfwd", "filter_jacrev"])
 def test_what_is_differentiated_is_given_by_position(name: str) -> None:
     with pytest.raises(LiftArgumentError, match="without a positional argument"):
