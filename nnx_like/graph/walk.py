@@ -15,7 +15,7 @@ from liftcore.statics import Undescribed
 
 from ..errors import AliasError
 from ..objects.markers import NATIVE, children_with_path, contains_itself, step_of
-from ..objects.pytree import NO_MARKS, Pytree, attributes_of, mark, marks_of
+from ..objects.pytree import NO_MARKS, Pytree, attributes_of, mark, marks_of, own_marks
 from ..objects.traversal import children_of
 from ..variablelib.kinds import CONSTANTS, variable_type_from_name
 from ..variablelib.variable import Variable, is_object
@@ -226,7 +226,7 @@ class Walk:
                 parts.append(self.define(part, (*path, name), prefix, (value, name)))
         # A body may iterate over the attributes, so their order is part of the definition.
         order = () if type(value)._numbered else tuple(vars(value))
-        own = tuple(sorted(marks.items())) if marks else ()
+        own = tuple(sorted(own_marks(value).items())) if marks else ()
         return ObjectDef(type(value), index, tuple(names), tuple(parts), own, order)
 
     def _variable(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> Definition:

@@ -53,6 +53,7 @@ __all__ = [
     "mark",
     "marks_made",
     "marks_of",
+    "own_marks",
     "renewed",
     "walks_of",
 ]
@@ -108,7 +109,7 @@ def _check_hides_none(value: Any) -> None:
         raise hidden_error(f"a {type(value).__name__}{found[0]}", found[1], value) from None
 
 
-def _own_marks(node: Any) -> Marks:
+def own_marks(node: Any) -> Marks:
     """Return the marks of an object itself, without those of its class."""
     try:
         found: Marks = object.__getattribute__(node, "_marks")  # no `__getattr__` of the user's is called
@@ -123,7 +124,7 @@ def marks_of(node: Any) -> Marks:
     The mark is None if `jax.tree.map` put values that are not data in the place of data. They are leaves all the same,
     so that the structure of the object is the one that it had.
     """
-    own = _own_marks(node)
+    own = own_marks(node)
     of_class = type(node)._field_marks
     return {**of_class, **own} if own and of_class else own or of_class
 
@@ -140,7 +141,7 @@ def mark(node: Any, marks: Marks) -> None:
     """Mark attributes of one object."""
     global _made
     _made += 1
-    object.__setattr__(node, "_marks", {**_own_marks(node), **marks})
+    object.__setattr__(node, "_marks", {**own_marks(node), **marks})
 
 
 def _register(cls: type) -> None:
@@ -186,7 +187,7 @@ def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
                 veiled.append(name)
         names.append(name)
         children.append(value)
-    own = {name: mark for name, mark in _own_marks(node).items() if mark is not None}
+    own = {name: mark for name, mark in own_marks(node).items() if mark is not None}
     return tuple(names), children, Statics((tuple(names), tuple(veiled), own, *rest))
 
 
@@ -346,7 +347,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
 
     def __getstate__(self) -> Any:
         """Return the state for pickle and copy: the attributes, without the trace."""
-        return dict(vars(self)), dict(_own_marks(self))
+        return dict(vars(self)), dict(own_marks(self))
 
     def __setstate__(self, state: Any) -> None:
         attributes, marks = state
@@ -489,7 +490,7 @@ def renewed(node: Pytree) -> Any:
     """
     made = object.__new__(type(node))
     object.__setattr__(made, "_trace", trace_state())
-    object.__setattr__(made, "_marks", _own_marks(node))
+    object.__setattr__(made, "_marks", own_marks(node))
     return made
 
 

@@ -164,6 +164,20 @@ def test_leaves_stay_leaves_whatever_they_become() -> None:
     assert jax.tree.structure(types) == jax.tree.structure(layer)
 
 
+def test_copies_of_an_object_with_marks_in_its_class_have_the_same_structure() -> None:
+    class Marked(nnx.Module):
+        count: nnx.Data[int]
+        name: nnx.Static[str]
+
+        def __init__(self) -> None:
+            self.count, self.name = 3, "x"
+
+    made = Marked()
+    for copied in (nnx.clone(made), nnx.merge(*nnx.split(made)), jax.tree.map(lambda leaf: leaf, made)):
+        assert jax.tree.structure(copied) == jax.tree.structure(made)
+        assert jax.tree.leaves(copied) == [3]
+
+
 def test_values_in_the_place_of_leaves_beside_static_values_keep_the_structure() -> None:
     layer = Layer()
     layer.mixed = {"a": jnp.ones(2), "fn": len}
