@@ -210,7 +210,8 @@ def _equal(one: Any, other: Any, typematch: bool, rtol: Any, atol: Any) -> Any:
     if is_array(one) != is_array(other):
         return False
     if not is_array(one):
-        return bool(one == other)
+        is_numpy = any(isinstance(leaf, np.ndarray) for leaf in (one, other))  # of strings or objects
+        return np.array_equal(one, other) if is_numpy else bool(one == other)
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     exact = not jnp.issubdtype(one.dtype, jnp.inexact) or (isinstance(rtol, float) and rtol == atol == 0)
