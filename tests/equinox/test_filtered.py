@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import logging
 import random
@@ -254,6 +255,22 @@ def test_a_jacobian_with_respect_to_nothing_has_none_in_the_places_of_its_arrays
 
     assert getattr(eqx, name)(fn, has_aux=True)({"steps": 5}) == ({"y": {"steps": None}, "name": None}, "aux")
     assert len(runs) == 1
+
+
+def test_a_converted_function_takes_partial_functions_with_arrays() -> None:
+    def convert(add: Any) -> Any:
+        return eqx.filter_closure_convert(lambda x, add: add(x), X, add)
+
+    added = functools.partial(jnp.add, X)
+    assert (convert(added)(X, functools.partial(jnp.add, 2 * X)) == 3 * X).all()
+    assert convert(added).in_struct[0][0] == jax.ShapeDtypeStruct((3,), jnp.float32)
+
+
+def test_a_converted_function_says_that_an_argument_cannot_be_compared() -> None:
+    buffer = memoryview(bytearray(b"net"))
+    converted = eqx.filter_closure_convert(lambda x, buffer: x * len(buffer), X, buffer)
+    with pytest.raises(LiftArgumentError, match=r"its argument <memory.* cannot be compared with the one"):
+        converted(X, buffer)
 
 
 @pytest.mark.parametrize("cotangent", [None, {}, {"y": None, "name": None}, [X]])
