@@ -203,6 +203,23 @@ def test_an_object_with_a_part_of_any_style_keeps_its_structure_in_filters_and_g
     assert jax.tree.structure(eqx.inference_mode(model)) == jax.tree.structure(model)
 
 
+@pytest.mark.parametrize("parent", [{}, {"parent": None}], ids=["of the running module", "of none"])
+def test_a_module_made_in_the_function_that_is_adopted_needs_no_parent(parent: dict[str, Any]) -> None:
+    class Outer(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            def make(key: Any) -> Any:
+                return InTree(eqx.Applied.init(nn.Dense(2, **parent), key, x))
+
+            return eqx.adopt(self.scope.push("tree"), make)(x)
+
+    if parent:
+        assert Outer().init_with_output(KEY, X)[0].shape == (2, 2)
+    else:
+        with pytest.raises(liftcore.statics.Undescribed, match=r"write `Dense\(…, parent=None\)`"):
+            Outer().init(KEY, X)
+
+
 # --- what a bridge keeps ----------------------------------------------------------------------------------------------
 
 ADOPTED = {
