@@ -17,6 +17,7 @@ import liftcore
 from liftcore import Rest, is_traceable, jaxpr_of, static_key
 from liftcore.calls import boundary, call_user
 from liftcore.errors import LiftArgumentError, check_function, name_of, shown
+from liftcore.pytrees import check_acyclic
 from liftcore.statics import Undescribed
 
 from .formatting import tree_pformat
@@ -272,6 +273,7 @@ def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyedTree:
 
 
 def _split_tree(tree: Any) -> KeyedTree:
+    check_acyclic(tree)
     return split_keyed(tree, list(map(is_typed, jax.tree.leaves(tree))))
 
 

@@ -376,6 +376,7 @@ def inference_mode(pytree: Any, value: bool = True) -> Any:
         LiftArgumentError: if an object has an attribute `inference` that is not a child of a pytree, such as a static
             field.
     """
+    check_acyclic(pytree)
     for leaf in jax.tree.leaves(pytree):
         if hasattr(leaf, _FIELD):
             raise _not_a_child(leaf)

@@ -257,6 +257,14 @@ def test_a_jacobian_with_respect_to_nothing_has_none_in_the_places_of_its_arrays
     assert len(runs) == 1
 
 
+def test_an_error_in_a_function_of_a_prefix_is_the_error_of_the_user() -> None:
+    def axis(leaf: Any) -> int:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match=r"^mine"):
+        eqx.filter_vmap(lambda x: x, in_axes=axis)(X)
+
+
 def test_a_converted_function_takes_partial_functions_with_arrays() -> None:
     def convert(add: Any) -> Any:
         return eqx.filter_closure_convert(lambda x, add: add(x), X, add)
