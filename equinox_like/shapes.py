@@ -22,7 +22,7 @@ from liftcore.statics import Undescribed
 
 from .formatting import tree_pformat
 from .methods import FilteredFunction
-from .split import KeyedTree, SplitResult, SplitTree, check_no_scopes, join, opened, split_keyed
+from .split import KeyedTree, ScopedAt, SplitResult, SplitTree, check_no_scopes, join, opened, split_keyed
 
 __all__ = ["filter_closure_convert", "filter_eval_shape", "filter_make_jaxpr", "is_typed"]
 
@@ -161,7 +161,8 @@ def filter_closure_convert(fn: Callable[..., Any], *args: Any, **kwargs: Any) ->
         return result.arrays(call_user(where, fn, *now_args, **now_kwargs))
 
     closed, shapes = jaxpr_of(run, *parts.arrays)
-    types = tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in closed.in_avals)
+    avals = iter(closed.in_avals)
+    types = tuple(one if isinstance(one, ScopedAt) else _type(next(avals)) for one in parts.arrays)
     has_closure = not isinstance(fn, FunctionType) or fn.__closure__ is not None
     bare = closed.jaxpr
     jaxpr = bare.replace(constvars=[], invars=[*bare.constvars, *bare.invars])  # so the structure keeps no array
@@ -177,7 +178,7 @@ class Converted:
         name: the name of the function.
         jaxpr: its jaxpr, whose first inputs are the constants.
         source: the function if it closes over nothing, else a key of the jaxpr: equal if it computes the same.
-        types: the shapes and dtypes of the arrays in its arguments.
+        types: the shapes and dtypes of the arrays in its arguments, and their modules that are not bound to a scope.
         rest: the static part of its arguments.
         shapes: the shapes and dtypes of the arrays in its result.
         result: the static part of its result.
@@ -252,7 +253,7 @@ class ConvertedFunction:
         """Call the function."""
         converted = self.converted
         parts = _split(args, kwargs)
-        types = tuple(jax.ShapeDtypeStruct(jax.typeof(one).shape, jax.typeof(one).dtype) for one in parts.arrays)
+        types = tuple(one if isinstance(one, ScopedAt) else _type(jax.typeof(one)) for one in parts.arrays)
         if parts.rest != converted.rest or types != converted.types:
             expected, given = _texts(converted.rest, converted.types), _texts(parts.rest, types)
             where = f"filter_closure_convert({converted.name})"
@@ -264,7 +265,12 @@ class ConvertedFunction:
             what = f"it was converted for {expected}, but was called with {given}."
             fix = "Convert it again, for arguments of these types."
             raise LiftArgumentError(where, what, fix, expected=expected, given=given)
-        return converted.result.join(jaxpr_as_fun(ClosedJaxpr(converted.jaxpr, []))(*self.consts, *parts.arrays))
+        arrays = [one for one in parts.arrays if not isinstance(one, ScopedAt)]  # an unbound module has no scopes
+        return converted.result.join(jaxpr_as_fun(ClosedJaxpr(converted.jaxpr, []))(*self.consts, *arrays))
+
+
+def _type(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyedTree:

@@ -203,6 +203,20 @@ def test_an_object_with_a_part_of_any_style_keeps_its_structure_in_filters_and_g
     assert jax.tree.structure(eqx.inference_mode(model)) == jax.tree.structure(model)
 
 
+def test_a_converted_function_takes_models_of_all_styles() -> None:
+    def call(model: Any, x: Any) -> Any:
+        return model.part(x, mutable="batch_stats")[0] if isinstance(model.part, eqx.Applied) else model(x)
+
+    for inner, make in MADE.items():
+        model = InTree(make())
+        converted = eqx.filter_closure_convert(call, model, X)
+        assert (converted(model, X) == call(model, X)).all(), inner
+        assert jax.tree.structure(converted) == jax.tree.structure(eqx.filter_closure_convert(call, model, X))
+    other = InTree(eqx.Applied(nn.Dense(3), model.part.variables))
+    with pytest.raises(LiftArgumentError, match="it was converted for"):
+        converted(other, X)
+
+
 @pytest.mark.parametrize("parent", [{}, {"parent": None}], ids=["of the running module", "of none"])
 def test_a_module_made_in_the_function_that_is_adopted_needs_no_parent(parent: dict[str, Any]) -> None:
     class Outer(nn.Module):
