@@ -228,7 +228,7 @@ def filter_vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) ->
         a tuple of cotangents of the arguments, with None for leaves that have none.
 
     Raises:
-        LiftArgumentError: if `fun` returns a scope.
+        LiftArgumentError: if `fun` returns a scope; by the pullback, if the cotangent has another structure.
     """
     check_function("filter_vjp", fun)
     where = f"filter_vjp({name_of(fun)})"
@@ -247,7 +247,18 @@ def filter_vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) ->
 
 
 def _pull_back(call: Differentiated, result: SplitResult, pullback: Callable[..., Any], cotangent: Any) -> Any:
-    _, arrays = pullback(result.parts.take(cotangent))
+    try:
+        cotangents = result.parts.take(cotangent)
+    except (ValueError, TypeError):
+        cotangents = [None]
+    if any(one is None for one in cotangents):
+        given = str(jax.tree.structure(cotangent))
+        raise LiftArgumentError(
+            f"the cotangent of {result.where}",
+            Expected(f"the structure {result.parts.structure}", given, words=given),
+            "Pass a pytree like the result, with an array for each floating-point array: zeros if it is constant.",
+        )
+    _, arrays = pullback(cotangents)
     return call.like_primals(arrays)
 
 
@@ -423,6 +434,10 @@ def _jacobian(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any,
         outputs = as_arrays(result.arrays(value, is_inexact_array_like))
         return outputs or [jnp.zeros(())], second.arrays(aux)
 
-    rows, aux = lift(body, 1, has_aux=True, wrt=False, **options)(call.scopes, call.arrays)
+    if call.arrays:
+        rows, aux = lift(body, 1, has_aux=True, wrt=False, **options)(call.scopes, call.arrays)
+    else:  # JAX does not differentiate with respect to nothing
+        outputs, aux = body(call.scopes, [])
+        rows = [[]] * len(outputs)
     found = result.parts.fill([call.like_primals(row)[0] for row in rows])
     return (found, second.join(aux)) if has_aux else found

@@ -16,12 +16,13 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 import liftcore
 from liftcore import Rest, is_traceable, jaxpr_of, static_key
 from liftcore.calls import boundary, call_user
-from liftcore.errors import LiftArgumentError, check_function, name_of
+from liftcore.errors import LiftArgumentError, check_function, name_of, shown
+from liftcore.pytrees import check_acyclic
 from liftcore.statics import Undescribed
 
 from .formatting import tree_pformat
 from .methods import FilteredFunction
-from .split import KeyedTree, SplitResult, SplitTree, check_no_scopes, split_keyed
+from .split import KeyedTree, ScopedAt, SplitResult, SplitTree, check_no_scopes, join, opened, split_keyed
 
 __all__ = ["filter_closure_convert", "filter_eval_shape", "filter_make_jaxpr", "is_typed"]
 
@@ -156,11 +157,12 @@ def filter_closure_convert(fn: Callable[..., Any], *args: Any, **kwargs: Any) ->
     result = SplitResult(where)
 
     def run(*arrays: Any) -> list[Any]:
-        now_args, now_kwargs = parts.rest.unflatten(arrays)
+        now_args, now_kwargs = join(parts.rest, arrays)
         return result.arrays(call_user(where, fn, *now_args, **now_kwargs))
 
     closed, shapes = jaxpr_of(run, *parts.arrays)
-    types = tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in closed.in_avals)
+    avals = iter(closed.in_avals)
+    types = tuple(one if isinstance(one, ScopedAt) else _type(next(avals)) for one in parts.arrays)
     has_closure = not isinstance(fn, FunctionType) or fn.__closure__ is not None
     bare = closed.jaxpr
     jaxpr = bare.replace(constvars=[], invars=[*bare.constvars, *bare.invars])  # so the structure keeps no array
@@ -176,7 +178,7 @@ class Converted:
         name: the name of the function.
         jaxpr: its jaxpr, whose first inputs are the constants.
         source: the function if it closes over nothing, else a key of the jaxpr: equal if it computes the same.
-        types: the shapes and dtypes of the arrays in its arguments.
+        types: the shapes and dtypes of the arrays in its arguments, and their modules that are not bound to a scope.
         rest: the static part of its arguments.
         shapes: the shapes and dtypes of the arrays in its result.
         result: the static part of its result.
@@ -239,7 +241,7 @@ class ConvertedFunction:
     @property
     def in_struct(self) -> Any:
         """The arguments, as a tuple and a dict, with a `jax.ShapeDtypeStruct` for each array."""
-        return self.converted.rest.unflatten(self.converted.types)
+        return join(self.converted.rest, self.converted.types)
 
     @property
     def out_struct(self) -> Any:
@@ -251,23 +253,39 @@ class ConvertedFunction:
         """Call the function."""
         converted = self.converted
         parts = _split(args, kwargs)
-        types = tuple(jax.ShapeDtypeStruct(jax.typeof(one).shape, jax.typeof(one).dtype) for one in parts.arrays)
+        types = tuple(one if isinstance(one, ScopedAt) else _type(jax.typeof(one)) for one in parts.arrays)
         if parts.rest != converted.rest or types != converted.types:
             expected, given = _texts(converted.rest, converted.types), _texts(parts.rest, types)
             where = f"filter_closure_convert({converted.name})"
+            if parts.unshared:
+                _, error = parts.unshared[0]
+                value = shown(error.value)
+                what = f"its argument {value} cannot be compared with the one that it was converted for."
+                raise LiftArgumentError(where, what, error.fix, given=value)
             what = f"it was converted for {expected}, but was called with {given}."
             fix = "Convert it again, for arguments of these types."
             raise LiftArgumentError(where, what, fix, expected=expected, given=given)
-        return converted.result.join(jaxpr_as_fun(ClosedJaxpr(converted.jaxpr, []))(*self.consts, *parts.arrays))
+        arrays = [one for one in parts.arrays if not isinstance(one, ScopedAt)]  # an unbound module has no scopes
+        return converted.result.join(jaxpr_as_fun(ClosedJaxpr(converted.jaxpr, []))(*self.consts, *arrays))
+
+
+def _type(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyedTree:
-    return split_keyed((args, kwargs), list(map(is_typed, jax.tree.leaves((args, kwargs)))))
+    parts = _split_tree((args, kwargs))
+    return _split_tree(opened((args, kwargs))) if parts.unshared else parts
+
+
+def _split_tree(tree: Any) -> KeyedTree:
+    check_acyclic(tree)
+    return split_keyed(tree, list(map(is_typed, jax.tree.leaves(tree))))
 
 
 def _texts(rest: Rest, types: tuple[Any, ...]) -> str:
     """Return the arguments of a call, as errors show them."""
-    args, kwargs = rest.unflatten(types)
+    args, kwargs = join(rest, types)
     each = [("", arg) for arg in args] + [(f"{name}=", value) for name, value in kwargs.items()]
     texts = [label + tree_pformat(value, width=sys.maxsize, struct_as_array=True) for label, value in each]
     return f"({', '.join(texts)})"

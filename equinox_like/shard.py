@@ -40,8 +40,8 @@ def filter_shard(x: Any, device_or_shardings: Any) -> Any:
     Raises:
         LiftArgumentError: if `device_or_shardings` is not such a prefix.
     """
-    leaves, structure = jax.tree.flatten(x)
     shardings = leafwise("device_or_shardings of filter_shard", device_or_shardings, x)
+    leaves, structure = jax.tree.flatten(x)
     return jax.tree.unflatten(structure, map(_placed, leaves, shardings))
 
 

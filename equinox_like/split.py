@@ -36,6 +36,7 @@ __all__ = [
     "join",
     "leafwise",
     "map_prefix",
+    "opened",
     "split_keyed",
     "split_result",
 ]
@@ -267,7 +268,7 @@ def split_keyed(tree: Any, traced: Sequence[bool] | None = None) -> KeyedTree:
     try:
         arrays, rest = flatten_static(tree, _in_order(traced))
     except Undescribed:
-        tree = _opened(tree) if traced is None else tree
+        tree = opened(tree) if traced is None else tree
         leaves, structure = jax.tree.flatten_with_path(tree)
         is_traced = _in_order(traced)
         answers = [is_traced(leaf) for _, leaf in leaves]
@@ -286,17 +287,17 @@ def split_keyed(tree: Any, traced: Sequence[bool] | None = None) -> KeyedTree:
     return KeyedTree(scopes, arrays, rest, unshared)
 
 
-def _opened(tree: Any) -> Any:
+def opened(tree: Any) -> Any:
     """Return a pytree in which partial functions and methods of pytrees are pytrees too: their arrays are traced."""
 
-    def opened(leaf: Any) -> Any:
+    def of_leaf(leaf: Any) -> Any:
         if type(leaf) is types.MethodType and not jax.tree_util.all_leaves([leaf.__self__]):
-            return BoundMethod(leaf.__func__, jax.tree.map(opened, leaf.__self__))
+            return BoundMethod(leaf.__func__, jax.tree.map(of_leaf, leaf.__self__))
         if type(leaf) is not functools.partial:
             return leaf
-        return partial_function(*jax.tree.map(opened, (leaf.func, leaf.args, leaf.keywords)))
+        return partial_function(*jax.tree.map(of_leaf, (leaf.func, leaf.args, leaf.keywords)))
 
-    return jax.tree.map(opened, tree)
+    return jax.tree.map(of_leaf, tree)
 
 
 def _in_order(traced: Sequence[bool] | None) -> Callable[[Any], bool]:

@@ -210,7 +210,8 @@ def _equal(one: Any, other: Any, typematch: bool, rtol: Any, atol: Any) -> Any:
     if is_array(one) != is_array(other):
         return False
     if not is_array(one):
-        return bool(one == other)
+        is_numpy = any(isinstance(leaf, np.ndarray) for leaf in (one, other))  # of strings or objects
+        return np.array_equal(one, other) if is_numpy else bool(one == other)
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     exact = not jnp.issubdtype(one.dtype, jnp.inexact) or (isinstance(rtol, float) and rtol == atol == 0)
@@ -375,6 +376,7 @@ def inference_mode(pytree: Any, value: bool = True) -> Any:
         LiftArgumentError: if an object has an attribute `inference` that is not a child of a pytree, such as a static
             field.
     """
+    check_acyclic(pytree)
     for leaf in jax.tree.leaves(pytree):
         if hasattr(leaf, _FIELD):
             raise _not_a_child(leaf)

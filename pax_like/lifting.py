@@ -167,7 +167,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     """
     where = f"lift({name_of(transformation)})"
     liftcore.pipeline.check_lift(where, transformation)
-    named = jax.tree.leaves(fns, is_leaf=_is_single)
+    named = [fn for given in fns for fn in (given if isinstance(given, list | tuple) else [given])]
     if not named:
         raise no_functions(where, "Write `lift(transformation, fn)`.")
     for fn in named:
@@ -175,8 +175,12 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
 
     @bounded(_KEPT)
     def lifted(places: Places) -> Callable[..., Any]:
-        bodies = jax.tree.map(lambda fn: OnScope(fn, places.blueprint), fns, is_leaf=_is_single)
-        return cast(Callable[..., Any], transformation(*bodies, **options))
+        def body(given: Any) -> Any:  # of one function, or of a list of functions, as `liftcore.switch` takes it
+            if isinstance(given, list | tuple):
+                return [OnScope(fn, places.blueprint) for fn in given]
+            return OnScope(given, places.blueprint)
+
+        return cast(Callable[..., Any], transformation(*map(body, fns), **options))
 
     @functools.wraps(named[0])
     @boundary
@@ -243,11 +247,6 @@ class OnScope:
         result = call_user(name_of(self.fn), self.fn, module, *args, **kwargs)
         write(name_of(self.fn), self.blueprint, scope, module)
         return result
-
-
-def _is_single(fns: Any) -> bool:
-    """Return whether this is one function, and not a list of functions, as `liftcore.switch` takes it."""
-    return not isinstance(fns, list | tuple)
 
 
 def _check_free(where: str, fn: Any) -> None:

@@ -192,6 +192,48 @@ def test_trainable_knows_the_kinds_of_all_styles(inner: str) -> None:
         assert jax.tree.leaves(eqx.trainable([MADE[inner]()], other)).count(True) == 1
 
 
+@pytest.mark.parametrize("inner", MADE)
+def test_an_object_with_a_part_of_any_style_keeps_its_structure_in_filters_and_gradients(inner: str) -> None:
+    model = InThing(MADE[inner]())
+    chosen = eqx.trainable(model)
+    gradient = eqx.filter_grad(lambda model: sum(map(jnp.sum, jax.tree.leaves(model))), arg=chosen)(model)
+    assert len(jax.tree.leaves(eqx.filter(model, chosen))) == len(jax.tree.leaves(gradient)) > 0
+    parts = eqx.partition(model, chosen)
+    assert jax.tree.structure(eqx.combine(*parts)) == jax.tree.structure(eqx.apply_updates(model, gradient))
+    assert jax.tree.structure(eqx.inference_mode(model)) == jax.tree.structure(model)
+
+
+def test_a_converted_function_takes_models_of_all_styles() -> None:
+    def call(model: Any, x: Any) -> Any:
+        return model.part(x, mutable="batch_stats")[0] if isinstance(model.part, eqx.Applied) else model(x)
+
+    for inner, make in MADE.items():
+        model = InTree(make())
+        converted = eqx.filter_closure_convert(call, model, X)
+        assert (converted(model, X) == call(model, X)).all(), inner
+        assert jax.tree.structure(converted) == jax.tree.structure(eqx.filter_closure_convert(call, model, X))
+    other = InTree(eqx.Applied(nn.Dense(3), model.part.variables))
+    with pytest.raises(LiftArgumentError, match="it was converted for"):
+        converted(other, X)
+
+
+@pytest.mark.parametrize("parent", [{}, {"parent": None}], ids=["of the running module", "of none"])
+def test_a_module_made_in_the_function_that_is_adopted_needs_no_parent(parent: dict[str, Any]) -> None:
+    class Outer(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            def make(key: Any) -> Any:
+                return InTree(eqx.Applied.init(nn.Dense(2, **parent), key, x))
+
+            return eqx.adopt(self.scope.push("tree"), make)(x)
+
+    if parent:
+        assert Outer().init_with_output(KEY, X)[0].shape == (2, 2)
+    else:
+        with pytest.raises(liftcore.statics.Undescribed, match=r"write `Dense\(…, parent=None\)`"):
+            Outer().init(KEY, X)
+
+
 # --- what a bridge keeps ----------------------------------------------------------------------------------------------
 
 ADOPTED = {

@@ -108,6 +108,11 @@ class Base:
             raise Undescribed(self)
         return {name: getattr(self, name, None) for name in (*self._field_names, "name")}
 
+    def __static_fix__(self) -> str:
+        """Return what to do about a bound module, which has no key."""
+        free = f"`{type(self).__name__}(…, parent=None)`"
+        return f"Pass it as an argument; or if it is not to belong to the running module, write {free}."
+
     def __eq__(self, other: object) -> bool:
         """Whether the other module is of the same class, and has equal fields and the same place."""
         if type(self) is not type(other):

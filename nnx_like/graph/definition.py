@@ -79,7 +79,7 @@ class ObjectDef(NamedTuple):
     number: int
     names: tuple[Any, ...]
     parts: tuple[Definition, ...]
-    marks: tuple[tuple[str, bool], ...]
+    marks: tuple[tuple[str, bool | None], ...]
     order: tuple[str, ...]
 
 

@@ -15,7 +15,7 @@ from liftcore.statics import Undescribed
 
 from ..errors import AliasError
 from ..objects.markers import NATIVE, children_with_path, contains_itself, step_of
-from ..objects.pytree import NO_MARKS, Pytree, attributes_of, mark, marks_of
+from ..objects.pytree import NO_MARKS, Pytree, attributes_of, mark, marks_of, own_marks
 from ..objects.traversal import children_of
 from ..variablelib.kinds import CONSTANTS, variable_type_from_name
 from ..variablelib.variable import Variable, is_object
@@ -216,7 +216,7 @@ class Walk:
         for name, part in attributes_of(value):
             kind = type(part)
             names.append(name)
-            if marks and marks.get(name) is False and is_number(part):  # marked as data
+            if marks and not marks.get(name, True) and is_number(part):  # marked as data
                 parts.append(self._array(part, (*path, name), prefix, (value, name)))
             elif kind in _STATIC and kind is not float:  # as `define` does, without its call overhead
                 parts.append(StaticDef(kind, part))
@@ -226,7 +226,7 @@ class Walk:
                 parts.append(self.define(part, (*path, name), prefix, (value, name)))
         # A body may iterate over the attributes, so their order is part of the definition.
         order = () if type(value)._numbered else tuple(vars(value))
-        own = tuple(sorted(marks.items())) if marks else ()
+        own = tuple(sorted(own_marks(value).items())) if marks else ()
         return ObjectDef(type(value), index, tuple(names), tuple(parts), own, order)
 
     def _variable(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> Definition:

@@ -11,7 +11,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import jax
 from jax.tree_util import GetAttrKey, SequenceKey
@@ -53,6 +53,7 @@ __all__ = [
     "mark",
     "marks_made",
     "marks_of",
+    "own_marks",
     "renewed",
     "walks_of",
 ]
@@ -65,7 +66,10 @@ _BY_REFERENCE = (
     "`jax.tree`: they know objects by identity."
 )
 
-NO_MARKS: Mapping[str, bool] = {}
+Marks: TypeAlias = Mapping[str, bool | None]
+"""For each marked attribute, whether it is static; see `marks_of`."""
+
+NO_MARKS: Marks = {}
 """The marks of an object without marked attributes."""
 
 
@@ -105,18 +109,22 @@ def _check_hides_none(value: Any) -> None:
         raise hidden_error(f"a {type(value).__name__}{found[0]}", found[1], value) from None
 
 
-def _own_marks(node: Any) -> Mapping[str, bool]:
+def own_marks(node: Any) -> Marks:
     """Return the marks of an object itself, without those of its class."""
     try:
-        found: Mapping[str, bool] = object.__getattribute__(node, "_marks")  # no `__getattr__` of the user's is called
+        found: Marks = object.__getattribute__(node, "_marks")  # no `__getattr__` of the user's is called
     except AttributeError:
         return NO_MARKS
     return found
 
 
-def marks_of(node: Any) -> Mapping[str, bool]:
-    """Return the marks of an object: for each marked attribute, whether it is static."""
-    own = _own_marks(node)
+def marks_of(node: Any) -> Marks:
+    """Return the marks of an object: for each marked attribute, whether it is static.
+
+    The mark is None if `jax.tree.map` put values that are not data in the place of data. They are leaves all the same,
+    so that the structure of the object is the one that it had.
+    """
+    own = own_marks(node)
     of_class = type(node)._field_marks
     return {**of_class, **own} if own and of_class else own or of_class
 
@@ -129,11 +137,11 @@ def marks_made() -> int:
     return _made
 
 
-def mark(node: Any, marks: Mapping[str, bool]) -> None:
+def mark(node: Any, marks: Marks) -> None:
     """Mark attributes of one object."""
     global _made
     _made += 1
-    object.__setattr__(node, "_marks", {**_own_marks(node), **marks})
+    object.__setattr__(node, "_marks", {**own_marks(node), **marks})
 
 
 def _register(cls: type) -> None:
@@ -168,15 +176,19 @@ def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
     names, veiled, children, rest = [], [], [], []
     for name, value in _sorted(node):
         if not is_data(value) and not (marks and marks.get(name) is False):
-            if not has_data(value):
+            if has_data(value):
+                value, hidden = _veiled(value)
+            elif marks.get(name, True) is None:
+                hidden = any(map(_is_statics, jax.tree.leaves(value, is_leaf=_is_statics)))
+            else:
                 rest += [name, value]
                 continue
-            value, hidden = _veiled(value)
             if hidden:
                 veiled.append(name)
         names.append(name)
         children.append(value)
-    return tuple(names), children, Statics((tuple(names), tuple(veiled), dict(_own_marks(node)), *rest))
+    own = {name: mark for name, mark in own_marks(node).items() if mark is not None}
+    return tuple(names), children, Statics((tuple(names), tuple(veiled), own, *rest))
 
 
 def _sorted(node: Any) -> list[tuple[str, Any]]:
@@ -197,11 +209,15 @@ def _veiled(value: Any) -> tuple[Any, bool]:
     return structure.unflatten(hidden), True
 
 
+def _is_statics(value: Any) -> bool:
+    return type(value) is Statics
+
+
 def _unveiled(value: Any) -> Any:
     return jax.tree.map(
-        lambda leaf: snapshot(leaf.value[0]) if type(leaf) is Statics else leaf,
+        lambda leaf: snapshot(leaf.value[0]) if _is_statics(leaf) else leaf,
         value,
-        is_leaf=lambda leaf: type(leaf) is Statics or is_data(leaf),
+        is_leaf=lambda leaf: _is_statics(leaf) or is_data(leaf),
     )
 
 
@@ -213,9 +229,10 @@ def _unflatten(cls: type, statics: Statics, children: Iterable[Any]) -> Any:
     for name, value in zip(rest[::2], rest[1::2], strict=True):
         attributes[name] = snapshot(value)
     for name, child in zip(names, children, strict=True):
-        attributes[name] = _unveiled(child) if name in veiled else child
-        if not is_data(child) and not has_data(child):  # the leaves were replaced by other values: they stay leaves
-            marks = {**marks, name: False}
+        if is_data(child) or has_data(child):
+            attributes[name] = _unveiled(child) if name in veiled else child
+        else:  # the leaves were replaced by other values: they stay leaves, and static values stay in the structure
+            attributes[name], marks = child, {name: None, **marks}
     object.__setattr__(made, "_marks", marks)
     return made
 
@@ -263,8 +280,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
 
     _trace: Any
     """The JAX trace in which the object may be changed."""
-    _marks: Mapping[str, bool]
-    """For each marked attribute, whether it is static."""
+    _marks: Marks
 
     _walks: dict[Any, Any]
     """The walks that began here, kept for reuse; unset at first."""
@@ -331,7 +347,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
 
     def __getstate__(self) -> Any:
         """Return the state for pickle and copy: the attributes, without the trace."""
-        return dict(vars(self)), dict(_own_marks(self))
+        return dict(vars(self)), dict(own_marks(self))
 
     def __setstate__(self, state: Any) -> None:
         attributes, marks = state
@@ -474,7 +490,7 @@ def renewed(node: Pytree) -> Any:
     """
     made = object.__new__(type(node))
     object.__setattr__(made, "_trace", trace_state())
-    object.__setattr__(made, "_marks", _own_marks(node))
+    object.__setattr__(made, "_marks", own_marks(node))
     return made
 
 

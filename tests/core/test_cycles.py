@@ -133,6 +133,9 @@ TREES: dict[str, Callable[[Any], Any]] = {
     "eqx.filter_vmap": lambda x: eqx.filter_vmap(lambda x: 1.0, axis_size=2)(x),
     "eqx.tree_at": lambda x: eqx.tree_at(lambda tree: tree[0], x, 3),
     "eqx.tree_equal": lambda x: eqx.tree_equal(x, x),
+    "eqx.inference_mode": eqx.inference_mode,
+    "eqx.filter_shard": lambda x: eqx.filter_shard(x, None),
+    "eqx.filter_closure_convert": lambda x: eqx.filter_closure_convert(lambda x: 1.0, x),
 }
 JAX: dict[str, Callable[[Any], Any]] = {
     "jax.tree.leaves": jax.tree.leaves,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import logging
 import random
@@ -242,6 +243,49 @@ def test_a_jaxpr_has_no_scopes() -> None:
 
 
 # -- wrong use ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["filter_jacfwd", "filter_jacrev", "filter_hessian"])
+def test_a_jacobian_with_respect_to_nothing_has_none_in_the_places_of_its_arrays(name: str) -> None:
+    runs: list[int] = []
+
+    def fn(model: Any) -> Any:
+        runs.append(1)
+        return {"y": X, "name": "net"}, "aux"
+
+    assert getattr(eqx, name)(fn, has_aux=True)({"steps": 5}) == ({"y": {"steps": None}, "name": None}, "aux")
+    assert len(runs) == 1
+
+
+def test_an_error_in_a_function_of_a_prefix_is_the_error_of_the_user() -> None:
+    def axis(leaf: Any) -> int:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match=r"^mine"):
+        eqx.filter_vmap(lambda x: x, in_axes=axis)(X)
+
+
+def test_a_converted_function_takes_partial_functions_with_arrays() -> None:
+    def convert(add: Any) -> Any:
+        return eqx.filter_closure_convert(lambda x, add: add(x), X, add)
+
+    added = functools.partial(jnp.add, X)
+    assert (convert(added)(X, functools.partial(jnp.add, 2 * X)) == 3 * X).all()
+    assert convert(added).in_struct[0][0] == jax.ShapeDtypeStruct((3,), jnp.float32)
+
+
+def test_a_converted_function_says_that_an_argument_cannot_be_compared() -> None:
+    buffer = memoryview(bytearray(b"net"))
+    converted = eqx.filter_closure_convert(lambda x, buffer: x * len(buffer), X, buffer)
+    with pytest.raises(LiftArgumentError, match=r"its argument <memory.* cannot be compared with the one"):
+        converted(X, buffer)
+
+
+@pytest.mark.parametrize("cotangent", [None, {}, {"y": None, "name": None}, [X]])
+def test_a_pullback_names_the_structure_that_it_takes(cotangent: Any) -> None:
+    _, pullback = eqx.filter_vjp(lambda x: {"y": 2 * x, "name": "net"}, X)
+    with pytest.raises(LiftArgumentError, match=r"the cotangent of filter_vjp\(<lambda>\): expected the structure"):
+        pullback(cotangent)
 
 
 @pytest.mark.parametrize("name", ["filter_grad", "filter_value_and_grad", "filter_jacfwd", "filter_jacrev"])

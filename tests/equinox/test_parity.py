@@ -147,6 +147,9 @@ PAIRS: list[tuple[Any, ...]] = [
     (None, None),
     (1, 1, 2),
     ({"a": X}, {"b": X}),
+    (np.array([1, None], object), np.array([1, None], object)),
+    (np.array(["a", "b"]), np.array(["a", "c"])),
+    (np.array([1, None], object), "a"),
 ]
 
 

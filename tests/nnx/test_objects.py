@@ -157,9 +157,37 @@ def test_leaves_stay_leaves_whatever_they_become() -> None:
     layer = Layer()
     axes = jax.tree.map(lambda leaf: 0, layer)
     assert jax.tree.leaves(axes) == [0, 0, 0, 0]
+    assert jax.tree.structure(axes) == jax.tree.structure(layer)
     assert jax.tree.structure(axes) == jax.tree.structure(jax.tree.map(lambda leaf: "x", layer))
+    assert jax.tree.structure(jax.tree.map(lambda leaf: None, layer)).num_leaves == 0
     types = jax.eval_shape(lambda: Layer())
     assert jax.tree.structure(types) == jax.tree.structure(layer)
+
+
+def test_copies_of_an_object_with_marks_in_its_class_have_the_same_structure() -> None:
+    class Marked(nnx.Module):
+        count: nnx.Data[int]
+        name: nnx.Static[str]
+
+        def __init__(self) -> None:
+            self.count, self.name = 3, "x"
+
+    made = Marked()
+    for copied in (nnx.clone(made), nnx.merge(*nnx.split(made)), jax.tree.map(lambda leaf: leaf, made)):
+        assert jax.tree.structure(copied) == jax.tree.structure(made)
+        assert jax.tree.leaves(copied) == [3]
+
+
+def test_values_in_the_place_of_leaves_beside_static_values_keep_the_structure() -> None:
+    layer = Layer()
+    layer.mixed = {"a": jnp.ones(2), "fn": len}
+    axes = jax.tree.map(lambda leaf: 0, layer)
+    again = jax.tree.map(lambda axis, leaf: leaf, axes, layer)
+    for made in (axes, again, jax.tree.map(lambda leaf: 0, axes)):
+        assert jax.tree.structure(made) == jax.tree.structure(layer)
+    assert again.mixed["fn"] is len
+    values = jax.tree.map(lambda leaf: 1.5, nnx.Dict(a=jnp.ones(())))
+    assert float(nnx.jit(lambda values: values["a"] + 1)(values)) == 2.5
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,16 @@ def test_map() -> None:
     assert ys.tolist() == [plain([x])[0][0] for x in X]
 
 
+def test_branches_in_a_subclass_of_list() -> None:
+    class Branches(list[Any]):
+        pass
+
+    branches = Branches([lambda model, x: x, lambda model, x: 2 * x])
+    assert (pax.lift(liftcore.switch, branches)(Model(), 1, X[1])[1] == 2 * X[1]).all()
+    with pytest.raises(liftcore.errors.LiftArgumentError, match=r"lift\(switch\): expected a function"):
+        pax.lift(liftcore.switch, [[lambda model, x: x]])
+
+
 def test_cond_and_switch() -> None:
     def twice(model: Any, x: Any) -> Any:
         return model(x) + model(x)
