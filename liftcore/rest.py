@@ -264,7 +264,7 @@ def _check_leaves(leaves: Sequence[Any], structure: Any, holes: Sequence[bool]) 
         try:
             static_key(None if hole else leaf)
         except Undescribed as error:
-            raise Undescribed(error.value, jax.tree_util.keystr(path) + error.place) from None
+            raise Undescribed(error.value, jax.tree_util.keystr(path) + error.place, error.fix) from None
 
 
 def _flatten(tree: Any) -> tuple[list[Any], Any, Hashable | None]:

@@ -88,10 +88,10 @@ class Undescribed(TypeError):
         fix: a sentence that says what to do.
     """
 
-    def __init__(self, value: Any, place: str = "") -> None:
+    def __init__(self, value: Any, place: str = "", fix: str = "") -> None:
         where = f" at {place}" if place else ""
         what = f"a {type(value).__name__}{where} cannot be compared by its contents: it may change unnoticed."
-        self.value, self.place, self.fix = value, place, _fix(value)
+        self.value, self.place, self.fix = value, place, fix or _fix(value)
         super().__init__(f"{what} {self.fix}")
 
 
@@ -102,8 +102,7 @@ def static_key(value: Any) -> Hashable:
     `functools.partial` and bound methods, frozen dataclasses (by field), and objects of a class that defines both
     `__eq__` and `__hash__`. Other objects have keys if they consist of attributes: an object of a class that defines
     `__eq__` alone is compared by its attributes, and any other object by its identity and its current attributes. A
-    class may define a method `__static_fields__` that returns the values to compare, as a dict; and a method
-    `__static_fix__` that returns what the error about an object without a key says to do.
+    class may define a method `__static_fields__` that returns the values to compare, as a dict.
 
     Example:
         >>> from liftcore import static_key
@@ -302,9 +301,6 @@ def _fix(value: Any) -> str:
     if isinstance(value, jax.Array | jax.core.Tracer | jax.Ref):
         return "Pass it as an argument, or make it a variable."
     kind: Any = type(value)
-    if hasattr(kind, "__static_fix__"):
-        fix: str = value.__static_fix__()
-        return fix
     if not kind.__flags__ & _HEAP_TYPE:
         return "Read what you need from it first, and pass that: numbers, strings, tuples or arrays."
     way = "a frozen dataclass, or give it, or a subclass, `__eq__` and `__hash__` that compare its contents"
@@ -391,7 +387,7 @@ def _at(above: tuple[int, ...], seen: set[int], step: str, value: Any) -> Any:
     try:
         return _key(value, above, seen)
     except Undescribed as error:
-        raise Undescribed(error.value, step + error.place) from None
+        raise Undescribed(error.value, step + error.place, error.fix) from None
 
 
 class Alike:

@@ -102,8 +102,9 @@ def jvp(
             for one, along in zip(primals, tangents, strict=False)
         ]
         tangents = (*alike, *tangents[len(alike) :])
-        if jax.tree.structure(primals) != jax.tree.structure(tangents):
-            given = f"{jax.tree.structure(tangents)} for {jax.tree.structure(primals)}"
+        structures: list[Any] = [jax.tree.structure(primals), jax.tree.structure(tangents)]
+        if structures[0] != structures[1]:
+            given = "{1} for {0}".format(*structures)
             wrong = Expected("a tangent for each primal, with the same structure", given, words=given)
             raise LiftArgumentError(where, wrong, "Give one of zeros for what stays as it is.")
         return lifted(scopes, primals, tangents, variable_tangents)

@@ -144,11 +144,7 @@ class Declaring:
 
     def __static_fields__(self) -> dict[str, Any]:
         """Refuse to be compared (see `liftcore.static_key`): a scope holds variables, and changes."""
-        raise Undescribed(self)
-
-    def __static_fix__(self) -> str:
-        """Return what to do about a scope without a key."""
-        return "Pass it as an argument of a lift."
+        raise Undescribed(self, fix="Pass it as an argument of a lift.")
 
     def name_reserved(self, name: str, collection: str | None = None) -> bool:
         """Whether a name is taken by a scope, or by a variable of the given collection (any, if it is None).

@@ -105,13 +105,10 @@ class Base:
         A bound module reads the variables of its scope, which are not in a field.
         """
         if getattr(self, "scope", None) is not None:
-            raise Undescribed(self)
+            free = f"`{type(self).__name__}(…, parent=None)`"
+            fix = f"Pass it as an argument; or if it is not to belong to the running module, write {free}."
+            raise Undescribed(self, fix=fix)
         return {name: getattr(self, name, None) for name in (*self._field_names, "name")}
-
-    def __static_fix__(self) -> str:
-        """Return what to do about a bound module, which has no key."""
-        free = f"`{type(self).__name__}(…, parent=None)`"
-        return f"Pass it as an argument; or if it is not to belong to the running module, write {free}."
 
     def __eq__(self, other: object) -> bool:
         """Whether the other module is of the same class, and has equal fields and the same place."""
