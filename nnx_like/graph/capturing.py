@@ -6,10 +6,11 @@ import contextlib
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from liftcore.calls import boundary
+from liftcore.errors import Expected, LiftArgumentError
 
 from ..errors import StructureError
 from ..objects.containers import Dict, List
@@ -68,7 +69,8 @@ def capture(
         of the first one.
 
     Raises:
-        StructureError: if `init` has a value for a module that does not exist.
+        StructureError: when called, if `init` has a value for a module that does not exist.
+        LiftArgumentError: when called, if `init` is not a state.
     """
     if isinstance(fn, type) and issubclass(fn, Variable):
         kinds = (fn, *var_types)
@@ -93,6 +95,9 @@ def capture(
 @contextlib.contextmanager
 def _capturing(root: Any, kinds: tuple[Kind, ...], init: Any) -> Iterator[None]:
     """Give modules an attribute to store into, within the block. It passes through transformations with them."""
+    if init is not None and not isinstance(init, Mapping):
+        fix = "Pass the state alone: `_, state = nnx.capture(model, nnx.Perturbation)(x)`."
+        raise LiftArgumentError("capture", Expected("a state of perturbations", given=init), fix, option="init")
     given = _by_module(init)
     modules = dict(iter_modules(root))
     for path in given:

@@ -100,9 +100,8 @@ class Conv(Affine):
         _check_groups(in_features, out_features, feature_group_count)
         self.kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
         nn.check_kernel_mask("Conv", mask, self.kernel_shape)
-        how = (dtype, param_dtype, precision, promote_dtype, preferred_element_type)
         bias = (bias_init, (out_features,), bias_metadata) if use_bias else None
-        self._begin(rngs, (kernel_init, self.kernel_shape, kernel_metadata), bias, *how)
+        self._begin(rngs, param_dtype, (kernel_init, self.kernel_shape, kernel_metadata), bias)
         self.in_features = in_features
         self.out_features = out_features
         self.strides = strides
@@ -112,7 +111,9 @@ class Conv(Affine):
         self.feature_group_count = feature_group_count
         self.use_bias = use_bias
         self.mask = mask
+        self.dtype, self.param_dtype, self.precision = dtype, param_dtype, precision
         self.conv_general_dilated = conv_general_dilated
+        self.promote_dtype, self.preferred_element_type = promote_dtype, preferred_element_type
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
         """Convolve the inputs with the kernel.
@@ -218,9 +219,8 @@ class ConvTranspose(Affine):
         ends = (out_features, in_features) if transpose_kernel else (in_features, out_features)
         self.kernel_shape = (*self.kernel_size, *ends)
         nn.check_kernel_mask("ConvTranspose", mask, self.kernel_shape)
-        how = (dtype, param_dtype, precision, promote_dtype, preferred_element_type)
         bias = (bias_init, (out_features,), bias_metadata) if use_bias else None
-        self._begin(rngs, (kernel_init, self.kernel_shape, kernel_metadata), bias, *how)
+        self._begin(rngs, param_dtype, (kernel_init, self.kernel_shape, kernel_metadata), bias)
         self.in_features = in_features
         self.out_features = out_features
         self.strides = strides
@@ -228,7 +228,9 @@ class ConvTranspose(Affine):
         self.kernel_dilation = kernel_dilation
         self.use_bias = use_bias
         self.mask = mask
+        self.dtype, self.param_dtype, self.precision = dtype, param_dtype, precision
         self.transpose_kernel = transpose_kernel
+        self.promote_dtype, self.preferred_element_type = promote_dtype, preferred_element_type
 
     def __call__(self, inputs: ArrayLike) -> Array:
         """Convolve the inputs with the kernel, with strides that enlarge them.

@@ -77,13 +77,14 @@ class Linear(Affine):
         kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
         bias_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        how = (dtype, param_dtype, precision, promote_dtype, preferred_element_type)
         bias = (bias_init, (out_features,), bias_metadata) if use_bias else None
-        self._begin(rngs, (kernel_init, (in_features, out_features), kernel_metadata), bias, *how)
+        self._begin(rngs, param_dtype, (kernel_init, (in_features, out_features), kernel_metadata), bias)
         self.in_features = in_features
         self.out_features = out_features
         self.use_bias = use_bias
+        self.dtype, self.param_dtype, self.precision = dtype, param_dtype, precision
         self.dot_general = dot_general
+        self.promote_dtype, self.preferred_element_type = promote_dtype, preferred_element_type
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
         """Map the last axis.
@@ -175,14 +176,15 @@ class LinearGeneral(Affine):
         self.batch_axis: FrozenDict[int, int] = FrozenDict(sorted(batch_axis.items()))
         _check(self.in_features, self.axis, tuple(self.batch_axis))
         self.use_bias = use_bias
+        self.dtype, self.param_dtype, self.precision = dtype, param_dtype, precision
         self.dot_general = dot_general
         self.dot_general_cls = dot_general_cls
-        how = (dtype, param_dtype, precision, promote_dtype, preferred_element_type)
+        self.promote_dtype, self.preferred_element_type = promote_dtype, preferred_element_type
         batch = tuple(self.batch_axis.values())
         shape, bias_shape = (*batch, *self.in_features), (*batch, *self.out_features)
         init = folded(kernel_init, (math.prod(shape), math.prod(self.out_features)))
         bias = (folded(bias_init, (math.prod(bias_shape),)), bias_shape, bias_metadata) if use_bias else None
-        self._begin(rngs, (init, (*shape, *self.out_features), kernel_metadata), bias, *how)
+        self._begin(rngs, param_dtype, (init, (*shape, *self.out_features), kernel_metadata), bias)
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
         """Map the axes.
@@ -293,10 +295,12 @@ class Einsum(Affine):
         self.einsum_str = einsum_str
         self.kernel_shape = kernel_shape
         self.bias_shape = bias_shape
-        how = (dtype, param_dtype, precision, promote_dtype, preferred_element_type)
         bias = None if bias_shape is None else (bias_init, nn.to_tuple(bias_shape), bias_metadata)
-        self._begin(rngs, (kernel_init, nn.to_tuple(kernel_shape), kernel_metadata), bias, *how)
+        self._begin(rngs, param_dtype, (kernel_init, nn.to_tuple(kernel_shape), kernel_metadata), bias)
+        self.dtype, self.param_dtype, self.precision = dtype, param_dtype, precision
+        self.promote_dtype = promote_dtype
         self.einsum_op = einsum_op
+        self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
         """Multiply by the kernel and add the bias.

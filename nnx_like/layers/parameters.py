@@ -88,27 +88,14 @@ class Affine(Module):
 
     kernel: Any
     bias: Any
+    dtype: Dtype | None
+    promote_dtype: PromoteDtypeFn
 
-    def _begin(
-        self,
-        rngs: Rngs,
-        kernel: _Param,
-        bias: _Param | None,
-        dtype: Dtype | None,
-        param_dtype: Dtype,
-        precision: Any,
-        promote_dtype: PromoteDtypeFn,
-        preferred_element_type: Dtype | None,
-    ) -> None:
-        """Make the kernel and the bias, each of which draws a key, and set the options that all these layers have."""
+    def _begin(self, rngs: Rngs, param_dtype: Dtype, kernel: _Param, bias: _Param | None) -> None:
+        """Make the kernel and the bias, each of which draws a key."""
         for name, param in (("kernel", kernel), ("bias", bias)):
             made = None if param is None else new_param(type(self).__name__, rngs, param_dtype, *param)
             setattr(self, name, made)
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
-        self.promote_dtype = promote_dtype
-        self.preferred_element_type = preferred_element_type
 
     def _promoted(self, inputs: ArrayLike, mask: ArrayLike | None = None) -> Any:
         """Return the inputs, the kernel, with a mask if there is one, and the bias, in one dtype."""

@@ -44,12 +44,17 @@ __all__ = ["Carry", "fori_loop", "remat_scan", "scan", "while_loop"]
 # --- the carry: the same objects in each iteration, with other values -------------------------------------------------
 
 
+def _copied(carry: Any) -> Any:
+    """Return a carry with lists and dicts of its own, which stay the same when a body changes those that it got."""
+    return jax.tree.map(lambda leaf: leaf, carry, is_leaf=is_object)
+
+
 def _carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
     """Return the next carry in the form that JAX expects, with the refs that came in.
 
     Args:
         where: the name of the loop in errors.
-        given: the carry that the body got.
+        given: a copy of the carry that the body got.
         encoded: the same carry with refs.
         value: the carry that the body returned.
 
@@ -219,8 +224,9 @@ def scan(
     def body(scope: liftcore.Scope, carry: Any, *xs: Any) -> Any:
         inside = Inside(scope, groups, names)
         args = inside.decode(_with_carry(xs, taken, carry))
+        given = None if taken is None else _copied(args[taken])
         following, ys = _parted(where, call_user(where, f, *args), out_axes, given_back)
-        encoded = () if taken is None else _carried(where, args[taken], carry, following)
+        encoded = () if taken is None else _carried(where, given, carry, following)
         ys, home, change = inside.encode(ys, out_prefix, stays=stays, name=places)
         _check_same_structure(where, inside, change, carry)
         _check_no_new(where, groups, home)
@@ -501,7 +507,8 @@ def _step(groups: Groups, body_fun: Callable[..., Any]) -> Callable[..., Any]:
         inside, where = Inside(scope, groups), groups.where
         *numbers, encoded = args
         value = inside.decode(encoded)
-        following = _carried(where, value, encoded, call_user(where, body_fun, *numbers, value))
+        given = _copied(value)
+        following = _carried(where, given, encoded, call_user(where, body_fun, *numbers, value))
         _check_same_structure(where, inside, inside.encode((), ALL)[2], encoded)
         return following
 

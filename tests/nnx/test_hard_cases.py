@@ -16,7 +16,7 @@ import pytest
 
 import liftcore
 import nnx_like as nnx
-from liftcore.errors import LiftArgumentError, LoopInvarianceError, NotSharedWarning
+from liftcore.errors import CarryTypeError, LiftArgumentError, LoopInvarianceError, NotSharedWarning
 from nnx_like.errors import AliasError, StructureError, TraceContextError
 from tests.lift.quick import assert_same, compiled
 
@@ -225,6 +225,30 @@ def test_a_loop_carries_the_same_objects() -> None:
             nnx.fori_loop(0, 2, body, model)
         assert not hasattr(model, "extra")
         assert not model.w.get_metadata()
+
+
+def test_a_body_that_changes_the_list_or_dict_of_its_carry_is_seen() -> None:
+    def swap(carry: Any) -> Any:
+        carry[0], carry[1] = carry[1], carry[0]
+        return carry
+
+    models = [Model(), Model()]
+    for loop in (
+        lambda: nnx.fori_loop(0, 1, lambda i, carry: swap(carry), models),
+        lambda: nnx.scan(lambda carry, x: (swap(carry), x), in_axes=(nnx.Carry, 0))(models, jnp.ones(1)),
+    ):
+        with pytest.raises(StructureError, match="the objects that came in"):
+            loop()
+    with pytest.raises(CarryTypeError, match="returned"):
+        nnx.fori_loop(0, 1, lambda i, carry: (carry.update(more=1.0), carry)[1], {"model": Model()})
+    with pytest.raises(CarryTypeError, match="returned"):
+        nnx.fori_loop(0, 1, lambda i, carry: (carry.append(carry[0]), carry)[1], models)
+
+    def count(i: Any, carry: Any) -> Any:
+        carry["n"] += 1
+        return carry
+
+    assert nnx.fori_loop(0, 3, count, {"model": models[0], "n": 0})["n"] == 3
 
 
 def test_a_lost_write_of_a_shared_variable_is_an_error() -> None:

@@ -54,6 +54,21 @@ def test_layer_is_split_copied_pickled_and_traced_as_itself(name: str) -> None:
     assert nnx.graphdef(make(nnx.Rngs(1))) == nnx.graphdef(layer)  # no initializer, no key and no value in it
 
 
+def test_a_layer_shows_its_sizes_before_how_it_computes() -> None:
+    how = ["dtype", "param_dtype", "precision"]
+    sizes = ["in_features", "out_features"]
+    for name, between in {
+        "Linear": ["use_bias"],
+        "Conv": [
+            "strides", "padding", "input_dilation", "kernel_dilation", "feature_group_count", "use_bias", "mask"
+        ],
+        "ConvTranspose": ["strides", "padding", "kernel_dilation", "use_bias", "mask"],
+    }.items():  # fmt: skip
+        lines = re.findall(r"(?m)^  (\w+)=", repr(MADE[name][0](rngs())))
+        begin = lines.index("bias") + 1
+        assert lines[begin : begin + len(sizes + between + how)] == [*sizes, *between, *how]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
