@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from numbers import Integral
 from typing import Any, Literal, Self
 
 import jax
@@ -95,7 +94,7 @@ def split_rngs(
         LiftArgumentError: if a stream is split already, or `splits` is not a shape.
         TraceContextError: if a stream belongs to another trace.
     """
-    shape = _check_shape("split_rngs", splits)
+    shape = shape_of("split_rngs", splits)
     if squeeze and shape != (1,):
         what = f"squeeze=True is only supported for splits=1, given splits={splits}."
         fix = "Use `fork_rngs` for new streams of one key."
@@ -142,7 +141,7 @@ def fork_rngs(
     rules = rules_of(split)
     for _, shape in rules:
         if shape is not None:
-            _check_shape("fork_rngs", shape)
+            shape_of("fork_rngs", shape)
     return _decorates(node, lambda value: _change("fork_rngs", value, rules, drawn_key), _while_changed)
 
 
@@ -261,23 +260,6 @@ def _check_whole(path: tuple[Any, ...], stream: RngStream) -> None:
         raise LiftArgumentError(where, what, fix, stream=stream.tag, given=f"keys of shape {shape}")
 
 
-def _check_shape(where: str, given: Any) -> tuple[int, ...]:
-    """Check that a value is a number of keys, or one for each axis; return the shape.
-
-    Raises:
-        LiftArgumentError: if it is not.
-    """
-    shape = shape_of(given)
-    if not all(isinstance(size, Integral) and size >= 0 for size in shape):
-        raise LiftArgumentError(
-            where,
-            Expected("a number of keys, or a tuple of one for each axis", given),
-            "Write `splits=5`, or `splits=(2, 5)`.",
-            option="splits",
-        )
-    return shape
-
-
 # --- copies of a graph with other streams -----------------------------------------------------------------------------
 
 _Change = Callable[[RngStream], RngStream]
@@ -348,7 +330,7 @@ def _of_changed_arguments(f: Callable[..., Any], change: Callable[[Any], Any]) -
 def _shaped(name: str, given: Any, change: Callable[..., RngStream]) -> list[_Rule]:
     shapes = {} if given is None else given if isinstance(given, Mapping) else {...: given}
     for shape in shapes.values():
-        _check_shape(f"with_rngs({name}=)", shape)
+        shape_of(f"with_rngs({name}=)", shape)
     return [(name, one, to_predicate(one), functools.partial(change, k=shape)) for one, shape in shapes.items()]
 
 

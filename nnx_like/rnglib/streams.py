@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -260,7 +261,8 @@ class RngStream(Draws, Pytree):
         Returns:
             A stream with keys and counts of shape `(k,)`, or `k` where that is a tuple.
         """
-        return RngStream(jnp.broadcast_to(drawn_key(self), shape_of(k)), tag=self.tag)
+        shape = shape_of("RngStream.broadcast", k)
+        return RngStream(jnp.broadcast_to(drawn_key(self), shape), tag=self.tag)
 
 
 class Rngs(Draws, Pytree):
@@ -407,13 +409,24 @@ class Rngs(Draws, Pytree):
 
 def drawn_key(stream: RngStream, split: Shape | None = None) -> jax.Array:
     """Draw a key from a stream; split it into a shape, unless that is None."""
+    shape = None if split is None else shape_of("RngStream.split", split)
     key = stream()
-    return key if split is None else jax.random.split(key, shape_of(split))
+    return key if shape is None else jax.random.split(key, shape)
 
 
-def shape_of(k: Shape) -> tuple[int, ...]:
-    """Return a number of keys, or one for each axis, as a shape."""
-    return tuple(k) if isinstance(k, (tuple, list)) else (k,)
+def shape_of(where: str, k: Any) -> tuple[int, ...]:
+    """Return a number of keys, or one for each axis, as a shape.
+
+    Raises:
+        LiftArgumentError: if it is neither.
+    """
+    shape = tuple(k) if isinstance(k, tuple | list) else (k,)
+    if not all(isinstance(size, Integral) and int(size) >= 0 for size in shape):
+        wrong = Expected("a number of keys, or a tuple of one for each axis", k)
+        raise LiftArgumentError(
+            where, wrong, "Write a number such as `5`, or a tuple such as `(2, 5)`.", option="splits"
+        )
+    return shape
 
 
 def rules_of(k: Mapping[Filter, Shape | None] | Shape | None) -> list[tuple[Predicate, Shape | None]]:
@@ -424,8 +437,10 @@ def rules_of(k: Mapping[Filter, Shape | None] | Shape | None) -> list[tuple[Pred
 def _chosen(where: str, k: Any, rngs: Rngs) -> dict[str, Shape | None]:
     """Return for each stream, by name, the shape of the first rule that matches it."""
     rules, streams = rules_of(k), [((name,), stream) for name, stream in rngs.items()]
-    for matches, _ in rules:
+    for matches, shape in rules:  # all checks come before the first draw
         check_takes(where, matches, streams)
+        if shape is not None:
+            shape_of(where, shape)
     return {
         path[0]: next((shape for matches, shape in rules if matches(path, stream)), None) for path, stream in streams
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import pickle
 from typing import Any
@@ -342,8 +343,19 @@ def test_of_the_filters_of_fork_rngs_the_first_that_matches_decides() -> None:
 
 def test_splits_must_be_a_shape() -> None:
     for given in (-1, "a", 1.5, (2, None)):
-        with pytest.raises(LiftArgumentError, match="a number of keys"):
-            nnx.split_rngs(two(), splits=given)
+        rngs = two()
+        changes = {
+            "split_rngs": functools.partial(nnx.split_rngs, rngs, splits=given),
+            "Rngs.split": functools.partial(rngs.split, {"params": 2, "dropout": given}),
+            "Rngs.broadcast": functools.partial(rngs.broadcast, {"params": 2, "dropout": given}),
+            "Rngs.fork": functools.partial(rngs.fork, split={"params": 2, "dropout": given}),
+            "RngStream.split": functools.partial(rngs.params.split, given),
+            "RngStream.broadcast": functools.partial(rngs.params.broadcast, given),
+        }
+        for where, change in changes.items():
+            with pytest.raises(LiftArgumentError, match=f"{where}: expected a number of keys"):
+                change()
+        assert shown(rngs) == shown(two())  # nothing was drawn
     with pytest.raises(LiftArgumentError, match="only supported for splits=1"):
         nnx.split_rngs(two(), splits=2, squeeze=True)
     rngs = two()
