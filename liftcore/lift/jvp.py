@@ -106,7 +106,7 @@ def jvp(
         if structures[0] != structures[1]:
             given = "{1} for {0}".format(*structures)
             wrong = Expected("a tangent for each primal, with the same structure", given, words=given)
-            raise LiftArgumentError(where, wrong, "Give one of zeros for what stays as it is.")
+            raise LiftArgumentError(where, wrong, "Use the same containers, with zeros for what does not change.")
         return lifted(scopes, primals, tangents, variable_tangents)
 
     return call
