@@ -66,7 +66,7 @@ def merge_lora(variables: Variables, *, alpha: float | None, collection: str = L
         LiftArgumentError: if there are no updates, or an update has no kernel that it fits.
     """
     names, updates, rest = factor_names(collection), variables.get(collection, {}), dict(variables)
-    pairs = _pairs("merge_lora", updates, names)
+    pairs = _pairs("merge_lora", updates, collection)
     if not pairs:
         raise LiftArgumentError(
             "merge_lora",
@@ -105,7 +105,10 @@ def unmerge_lora(
         LiftArgumentError: if an update has no kernel that it fits.
     """
     names = factor_names(collection)
-    pairs, params = _pairs("unmerge_lora", updates, names), flatten_dict(variables["params"], keep_empty_nodes=True)
+    pairs, params = (
+        _pairs("unmerge_lora", updates, collection),
+        flatten_dict(variables["params"], keep_empty_nodes=True),
+    )
     moved = _moved("unmerge_lora", params, pairs, alpha, jnp.subtract)
     if collection != "params":
         return {**variables, "params": unflatten_dict(moved), collection: updates}
@@ -141,14 +144,15 @@ def _moved(
     return result
 
 
-def _pairs(where: str, updates: Mapping[str, Any], names: tuple[str, str]) -> list[tuple[Path, Any, Any]]:
+def _pairs(where: str, updates: Mapping[str, Any], collection: str) -> list[tuple[Path, Any, Any]]:
     """Return the updates, each with the path of its layer."""
+    names = factor_names(collection)
     factors = {path: value for path, value in flatten_dict(updates).items() if path[-1] in names}
     found = []
     for layer in dict.fromkeys([path[:-1] for path in factors]):
         missing = [name for name in names if (*layer, name) not in factors]
         if missing:
-            place = "/".join(("lora", *layer))
+            place = "/".join((collection, *layer))
             what = f'"{place}" lacks the factor {missing[0]!r}.'
             raise LiftArgumentError(where, what, "Pass both factors of each update.", variable=place)
         found.append((layer, *[factors[*layer, name] for name in names]))

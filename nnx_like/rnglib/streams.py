@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 import jax
@@ -421,11 +421,13 @@ def shape_of(where: str, k: Any) -> tuple[int, ...]:
         LiftArgumentError: if it is neither.
     """
     shape = tuple(k) if isinstance(k, tuple | list) else (k,)
-    if not all(isinstance(size, Integral) and int(size) >= 0 for size in shape):
-        wrong = Expected("a number of keys, or a tuple of one for each axis", k)
-        raise LiftArgumentError(
-            where, wrong, "Write a number such as `5`, or a tuple such as `(2, 5)`.", option="splits"
-        )
+    try:
+        wrong = any(operator.index(size) < 0 for size in shape if not jax.export.is_symbolic_dim(size))
+    except TypeError:
+        wrong = True
+    if wrong:
+        expected = Expected("a number of keys, or a tuple of one for each axis", k)
+        raise LiftArgumentError(where, expected, "Write a number such as `5`, or a tuple such as `(2, 5)`.")
     return shape
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import nnx_like as nnx
@@ -339,6 +340,18 @@ def test_of_the_filters_of_fork_rngs_the_first_that_matches_decides() -> None:
     with nnx.fork_rngs(rngs, split={"params": 3}):
         assert (rngs.params.key.shape, rngs.dropout.key.shape) == ((3,), ())
     assert shown(rngs) == {"params": ([0, 0], 2), "dropout": ([0, 1], 1)}
+
+
+def test_a_number_of_keys_may_be_an_array_or_a_symbol() -> None:
+    for size in (np.int64(2), np.asarray(2), jnp.asarray(2)):
+        assert two().split(size).params.key.shape == (2,)
+
+    def draw(x: Any) -> Any:
+        return jax.random.key_data(nnx.RngStream(0, tag="params").split(x.shape[0]).key.get_value())
+
+    size = jax.export.symbolic_shape("n")
+    exported = jax.export.export(jax.jit(draw))(jax.ShapeDtypeStruct(size, jnp.float32))
+    assert exported.call(jnp.ones(3)).shape == (3, 2)
 
 
 def test_splits_must_be_a_shape() -> None:
