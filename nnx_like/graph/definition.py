@@ -79,7 +79,7 @@ class ObjectDef(NamedTuple):
     number: int
     names: tuple[Any, ...]
     parts: tuple[Definition, ...]
-    marks: tuple[tuple[str, bool | None], ...]
+    marks: tuple[tuple[str, bool | tuple[Any, ...]], ...]
     order: tuple[str, ...]
 
 

@@ -66,7 +66,7 @@ _BY_REFERENCE = (
     "`jax.tree`: they know objects by identity."
 )
 
-Marks: TypeAlias = Mapping[str, bool | None]
+Marks: TypeAlias = Mapping[str, bool | tuple[Any, ...]]
 """For each marked attribute, whether it is static; see `marks_of`."""
 
 NO_MARKS: Marks = {}
@@ -121,8 +121,8 @@ def own_marks(node: Any) -> Marks:
 def marks_of(node: Any) -> Marks:
     """Return the marks of an object: for each marked attribute, whether it is static.
 
-    The mark is None if `jax.tree.map` put values that are not data in the place of data. They are leaves all the same,
-    so that the structure of the object is the one that it had.
+    If `jax.tree.map` put values that are not data in the place of data, the mark has the paths of the other values,
+    which were static before. So the structure of the object is the one that it had.
     """
     own = own_marks(node)
     of_class = type(node)._field_marks
@@ -178,8 +178,8 @@ def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
         if not is_data(value) and not (marks and marks.get(name) is False):
             if has_data(value):
                 value, hidden = _veiled(value)
-            elif marks.get(name, True) is None:
-                hidden = any(map(_is_statics, jax.tree.leaves(value, is_leaf=_is_statics)))
+            elif isinstance(static := marks.get(name), tuple):
+                value, hidden = _veiled_at(static, value), bool(static)
             else:
                 rest += [name, value]
                 continue
@@ -187,7 +187,7 @@ def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
                 veiled.append(name)
         names.append(name)
         children.append(value)
-    own = {name: mark for name, mark in own_marks(node).items() if mark is not None}
+    own = {name: mark for name, mark in own_marks(node).items() if not isinstance(mark, tuple)}
     return tuple(names), children, Statics((tuple(names), tuple(veiled), own, *rest))
 
 
@@ -207,6 +207,16 @@ def _veiled(value: Any) -> tuple[Any, bool]:
     if all(map(is_data, leaves)):
         return value, False
     return structure.unflatten(hidden), True
+
+
+def _veiled_at(paths: tuple[Any, ...], value: Any) -> Any:
+    """Move the leaves at some paths into the structure of a pytree."""
+    return jax.tree.map_with_path(lambda path, leaf: Statics((leaf,)) if path in paths else leaf, value)
+
+
+def _static_paths(value: Any) -> tuple[Any, ...]:
+    """Return the paths of the leaves that `_veiled` moved into the structure of a pytree."""
+    return tuple([path for path, leaf in jax.tree.leaves_with_path(value, is_leaf=_is_statics) if _is_statics(leaf)])
 
 
 def _is_statics(value: Any) -> bool:
@@ -229,10 +239,9 @@ def _unflatten(cls: type, statics: Statics, children: Iterable[Any]) -> Any:
     for name, value in zip(rest[::2], rest[1::2], strict=True):
         attributes[name] = snapshot(value)
     for name, child in zip(names, children, strict=True):
-        if is_data(child) or has_data(child):
-            attributes[name] = _unveiled(child) if name in veiled else child
-        else:  # the leaves were replaced by other values: they stay leaves, and static values stay in the structure
-            attributes[name], marks = child, {name: None, **marks}
+        attributes[name] = _unveiled(child) if name in veiled else child
+        if not (is_data(child) or has_data(child) or made._field_marks.get(name) is False):
+            marks = {name: _static_paths(child), **marks}  # the leaves were replaced by other values, and stay leaves
     object.__setattr__(made, "_marks", marks)
     return made
 

@@ -178,6 +178,19 @@ def test_copies_of_an_object_with_marks_in_its_class_have_the_same_structure() -
         assert jax.tree.leaves(copied) == [3]
 
 
+def test_data_of_a_class_stays_data_when_its_leaves_are_replaced() -> None:
+    class Holder(nnx.Module):
+        parts: nnx.Data[list[Any]]
+
+        def __init__(self) -> None:
+            self.parts = [jnp.ones(2), "text"]
+
+    mapped = jax.tree.map(lambda leaf: 7, Holder())
+    assert jax.tree.structure(mapped) == jax.tree.structure(Holder())
+    mapped.parts = [jnp.ones(2), "text"]
+    assert len(jax.tree.leaves(mapped)) == 2
+
+
 def test_values_in_the_place_of_leaves_beside_static_values_keep_the_structure() -> None:
     layer = Layer()
     layer.mixed = {"a": jnp.ones(2), "fn": len}
@@ -185,7 +198,8 @@ def test_values_in_the_place_of_leaves_beside_static_values_keep_the_structure()
     again = jax.tree.map(lambda axis, leaf: leaf, axes, layer)
     for made in (axes, again, jax.tree.map(lambda leaf: 0, axes)):
         assert jax.tree.structure(made) == jax.tree.structure(layer)
-    assert again.mixed["fn"] is len
+        assert made.mixed["fn"] is len
+    assert jax.tree.map(lambda leaf: None, layer).mixed == {"a": None, "fn": len}
     values = jax.tree.map(lambda leaf: 1.5, nnx.Dict(a=jnp.ones(())))
     assert float(nnx.jit(lambda values: values["a"] + 1)(values)) == 2.5
 
