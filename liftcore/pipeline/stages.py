@@ -52,7 +52,6 @@ __all__ = [
     "filter_",
     "group_streams",
     "inner_streams",
-    "is_scope",
     "reconstruct",
     "record_of",
     "repack",
@@ -134,12 +133,12 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
     if isinstance(scopes, Scope):  # the most common case
         scopes.check_valid()
         return [scopes], [scopes], ((0, ()),), _ONE_SCOPE
-    if type(scopes) is not list or not all(map(is_scope, scopes)):
+    if type(scopes) is not list or not all(map(_is_scope, scopes)):
         check_acyclic(scopes)
-    given, structure = jax.tree.flatten(scopes, is_leaf=is_scope)
-    if not all(map(is_scope, given)):
-        opened = jax.tree.map(lambda leaf: leaf if is_scope(leaf) else as_node(leaf), scopes, is_leaf=is_scoped)
-        given, structure = jax.tree.flatten(opened, is_leaf=is_scope)
+    given, structure = jax.tree.flatten(scopes, is_leaf=_is_scope)
+    if not all(map(_is_scope, given)):
+        opened = jax.tree.map(lambda leaf: leaf if _is_scope(leaf) else as_node(leaf), scopes, is_leaf=is_scoped)
+        given, structure = jax.tree.flatten(opened, is_leaf=_is_scope)
     for scope in given:
         if not isinstance(scope, Scope):
             raise LiftArgumentError(
@@ -167,6 +166,11 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
             )
         routes.append((index, scope.path[len(outers[index].path) :]))
     return outers, given, tuple(routes), structure
+
+
+def _is_scope(value: Any) -> bool:
+    """Whether a leaf is a scope."""
+    return isinstance(value, Scope)
 
 
 def filter_(
@@ -251,11 +255,6 @@ def repack(
     if layout.lift.captures:
         groups.append(tuple([value for _, value in root.tree.sown] for root in roots))
     return tuple(groups), tuple(tuple(sown for sown, _ in root.tree.sown) for root in roots)
-
-
-def is_scope(value: Any) -> bool:
-    """Whether a leaf is a scope."""
-    return isinstance(value, Scope)
 
 
 def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[PyTree]:
