@@ -80,7 +80,7 @@ def merge_lora(variables: Variables, *, alpha: float | None, collection: str = L
     if collection == "params":
         params = {path: value for path, value in params.items() if path[-1] not in names}
     rest.pop(collection)
-    return {**rest, "params": unflatten_dict(_moved("merge_lora", params, pairs, alpha, jnp.add))}
+    return {**rest, "params": unflatten_dict(_moved("merge_lora", collection, params, pairs, alpha, jnp.add))}
 
 
 def unmerge_lora(
@@ -105,11 +105,9 @@ def unmerge_lora(
         LiftArgumentError: if an update has no kernel that it fits.
     """
     names = factor_names(collection)
-    pairs, params = (
-        _pairs("unmerge_lora", updates, collection),
-        flatten_dict(variables["params"], keep_empty_nodes=True),
-    )
-    moved = _moved("unmerge_lora", params, pairs, alpha, jnp.subtract)
+    pairs = _pairs("unmerge_lora", updates, collection)
+    params = flatten_dict(variables["params"], keep_empty_nodes=True)
+    moved = _moved("unmerge_lora", collection, params, pairs, alpha, jnp.subtract)
     if collection != "params":
         return {**variables, "params": unflatten_dict(moved), collection: updates}
     for path, *factors in pairs:
@@ -120,6 +118,7 @@ def unmerge_lora(
 
 def _moved(
     where: str,
+    collection: str,
     params: Mapping[Path, Any],
     pairs: Iterable[tuple[Path, Any, Any]],
     alpha: float | None,
@@ -130,12 +129,10 @@ def _moved(
     kernels = {place_of_update(path): path for path in sorted(params)}  # of two names in a layer, `kernel` comes last
     for path, *factors in pairs:
         if path not in kernels:
-            raise LiftArgumentError(
-                where,
-                f'"lora/{"/".join(path)}" is an update without a kernel: "params" has none there.',
-                "Pass the parameters of the model that the updates were made for.",
-                variable=f"lora/{'/'.join(path)}",
-            )
+            place = "/".join((collection, *path))
+            what = f'"{place}" is an update without a kernel: "params" has none there.'
+            fix = "Pass the parameters of the model that the updates were made for."
+            raise LiftArgumentError(where, what, fix, variable=place)
         boxed = result[kernels[path]]
         kernel, (a, b) = meta.unbox(boxed), map(meta.unbox, factors)
         wide = jnp.promote_types(jnp.float32, kernel.dtype)

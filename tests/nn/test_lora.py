@@ -119,6 +119,10 @@ def test_merging_keeps_boxes() -> None:
             'merge_lora: "lora/x" is an update without a kernel: "params" has none there',
         ),
         (
+            lambda: nn.merge_lora({"params": {}, "mine": {"x": UPDATE["lora"]}}, alpha=None, collection="mine"),
+            'merge_lora: "mine/x" is an update without a kernel: "params" has none there',
+        ),
+        (
             lambda: nn.unmerge_lora({"params": {"x": {"kernel": X}}}, {"x": UPDATE["lora"]}, alpha=None),
             "unmerge_lora: the update at /x has shapes (3, 2) and (2, 4), which do not make (5, 3)",
         ),
